@@ -68,7 +68,7 @@ def evaluate(rank: int, given: argparse.Namespace, store: Path) -> dict[str, flo
     begin = time.perf_counter()
     metric.gather()
     gathered = time.perf_counter()
-    metrics = dist.from_main_rank(metric.compute() if rank == 0 else None)
+    metrics = dist.broadcast_object(metric.compute() if rank == 0 else None)
     seconds = {'gather_s': round(gathered - begin, 2), 'compute_s': round(time.perf_counter() - gathered, 2)}
     peak = peak_memory_mb(CPU)
     memory = {'mb': round(peak), 'of_them_evaluation_mb': round(peak - before)}

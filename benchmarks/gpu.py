@@ -27,7 +27,7 @@ import torch
 from phalanx.bench.show import as_markdown
 from phalanx.bench.train import measure, of_peak
 from phalanx.engine.job import open_job
-from phalanx.engine.worker import joined
+from phalanx.engine.worker import process_group
 
 RECIPES = {  # name -> settings on a GPU, on a CPU
     'segmentation': ('pp_liteseg_digits', ('data.size=[512,1024]', 'train.global_batch_size=16'), ('data.size=[64,96]',)),
@@ -98,7 +98,7 @@ def answer(pipe: Connection, family: str, device: str, rank: int, ranks: int, fo
         torch.set_num_threads(1)  # as a launcher gives them
     recipe, on_gpu, on_cpu = RECIPES[family]
     sizes = (*on_cpu, 'train.global_batch_size=4', 'train.workers=0') if device == 'cpu' else (*on_gpu, 'train.workers=4')
-    with joined(device) as place, contextlib.suppress(EOFError, ConnectionError):  # when nobody asks any more
+    with process_group(device) as place, contextlib.suppress(EOFError, ConnectionError):  # when nobody asks any more
         while True:
             words = (*sizes, *SETTINGS[pipe.recv()], f'device={device}')
             try:

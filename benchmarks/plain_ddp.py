@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.engine.meters import peak_memory_mb
-from phalanx.engine.validation import BatchAlone
+from phalanx.engine.validation import SingleBatchStep
 from phalanx.parallel.norms import BatchNorm2d
 
 WARMUP, CPU = 3, torch.device('cpu')
@@ -56,7 +56,7 @@ def main() -> None:
         begin = time.perf_counter()
         for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
             with replica.no_sync() if replica and number < parts - 1 else nullcontext():
-                loss = job.task.loss(job.task.outputs(replica or model, part), part, BatchAlone())
+                loss = job.task.loss(job.task.outputs(replica or model, part), part, SingleBatchStep())
                 torch.autograd.backward(torch.stack([term.mean() for term in loss.values()]).sum() / parts)
         optimizer.step()
         optimizer.zero_grad()

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from phalanx.data.external import seeded
 from phalanx.families.segmentation.loss import PixelLoss
 from phalanx.families.task import Term
-from phalanx.parallel.norms import adopted
+from phalanx.parallel.norms import convert_batch_norms
 from phalanx.parallel.step import WholeStep
 
 VOID = 255  # the label of pixels that do not count
@@ -31,7 +31,9 @@ class LRASPP(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.network = adopted(lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes))
+        self.network = convert_batch_norms(
+            lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes)
+        )
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return [self.network(images)['out']]

@@ -16,7 +16,7 @@ from faults.files import FILES, write_data_set
 from faults.started import BOUND, Started, left
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
-from phalanx.engine.worker import prepare
+from phalanx.engine.worker import prepare_folder
 from phalanx.system.errors import RunError
 from phalanx.weights.checkpoint import load
 from running import TINY, Command, clean_environment, losses, records
@@ -254,7 +254,7 @@ def test_a_run_that_went_back_to_a_checkpoint_goes_on_from_its_own_and_loses_not
     monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')  # a rank died, and the same words are given again
     job = open_job(TINY[0], [(text, text) for text in recipe[2:]], Path('run'))
     with contextlib.ExitStack() as held:
-        checkpoint, notes = prepare(job, second, False, held)
+        checkpoint, notes = prepare_folder(job, second, False, held)
     assert checkpoint is not None
     assert (checkpoint.step, notes) == (3, [])
 

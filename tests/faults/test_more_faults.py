@@ -296,7 +296,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
     reader = Loader(Stalled(), collate, workers=1, bad_samples=0, device=torch.device('cpu'), replace=True)  # type: ignore[type-var]
     begun, handler = time.monotonic(), signal.getsignal(signal.SIGCHLD)
     try:
-        with pytest.raises(RunError, match=r'does the disk of data\.root still answer'), worker.faults_explained():
+        with pytest.raises(RunError, match=r'does the disk of data\.root still answer'), worker.explain_faults():
             next(reader.batches(iter([[Draw(0, 0, 0, 0)]])))
         gc.collect()  # torch's iterator says nothing more at its end
     finally:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from faults.started import BOUND, Started, left
-from phalanx.engine.folder import hold
+from phalanx.engine.folder import lock_folder
 from phalanx.launch.launcher import MARK, PREFIX, scratch_folder
 from phalanx.system.disk import write_whole
 from phalanx.weights.checkpoint import Checkpoints, weights_at
@@ -31,7 +31,7 @@ def test_a_launch_removes_no_folder_but_those_that_launchers_left(tmp_path: Path
         (tmp_path / name / 'lock').write_text('process 1')
     (tmp_path / f'{PREFIX}dead').mkdir()
     (tmp_path / f'{PREFIX}dead' / MARK).write_text('')
-    with hold(tmp_path / 'phalanx-demo'), scratch_folder() as first, scratch_folder() as second:
+    with lock_folder(tmp_path / 'phalanx-demo'), scratch_folder() as first, scratch_folder() as second:
         assert first.is_dir() and second.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all((tmp_path / name / 'checkpoints').is_dir() for name in names)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import phalanx.cli.main as cli
 from phalanx.data.samples import Draw, SampleError
-from phalanx.engine.folder import hold
+from phalanx.engine.folder import lock_folder
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.segmentation.data.file_list import FileList
@@ -143,7 +143,7 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """Python does not say the name of a file in which there is no room."""
     (tmp_path / 'lock').symlink_to('/dev/full')
     with pytest.raises(OSError, match=re.escape(f": '{tmp_path}/lock'")):
-        hold(tmp_path)
+        lock_folder(tmp_path)
 
 
 def test_a_manifest_that_names_a_file_as_none_can_be_named(tmp_path: Path) -> None:

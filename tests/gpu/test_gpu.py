@@ -36,7 +36,7 @@ def as_rank(rank: int, folder: Path) -> None:
         for layout in LAYOUTS:
             x, direction = (value[3 * rank : 3 + 2 * rank].to(memory_format=layout) for value in batch(dtype))
             norm = BatchNorm2d(8).to(CUDA)
-            norms.share(norm, group)
+            norms.share_statistics(norm, group)
             of_torch = nn.SyncBatchNorm(8, process_group=group).to(CUDA)
             found[f'{dtype} {layout}'] = [value.cpu() for value in passed(norm, x, direction)]
             found[f'{dtype} {layout}, SyncBatchNorm'] = [value.cpu() for value in passed(of_torch, x, direction)]

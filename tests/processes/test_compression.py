@@ -17,7 +17,7 @@ SCRIPT = """
 import json, sys, torch
 from torch import nn
 from phalanx.parallel import dist
-from phalanx.parallel.gradients import GradientOptions, replicated
+from phalanx.parallel.gradients import GradientOptions, wrap_ddp
 dist.join(torch.device('cpu'))
 torch.manual_seed(0)
 samples = torch.randn(2, 64)
@@ -31,7 +31,7 @@ for compression in ('none', 'bf16', 'fp16', 'power_sgd'):
     model = nn.Linear(64, 64)
     expected = [(a + b) / 2 for a, b in zip(gradients(model, samples[:1]), gradients(model, samples[1:]))]
     options = GradientOptions(compression=compression, plain_steps=1, bucket_mb=0.001)  # the weights and the bias go apart
-    replica, _ = replicated(model, options)
+    replica, _ = wrap_ddp(model, options)
     for _ in range(4):
         given = gradients(replica, samples[dist.rank()][None])
     found[compression] = max(((g - e).norm() / e.norm()).item() for g, e in zip(given, expected))

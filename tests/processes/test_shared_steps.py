@@ -96,7 +96,7 @@ def network(dtype: torch.dtype, layout: torch.memory_format) -> nn.Sequential:
 def norms_of_share(dtype: torch.dtype, layout: torch.memory_format, share: slice, group: dist.Group | None) -> Found:
     """Outputs, gradients and running statistics of a net with batch norm; the batch is far from mean 0 on purpose."""
     model = network(dtype, layout)
-    norms.share(model, group)
+    norms.share_statistics(model, group)
     generator = torch.Generator().manual_seed(1)
     images = (torch.randn(7, 3, 12, 12, generator=generator) * 3 + 5).to(dtype).to(memory_format=layout)[share]
     directions = torch.randn(7, 4, 8, 8, generator=generator).to(dtype)[share]
@@ -112,7 +112,7 @@ def norms_of_share(dtype: torch.dtype, layout: torch.memory_format, share: slice
 def graphs(group: dist.Group | None) -> Found:
     """How many graphs torch.compile makes of a network whose norms are shared, and the gradient it gives."""
     model = network(torch.float32, torch.contiguous_format)
-    norms.share(model, group)
+    norms.share_statistics(model, group)
     counters.clear()
     compiled = torch.compile(model, backend='aot_eager')
     images = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(2))

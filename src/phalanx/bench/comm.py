@@ -11,7 +11,7 @@ import torch
 from phalanx.bench.flops import now
 from phalanx.bench.show import as_text
 from phalanx.parallel import dist
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 
 SIZES = (8, 1024, 16 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 25 * 2**20, 64 * 2**20)  # bytes; DDP sends 25 MiB at a time
 MOST_SECONDS = 5.0  # a size that takes longer is not repeated
@@ -44,7 +44,7 @@ def measure_exchanges(device: torch.device, repeats: int) -> list[Exchange]:
         numbers = [torch.ones(size // 4, device=device)]
         once = _seconds(numbers, device)  # also opens the connections
         count = max(3, min(repeats, int(MOST_SECONDS / max(once, 1e-6))))
-        count = int(dist.from_main_rank(count))
+        count = int(dist.broadcast_object(count))
         found.append(Exchange(size, statistics.median(_seconds(numbers, device) for _ in range(count))))
     return found
 
@@ -69,7 +69,7 @@ def measure_in_work(device: torch.device) -> float:
         return now(device) - begin
 
     seconds(1, summed=True)  # opens the connections, and makes the device ready
-    products = int(dist.from_main_rank(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
+    products = int(dist.broadcast_object(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
     rounds = [seconds(products, summed=True) - seconds(products, summed=False) for _ in range(ROUNDS)]
     return statistics.fmean(rounds) / SUMS
 
@@ -105,4 +105,4 @@ def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: 
         for each in exchanges
     ]
     in_training = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: as for synchronised norms'
-    return f'sum over {counted(ranks, "rank")}, {device}\n{as_text(rows)}\n{in_training}'
+    return f'sum over {pluralize(ranks, "rank")}, {device}\n{as_text(rows)}\n{in_training}'

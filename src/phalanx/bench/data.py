@@ -17,7 +17,7 @@ from phalanx.data.cache import of_node, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, prepare_on_one_core
-from phalanx.report.readable import counted, number, percent
+from phalanx.report.readable import format_number, format_percent, pluralize
 
 REST = 'all else'
 
@@ -49,13 +49,16 @@ class PipelineFigures:
 
     def table(self, wanted: float | None) -> str:
         rows = [
-            {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': percent(seconds / self.seconds)}
+            {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': format_percent(seconds / self.seconds)}
             for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
         ]
-        lines = [f'{self.recipe}: {number(self.rate)} samples/s a core ({counted(self.samples, "sample")})', as_text(rows)]
+        lines = [
+            f'{self.recipe}: {format_number(self.rate)} samples/s a core ({pluralize(self.samples, "sample")})',
+            as_text(rows),
+        ]
         if wanted is not None:
             cores = self.cores_for(wanted)
-            lines.append(f'a device that trains {number(wanted)} samples/s needs {counted(cores, "core")}')
+            lines.append(f'a device that trains {format_number(wanted)} samples/s needs {pluralize(cores, "core")}')
         return '\n'.join(lines)
 
 

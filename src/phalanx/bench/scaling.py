@@ -23,8 +23,8 @@ from phalanx.bench.show import Row, as_markdown, as_text
 from phalanx.engine.job import Job
 from phalanx.engine.timeline import in_steps
 from phalanx.report.charts import Chart, Line, Points, chart
-from phalanx.report.page import read_lines, rendered
-from phalanx.report.readable import counted, duration, mebibytes, number, percent
+from phalanx.report.page import read_lines, render
+from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import RunError
 
@@ -151,7 +151,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
 
 
 def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: Sequence[str]) -> None:
-    print(f'{counted(world, "rank")}, log: {log}', file=sys.stderr, flush=True)
+    print(f'{pluralize(world, "rank")}, log: {log}', file=sys.stderr, flush=True)
     chosen = list(comparison.assignments)
     if comparison.steps is not None:
         every = max(1, comparison.steps // 5)
@@ -211,7 +211,7 @@ def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
         'data': str(names['data'].value['name'].value),
         'batch': per_rank,
         'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
-        'device': f'{device}, {counted(comparison.threads, "thread")} a rank, {platform.machine()}',
+        'device': f'{device}, {pluralize(comparison.threads, "thread")} a rank, {platform.machine()}',
         **({'nodes': ', '.join(comparison.nodes.addresses)} if comparison.nodes else {}),
         'versions': f'torch {torch.__version__}, python {platform.python_version()}',
         'date': time.strftime('%Y-%m-%d'),
@@ -225,13 +225,17 @@ def table(lines: Sequence[Mapping[str, Any]], main_metric: str) -> list[Row]:
         {
             'ranks': str(line['world']),
             'global batch': str(line['global_batch_size']),
-            'time': duration(line['seconds']),
+            'time': format_duration(line['seconds']),
             'speed-up': f'{line["speed_up"]:.2f}',
-            'efficiency': percent(line['efficiency']),
-            'images/s': number(line['samples_per_s']),
-            'spread': percent(line['spread']),
-            'memory a rank': mebibytes(line['memory_mb']),
-            **({main_metric: number(line['metric']), 'change': number(line['metric_change'])} if has_metric else {}),
+            'efficiency': format_percent(line['efficiency']),
+            'images/s': format_number(line['samples_per_s']),
+            'spread': format_percent(line['spread']),
+            'memory a rank': format_mebibytes(line['memory_mb']),
+            **(
+                {main_metric: format_number(line['metric']), 'change': format_number(line['metric_change'])}
+                if has_metric
+                else {}
+            ),
         }
         for line in lines
     ]
@@ -248,7 +252,7 @@ def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequen
     text = '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
     markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', as_markdown(rows)])
     charts = _charts(lines, runs, main_metric)
-    page = rendered('scaling.html', {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts})
+    page = render('scaling.html', {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts})
     for name, content in (
         ('scaling.txt', text + '\n'),
         ('scaling.md', markdown + '\n'),
@@ -263,8 +267,8 @@ def _charts(lines: Sequence[Mapping[str, Any]], runs: Sequence[TrainingRun], mai
     """Speed-up over ranks, and curves of the first run of each world."""
     last = int(max((step for run in runs for step, _ in run.loss), default=1))
     first = sorted({run.world: run for run in reversed(runs)}.items())
-    loss = [Line(counted(world, 'rank'), run.loss, colour) for colour, (world, run) in enumerate(first)]
-    scores = [Line(counted(world, 'rank'), run.metrics, colour) for colour, (world, run) in enumerate(first)]
+    loss = [Line(pluralize(world, 'rank'), run.loss, colour) for colour, (world, run) in enumerate(first)]
+    scores = [Line(pluralize(world, 'rank'), run.metrics, colour) for colour, (world, run) in enumerate(first)]
     measured = Line('measured', [(line['world'], line['speed_up']) for line in lines], 0)
     linear = Line('linear', [(line['world'], line['world'] / lines[0]['world']) for line in lines], 5)
     return [

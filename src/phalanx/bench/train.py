@@ -24,7 +24,7 @@ from phalanx.engine.precision import DTYPES
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import gradients_mb
-from phalanx.report.readable import counted, mebibytes, number, percent
+from phalanx.report.readable import format_mebibytes, format_number, format_percent, pluralize
 from phalanx.system.memory import keep_freed_memory
 
 Variant = tuple[str, str, str]  # values of --precision, --channels_last and --compile; '' where the recipe decides
@@ -159,7 +159,7 @@ def advice(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
             'data wait',
             0.02,
             f'the device waits for data: train.workers={max(needed, figures["workers"] + 1)} (one prepares '
-            f'{number(figures["loader_rate"])} samples/s); `phalanx bench data` shows which transform takes how long; '
+            f'{format_number(figures["loader_rate"])} samples/s); `phalanx bench data` shows which transform takes how long; '
             'where that is decoding, train.cache.gib=N keeps decoded images',
         ),
         (
@@ -192,22 +192,22 @@ def as_table(all_figures: Sequence[Figures]) -> str:
     first, best = all_figures[0], max(all_figures, key=lambda figures: figures['samples_per_s'])
     compared = ('times the first', lambda f: f'{f["samples_per_s"] / first["samples_per_s"]:.2f}')
     for name, show in (
-        ('samples/s', lambda f: number(f['samples_per_s'])),
+        ('samples/s', lambda f: format_number(f['samples_per_s'])),
         *([compared] if len(all_figures) > 1 else []),
         ('step', lambda f: f'{1000 * f["step_s"]:.1f} ms'),
         ('fastest step', lambda f: f'{1000 * f["fastest_step_s"]:.1f} ms'),
         *((f'  {phase}', _phase(phase)) for phase in PHASES),
-        ('peak memory', lambda f: mebibytes(f['peak_memory_mb'])),
+        ('peak memory', lambda f: format_mebibytes(f['peak_memory_mb'])),
         ('arithmetic of a step', lambda f: f'{f["gflops"]:.2f} GFLOP'),
         ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
         ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
         ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
         ('share of the best', lambda f: of_peak(f['share_of_peak'])),
-        ('loader, one worker', lambda f: f'{number(f["loader_rate"])} samples/s'),
+        ('loader, one worker', lambda f: f'{format_number(f["loader_rate"])} samples/s'),
     ):
         rows.append({'': name, **{variant(figures): show(figures) for figures in all_figures}})
-    work = f'{counted(first["samples"], "sample")} a step, {counted(first["world_size"], "rank")}'
-    head = f'{first["recipe"]}: {work}, {first["device"]}, {counted(first["steps"], "step")}'
+    work = f'{pluralize(first["samples"], "sample")} a step, {pluralize(first["world_size"], "rank")}'
+    head = f'{first["recipe"]}: {work}, {first["device"]}, {pluralize(first["steps"], "step")}'
     tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
     slow = [f'{variant(figures)}: {rank}' for figures in all_figures for rank in figures['slow_ranks']]
     return '\n'.join([head, as_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
@@ -215,7 +215,7 @@ def as_table(all_figures: Sequence[Figures]) -> str:
 
 def of_peak(share: float) -> str:
     """In words; none where a step is faster than what was measured as the peak, which then was none."""
-    return percent(share if share <= 1 else None)
+    return format_percent(share if share <= 1 else None)
 
 
 def _phase(phase: str) -> Any:

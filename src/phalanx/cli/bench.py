@@ -18,7 +18,7 @@ from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.precision import DTYPES
-from phalanx.engine.worker import joined
+from phalanx.engine.worker import process_group
 from phalanx.parallel import dist
 from phalanx.system.errors import RequestError, RunError
 
@@ -68,7 +68,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     if given.profile and not given.profile.absolute().parent.is_dir():
         raise RequestError(f'--profile {given.profile}: there is no such folder')
     try:
-        with joined(job.recipe.device) as device:
+        with process_group(job.recipe.device) as device:
             figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
             gc.collect()  # DDP holds the process group
     except (RunError, BadSampleError, OSError) as error:
@@ -103,7 +103,7 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
         return status
     if not dist.is_launched():
         raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
-    with joined(given.device) as device:
+    with process_group(given.device) as device:
         ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, given.repeats)
         in_work = comm.measure_in_work(device)
     if dist.rank_of_environment() == 0:

@@ -11,7 +11,7 @@ from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
 from phalanx.config.arguments import Assignments, parse_brought
 from phalanx.engine import worker
-from phalanx.engine.folder import said_of_weights
+from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.launch.remote import everywhere
@@ -42,7 +42,7 @@ def _evaluate(job: Job, given: argparse.Namespace) -> int:
     """Evaluates as one rank; rank 0 prints the figures."""
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
-        said = said_of_weights(job, given.weights, raw=raw)
+        said = describe_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
             print(f'weights: {said}', file=sys.stderr)
         result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)

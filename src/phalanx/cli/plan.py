@@ -17,7 +17,7 @@ from phalanx.config.arguments import assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.job import open_job
-from phalanx.report.readable import duration, number, percent
+from phalanx.report.readable import format_duration, format_number, format_percent
 from phalanx.system.errors import RequestError
 
 
@@ -72,7 +72,7 @@ def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
     def would(change: str, other: Profile) -> None:
         (better,) = plan(other, [worst.nodes], worst.devices, joined)
         if better.efficiency > worst.efficiency + 0.01:
-            tips.append(f'{change}: efficiency {percent(worst.efficiency)} -> {percent(better.efficiency)}')
+            tips.append(f'{change}: efficiency {format_percent(worst.efficiency)} -> {format_percent(better.efficiency)}')
 
     if profile.norm_sync == 'global':
         would('norm_sync=node', replace(profile, norm_sync='node'))
@@ -93,10 +93,10 @@ def as_table(profile: Profile, predictions: Sequence[Prediction], given: argpars
             'norms': f'{1000 * each.norms:.1f} ms',
             'gradients': f'{1000 * each.gradients:.1f} ms',
             'data': f'{1000 * each.data:.1f} ms',
-            'samples/s': number(each.samples_per_s),
+            'samples/s': format_number(each.samples_per_s),
             'speed-up': f'{each.speed_up:.2f}',
-            'efficiency': percent(each.efficiency),
-            'time': duration(3600 * each.hours),
+            'efficiency': format_percent(each.efficiency),
+            'time': format_duration(3600 * each.hours),
             'bottleneck': each.bottleneck,
         }
         for each in predictions

@@ -13,7 +13,7 @@ from phalanx.config.arguments import Assignments, parse_brought, with_values
 from phalanx.engine import worker
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.finetune import finetuned, lines
+from phalanx.engine.finetune import format_settings, open_finetune_job
 from phalanx.engine.folder import check_folder, set_aside
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
@@ -67,9 +67,9 @@ def read_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> J
     assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
         return open_job(recipe, assigned, given.save_dir)
-    job, chosen = finetuned(recipe, assigned, given.save_dir)
+    job, chosen = open_finetune_job(recipe, assigned, given.save_dir)
     if not dist.is_launched():
-        print('\n'.join(lines(chosen)))
+        print('\n'.join(format_settings(chosen)))
     return job
 
 

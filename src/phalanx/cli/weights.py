@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.cli.options import weights_parser
-from phalanx.report.terminal import table_of, terminal
+from phalanx.report.terminal import make_table, terminal
 from phalanx.weights.fetching import FetchError
 from phalanx.weights.finding import find, folder_of
 from phalanx.weights.published import PUBLISHED
@@ -33,7 +33,7 @@ def show(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps([{**row, 'address': PUBLISHED[row['name']].address} for row in rows]))
         return 0
-    table = table_of(rows, overflow='fold')
+    table = make_table(rows, overflow='fold')
     table.columns[0].no_wrap = True
     terminal().print(table)
     return 0

@@ -15,7 +15,7 @@ from phalanx.data.image import depth_of, orientation_of
 from phalanx.data.samples import SampleError, Split
 from phalanx.engine.loader import prepare_on_one_core
 from phalanx.families.curated import Survey, Surveyed
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
@@ -76,8 +76,8 @@ class SplitCensus:
         if kinds:
             shown = ' '.join(kind.removeprefix(f'{name} ') for kind in kinds[:KINDS_SHOWN])
             count = sum(self.units[kind] for kind in kinds)
-            return f'{count:,} {unit} {name}, {counted(len(kinds), "kind")}, the most frequent {shown}'
-        return f'{counted(self.images[name], "sample")} {name}' if self.images[name] else ''
+            return f'{count:,} {unit} {name}, {pluralize(len(kinds), "kind")}, the most frequent {shown}'
+        return f'{pluralize(self.images[name], "sample")} {name}' if self.images[name] else ''
 
 
 @dataclass
@@ -114,12 +114,12 @@ class Census:
         """What is not wrong, but worth a look."""
         remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
         remarks += [
-            f'{name}: {counted(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
+            f'{name}: {pluralize(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
             for name, split in self.splits.items()
             if split.turned
         ]
         remarks += [
-            f'{name}: {counted(images, "image has", "images have")} values of {bits} bits, of which the upper 8 are used'
+            f'{name}: {pluralize(images, "image has", "images have")} values of {bits} bits, of which the upper 8 are used'
             for name, split in self.splits.items()
             for bits, images in sorted(split.depths.items())
             if bits > 8

@@ -10,8 +10,8 @@ from phalanx.curation.prepare.colours import code_of
 from phalanx.curation.tables import class_rows, duplicate_rows, problem_rows, size_rows, verdict
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
-from phalanx.report.page import rendered
-from phalanx.report.readable import number
+from phalanx.report.page import render
+from phalanx.report.readable import format_number
 
 PICTURES = 8  # of each split
 WIDTH = 480  # of a picture, in pixels
@@ -21,15 +21,18 @@ def page(census: Census, name: str) -> str:
     """The HTML of the census of the data set of the recipe `name`; reads the samples that it shows once more."""
     classes, sizes = class_rows(census), size_rows(census)
     expected = {name for survey in census.surveys.values() for name in survey.class_names}
-    return rendered(
+    return render(
         'census.html',
         {
             'title': f'Data of {name}',
             'verdict': verdict(census),
             'tiles': [
-                *((split, number(part.samples), f'{number(len(part.indices))} read') for split, part in census.splits.items()),
-                ('problems', number(len(census.problems)), 'samples that cannot be used'),
-                ('duplicates', number(len(census.duplicates)), 'images that are there twice or more'),
+                *(
+                    (split, format_number(part.samples), f'{format_number(len(part.indices))} read')
+                    for split, part in census.splits.items()
+                ),
+                ('problems', format_number(len(census.problems)), 'samples that cannot be used'),
+                ('duplicates', format_number(len(census.duplicates)), 'images that are there twice or more'),
             ],
             'problems': problem_rows(census),
             'remarks': census.remarks(),

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from phalanx.curation.census import Census, Size
 from phalanx.report.charts import nice_ticks
-from phalanx.report.readable import counted
-from phalanx.report.terminal import table_of
+from phalanx.report.readable import pluralize
+from phalanx.report.terminal import make_table
 
 Row = dict[str, str | int | float | None]
 FEW = 12  # sizes that are listed each by itself
@@ -82,7 +82,7 @@ def print_census(census: Census, console: Console) -> None:
         ('duplicates', duplicate_rows(census)),
     ):
         if rows:
-            console.print(table_of(rows, title, overflow='fold'))
+            console.print(make_table(rows, title, overflow='fold'))
     for remark in census.remarks():
         console.print(Text(f'remark: {remark}', style='yellow'), soft_wrap=True)
     console.print(verdict(census), soft_wrap=True)
@@ -92,7 +92,7 @@ def verdict(census: Census) -> str:
     """What came out, in a sentence."""
     wrong = len(census.problems)
     limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
-    read = f'{counted(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
+    read = f'{pluralize(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
     if wrong:
         return f'{read}, {wrong:,} cannot'
     return f'{read}, but see the remarks' if census.remarks() else f'{read}, nothing is wrong'

@@ -19,7 +19,7 @@ import torch
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine import worker
-from phalanx.engine.evaluation import Shown, with_worst, worst_of
+from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad, evaluation_draws
 from phalanx.families.task import Grade
@@ -116,7 +116,9 @@ def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
     def predict(draw: Draw, batch: Any) -> Any:
         return job.task.predictions(model.predictions([dataset.original(draw)]))
 
-    return with_worst(found, Shown(job.task, dataset, predict, job.recipe.train.seed, torch.device('cpu')), PAGE_PICTURES)
+    return add_worst_pictures(
+        found, SampleRenderer(job.task, dataset, predict, job.recipe.train.seed, torch.device('cpu')), PAGE_PICTURES
+    )
 
 
 def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) -> tuple[int, float]:

@@ -40,7 +40,7 @@ from phalanx.deploy.writing import (
     traced,
     write_onnx,
 )
-from phalanx.engine.folder import said_of_weights
+from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.families.distillation import student_of
 from phalanx.families.export import Export
@@ -122,7 +122,7 @@ def command(words: Sequence[str]) -> int:
             opset=given.opset,
             check=not given.no_check,
         )
-        print(f'weights: {said_of_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
+        print(f'weights: {describe_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
         written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)

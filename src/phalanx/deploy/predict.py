@@ -16,7 +16,7 @@ from phalanx.deploy.options import predict_parser
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError, RequestError, told
 from phalanx.weights.published import class_names
 
@@ -44,8 +44,8 @@ def command(words: Sequence[str]) -> int:
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {told(error)}', file=sys.stderr)
         return 1
-    counts = [counted(images, 'image')] if images or not frames else []
-    counts += [counted(frames, 'frame')] if frames else []
+    counts = [pluralize(images, 'image')] if images or not frames else []
+    counts += [pluralize(frames, 'frame')] if frames else []
     unread = f'; {failed} failed' if failed else ''
     print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
     return 1 if failed else 0

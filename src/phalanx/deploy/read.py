@@ -13,8 +13,8 @@ from phalanx.deploy.options import read_parser
 from phalanx.deploy.pages import WRITERS, drawn
 from phalanx.deploy.predict import check_ways
 from phalanx.engine.job import open_job
-from phalanx.engine.trained import AnImage, Trained, pixels_of
-from phalanx.report.readable import counted
+from phalanx.engine.trained import AnImage, Trained, load_pixels
+from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError, Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
 from phalanx.system.errors import CheckpointError, RequestError
@@ -53,7 +53,7 @@ class Reader:
     def __call__(self, page: AnImage) -> list[Line]:
         """The lines of a page, [H, W, 3] uint8 RGB or the path of one. Raises ValueError, and SampleError for a bad file."""
         return runtime.lines_of(
-            pixels_of(page),
+            load_pixels(page),
             self.det,
             self.recognise,
             threshold=self.threshold,
@@ -66,7 +66,7 @@ class Reader:
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
         """The page with its lines outlined, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
-        return drawn(pixels_of(page), lines)
+        return drawn(load_pixels(page), lines)
 
 
 def read(
@@ -120,8 +120,8 @@ def command(words: Sequence[str]) -> int:
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)
         return 1
-    unread = f'; {counted(failed, "page")} could not be read' if failed else ''
-    print(f'{counted(lines, "line")} on {counted(done, "page")}, results in {given.out}{unread}')
+    unread = f'; {pluralize(failed, "page")} could not be read' if failed else ''
+    print(f'{pluralize(lines, "line")} on {pluralize(done, "page")}, results in {given.out}{unread}')
     return 1 if failed else 0
 
 

@@ -14,7 +14,7 @@ from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.device import pick_device
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, check_batch
-from phalanx.engine.optim import REFUSING
+from phalanx.engine.optim import NEED_DECAY
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
@@ -53,7 +53,9 @@ def check_parts(job: Job, world_size: int) -> Parts:
         check_can_freeze(job.recipe, model)
         freeze(model, train.freeze)
         groups = parameter_groups(model, job.recipe.parameters)
-        if getattr(job.recipe.optimizer, 'func', None) in REFUSING:  # making any optimizer makes torch import its compiler: 3 s
+        if (
+            getattr(job.recipe.optimizer, 'func', None) in NEED_DECAY
+        ):  # making any optimizer makes torch import its compiler: 3 s
             job.recipe.optimizer(groups)
         check_norms(job, parts.train, model, world_size)
 

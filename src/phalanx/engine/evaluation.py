@@ -87,12 +87,12 @@ def evaluate(task: Task, model: nn.Module, setup: Setup, *, goes_on: Callable[[]
     metric.gather()
     phases = {'reading the evaluation samples': waited, 'predicting': seconds - waited}
     graded = zip((draw.index for draws in share for draw in draws if draw.index not in loader.bad), grades, strict=True)
-    bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, lowest(graded))), strict=True)
+    bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, worst_samples(graded))), strict=True)
     missed = {index: why for found in bad for index, why in found.items()}
     check_bad(missed, train.bad_samples)
     is_main = dist.rank() == 0
     return Evaluation(
-        metrics=dist.from_main_rank(metric.compute() if is_main else None),
+        metrics=dist.broadcast_object(metric.compute() if is_main else None),
         table=metric.table() if is_main else [],
         figures=metric.figures() if is_main else [],
         worst=worst_of(dataset, chain.from_iterable(low)),
@@ -103,7 +103,7 @@ def evaluate(task: Task, model: nn.Module, setup: Setup, *, goes_on: Callable[[]
     )
 
 
-def lowest(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]]:
+def worst_samples(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]]:
     """The WORST of samples (number, grade) that have a grade; which ones does not depend on how they were shared out."""
     known = ((index, grade) for index, grade in graded if grade is not None)
     return heapq.nsmallest(WORST, known, key=lambda pair: (pair[1].value, pair[0]))
@@ -111,11 +111,11 @@ def lowest(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]
 
 def worst_of(dataset: Dataset[Any], graded: Iterable[tuple[int, Grade | None]]) -> list[Worst]:
     """The worst of samples (number, grade) by name, the worst first."""
-    return [Worst(index, dataset.name(index), grade) for index, grade in lowest(graded)]
+    return [Worst(index, dataset.name(index), grade) for index, grade in worst_samples(graded)]
 
 
 @dataclass(frozen=True)
-class Shown:
+class SampleRenderer:
     """What samples are shown with: the data set, and `predict`, which says of a sample and its batch what the metric takes."""
 
     task: Task
@@ -130,18 +130,18 @@ class Shown:
         return cls(task, samples, lambda _, batch: task.predict(model, batch), seed, device)
 
 
-def with_worst(found: Evaluation, shown: Shown, most: int) -> Evaluation:
+def add_worst_pictures(found: Evaluation, shown: SampleRenderer, most: int) -> Evaluation:
     """`found` with its worst samples among its figures, in `most` pictures at least where there are as many."""
     rows: list[tuple[str, list[tuple[str, Image]]]] = []
     for worst in found.worst:
         if sum(len(row) for _, row in rows) >= most:
             break
-        rows += [(worst.caption, row) for row in pictures(shown, [worst.index])]
+        rows += [(worst.caption, row) for row in render_pictures(shown, [worst.index])]
     return replace(found, figures=[*found.figures, *([Pictures(shown.task.metric().worst, rows)] if rows else [])])
 
 
 @torch.no_grad()
-def pictures(shown: Shown, numbers: Iterable[int]) -> list[list[tuple[str, Image]]]:
+def render_pictures(shown: SampleRenderer, numbers: Iterable[int]) -> list[list[tuple[str, Image]]]:
     """Captioned pictures of samples, a row each, for the report. On one rank alone: nothing is exchanged here."""
     task, rows = shown.task, []
     for number in numbers:

@@ -11,7 +11,14 @@ from torch import nn
 
 from phalanx.data.samples import Dataset
 from phalanx.engine.ema import Ema
-from phalanx.engine.evaluation import EvaluationStoppedError, Setup, Shown, evaluate, pictures, with_worst
+from phalanx.engine.evaluation import (
+    EvaluationStoppedError,
+    SampleRenderer,
+    Setup,
+    add_worst_pictures,
+    evaluate,
+    render_pictures,
+)
 from phalanx.engine.loader import UnwantedError
 from phalanx.engine.progress import Progress
 from phalanx.engine.step_flags import StepFlags
@@ -86,9 +93,9 @@ class Evaluator:
             found = evaluate(self.task, self.model, setup, goes_on=self.goes_on)
             if pictured is not None and dist.rank() == 0:
                 first = range(min(recipe.report.pictures, len(self.samples)))
-                shown = Shown.by(self.model, self.task, self.samples, recipe.train.seed, setup.device)
-                pictured.pictures(pictures(shown, first))
-                found = with_worst(found, shown, WORST_PICTURES * len(first))
+                shown = SampleRenderer.by(self.model, self.task, self.samples, recipe.train.seed, setup.device)
+                pictured.pictures(render_pictures(shown, first))
+                found = add_worst_pictures(found, shown, WORST_PICTURES * len(first))
             if recipe.evaluate.loss:
                 if not self.goes_on():
                     raise EvaluationStoppedError
@@ -111,4 +118,4 @@ class Evaluator:
         if self.setup.recipe.norm_sync in ('node', 'off'):
             names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
             averaged = self.ema.averages(names) if self.ema else []
-            dist.average_many_over_ranks([*map(self.model.get_buffer, names), *averaged])
+            dist.average_flat_over_ranks([*map(self.model.get_buffer, names), *averaged])

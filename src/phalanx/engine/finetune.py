@@ -20,10 +20,10 @@ from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED
 
 EVALUATIONS = 10  # at most, in a run
-KNOWS = 'the network knows already where objects are'
+ALREADY_TRAINED = 'the network knows already where objects are'
 
 
-class Pace(NamedTuple):
+class Budget(NamedTuple):
     """How a family is trained on from weights that know its task. Pairs are for a CPU and for a GPU."""
 
     samples: tuple[int, int]  # seen in some minutes
@@ -31,16 +31,16 @@ class Pace(NamedTuple):
     lr: float  # of AdamW for a batch of 8, a third of what a network takes from random weights; it grows as the batch's root
 
 
-PACES = {
-    'detection': Pace((1_600, 16_000), (8, 32), 1.5e-4),
-    'segmentation': Pace((1_200, 12_000), (8, 16), 3e-4),
-    'recognition': Pace((8_000, 80_000), (32, 128), 5e-5),
-    'table': Pace((1_600, 16_000), (8, 32), 3e-4),
-    'text_detection': Pace((800, 8_000), (8, 16), 3e-4),
+BUDGETS = {
+    'detection': Budget((1_600, 16_000), (8, 32), 1.5e-4),
+    'segmentation': Budget((1_200, 12_000), (8, 16), 3e-4),
+    'recognition': Budget((8_000, 80_000), (32, 128), 5e-5),
+    'table': Budget((1_600, 16_000), (8, 32), 3e-4),
+    'text_detection': Budget((800, 8_000), (8, 16), 3e-4),
 }
 
 
-class Choice(NamedTuple):
+class Setting(NamedTuple):
     """One key of the recipe."""
 
     key: str
@@ -51,25 +51,25 @@ class Choice(NamedTuple):
         return f'{self.key}={yaml.safe_dump(self.value, default_flow_style=True, width=math.inf).splitlines()[0]}'
 
 
-def finetuned(recipe: str, assigned: Assignments, folder: Path | None = None) -> tuple[Job, list[Choice]]:
+def open_finetune_job(recipe: str, assigned: Assignments, folder: Path | None = None) -> tuple[Job, list[Setting]]:
     """The job of a recipe as it is trained on from published weights, and what was chosen for that.
 
     `assigned` goes over what is chosen. Raises ConfigError, and RequestError where the data set cannot be read or no weights of
     the network are published.
     """
     said = {text.partition('=')[0].strip() for text, _ in assigned}
-    unknown = [Choice('train.steps', 1), Choice('train.global_batch_size', 1), *_moving(1, 1.0)]  # a base leaves them open
-    chosen = choices(open_job(recipe, [*_assignments(unknown), *assigned], folder), said)
+    unknown = [Setting('train.steps', 1), Setting('train.global_batch_size', 1), *_moving(1, 1.0)]  # a base leaves them open
+    chosen = choose_settings(open_job(recipe, [*_assignments(unknown), *assigned], folder), said)
     chosen = [choice for choice in chosen if choice.key not in said]
     return open_job(recipe, [*_assignments(chosen), *assigned], folder), chosen
 
 
-def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
+def choose_settings(job: Job, said: Collection[str] = ()) -> list[Setting]:
     """What the recipe of `job` has to say to be trained on from published weights; `said` are keys that a person gives.
 
     Raises RequestError where the data set cannot be read or no weights of the network are published.
     """
-    train, pace = job.recipe.train, PACES[job.recipe.task]
+    train, pace = job.recipe.train, BUDGETS[job.recipe.task]
     on_gpu = torch.cuda.is_available() and job.recipe.device != 'cpu'
     try:
         samples, evaluated = len(job.task.dataset('train')), len(job.task.dataset('eval'))
@@ -84,29 +84,29 @@ def choices(job: Job, said: Collection[str] = ()) -> list[Choice]:
     seen = steps * batch
     evaluations = min(EVALUATIONS, max(2, seen // (2 * max(1, evaluated))))  # which take less time than the training
     every = max(1, steps // evaluations)
-    ema = Choice('ema', None, 'for so few steps')
+    ema = Setting('ema', None, 'for so few steps')
     if steps > TRIAL:
-        ema = Choice('ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'that suits so many steps')
-    found = [] if train.init_from or train.init_networks else [Choice('train.init_from', *_weights(job))]
+        ema = Setting('ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'that suits so many steps')
+    found = [] if train.init_from or train.init_networks else [Setting('train.init_from', *_weights(job))]
     found += [
-        Choice('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} that there are'),
-        Choice('train.global_batch_size', batch),
+        Setting('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} that there are'),
+        Setting('train.global_batch_size', batch),
         *_moving(steps, float(f'{pace.lr * math.sqrt(batch / 8):.2g}')),
         ema,
-        Choice('evaluate.every', every),
-        Choice('evaluate.patience', max(2, evaluations // 2), 'an early end when so many evaluations bring nothing better'),
-        Choice('checkpoint.every', every),
+        Setting('evaluate.every', every),
+        Setting('evaluate.patience', max(2, evaluations // 2), 'an early end when so many evaluations bring nothing better'),
+        Setting('checkpoint.every', every),
     ]
     losses = job.resolved.value['loss']
     if isinstance(losses.value, dict) and 'static_assigner_epochs' in losses.value:
-        found.append(Choice('loss.static_assigner_epochs', 0, KNOWS))
+        found.append(Setting('loss.static_assigner_epochs', 0, ALREADY_TRAINED))
     assigner = job.resolved.value.get('assigner')
     if assigner is not None and isinstance(assigner.value, dict) and 'static_epochs' in assigner.value:
-        found.append(Choice('assigner.static_epochs', 0, KNOWS))
+        found.append(Setting('assigner.static_epochs', 0, ALREADY_TRAINED))
     return found
 
 
-def lines(chosen: Sequence[Choice]) -> list[str]:
+def format_settings(chosen: Sequence[Setting]) -> list[str]:
     """What was chosen, for a person."""
     width = max(len(str(choice)) for choice in chosen)
     return [
@@ -115,14 +115,14 @@ def lines(chosen: Sequence[Choice]) -> list[str]:
     ]
 
 
-def _moving(steps: int, lr: float) -> list[Choice]:
+def _moving(steps: int, lr: float) -> list[Setting]:
     """What moves the weights."""
     return [
-        Choice('optimizer', {'name': 'adamw', 'lr': lr, 'weight_decay': 0.01}),
-        Choice('scaling.rule', 'none'),
-        Choice('schedule.name', 'cosine'),
-        Choice('schedule.steps', steps),
-        Choice('schedule.warmup_steps', max(1, steps // 10)),
+        Setting('optimizer', {'name': 'adamw', 'lr': lr, 'weight_decay': 0.01}),
+        Setting('scaling.rule', 'none'),
+        Setting('schedule.name', 'cosine'),
+        Setting('schedule.steps', steps),
+        Setting('schedule.warmup_steps', max(1, steps // 10)),
     ]
 
 
@@ -154,5 +154,5 @@ def _is_within(part: Any, whole: Any) -> bool:
     return bool(part == (whole['name'] if isinstance(whole, dict) and 'name' in whole else whole))
 
 
-def _assignments(chosen: Sequence[Choice]) -> Assignments:
+def _assignments(chosen: Sequence[Setting]) -> Assignments:
     return [(str(choice), f'--finetune: {choice}') for choice in chosen]

@@ -33,7 +33,7 @@ LOCK = 'lock'  # in a run folder: locked as long as a run writes there
 FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
 
 
-def with_names(job: Job) -> Node:
+def resolve_names(job: Job) -> Node:
     """The resolved recipe as a run folder keeps it: names of classes or characters that stand in files are written out.
 
     Raises OSError and ValueError as reading those files does.
@@ -54,7 +54,7 @@ def differences(job: Job) -> list[str]:
     if not stored.is_file():
         return []
     before = {key: value for key, value, _ in _leaves(document(stored))}
-    now = {key: value for key, value, origin in _leaves(with_names(job)) if key in before or origin != DEFAULT}
+    now = {key: value for key, value, origin in _leaves(resolve_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
@@ -72,7 +72,7 @@ def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
         yield path, plain(node), node.origin
 
 
-def hold(folder: Path) -> IO[str]:
+def lock_folder(folder: Path) -> IO[str]:
     """Keeps other runs out of a run folder until what comes back is closed, or this process ends, however it ends.
 
     Raises RequestError naming the process that is there, and OSError.
@@ -100,7 +100,7 @@ def hold(folder: Path) -> IO[str]:
 def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
-        hold(job.folder).close()
+        lock_folder(job.folder).close()
     if resume not in (None, 'auto') and not pointed_to(path_of(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
@@ -125,7 +125,7 @@ def set_aside(folder: Path) -> Path | None:
     return folder.rename(aside)
 
 
-def said_of_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
+def describe_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
     """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
     place = Path(weights or job.folder)
     return f'{place}, {said_of(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)

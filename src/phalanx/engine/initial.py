@@ -12,8 +12,8 @@ from phalanx.data.folders import text_of
 from phalanx.engine.job import open_job
 from phalanx.engine.schema import Recipe
 from phalanx.families.task import Task
-from phalanx.parallel.norms import NormSync, keep_folded
-from phalanx.report.readable import counted
+from phalanx.parallel.norms import NormSync, mark_folded
+from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.matching import Rows, few
 from phalanx.weights.onnx_file import characters_in
@@ -34,18 +34,18 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[Taken]:
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = Rows(task.labels(), theirs) if theirs else None
         found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
-        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
+        taken.append(add_remarks(found, mark_folded(model), recipe.norm_sync))
     for name, source in (train.init_networks or {}).items():
         found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
-        taken.append(with_remarks(found, keep_folded(model), recipe.norm_sync))
+        taken.append(add_remarks(found, mark_folded(model), recipe.norm_sync))
     return taken
 
 
-def with_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
+def add_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
     """`taken` with remarks on `folded` batch norms that are part of a convolution in its file, and on frozen fresh ones."""
     remarks = list(taken.remarks)
     if folded:
-        many = counted(folded, 'batch norm is', 'batch norms are')
+        many = pluralize(folded, 'batch norm is', 'batch norms are')
         remarks.append(f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics')
     if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
         frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)})'

@@ -63,7 +63,7 @@ def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
     dialect = dialect_of(path)
     found = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
     root, problems = found.root, []
-    for text, origin in names_first(found.rest):
+    for text, origin in order_assignments(found.rest):
         try:
             root = override(root, text, origin)
         except ConfigError as error:
@@ -90,7 +90,7 @@ def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
         return FAMILIES
 
 
-def names_first(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def order_assignments(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """`assignments` with `part.name=` before others to the same part: a new name starts it again, whichever was typed first."""
     ordered: list[tuple[str, str]] = []
     for assignment in assignments:

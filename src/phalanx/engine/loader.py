@@ -25,7 +25,7 @@ from phalanx.data.batch import ImageBatch
 from phalanx.data.cache import PictureCache, using
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.errors import RequestError
@@ -211,7 +211,9 @@ def check_bad(bad: dict[int, str], allowed: int) -> None:
     if len(reasons) > allowed:
         shown = '; '.join(reasons[:10]) + (f'; and {len(reasons) - 10} more' if len(reasons) > 10 else '')
         cure = 'fix or remove them, or allow some with train.bad_samples'
-        raise BadSampleError(f'{counted(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}')
+        raise BadSampleError(
+            f'{pluralize(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}'
+        )
 
 
 class _Reader(Generic[S]):

@@ -15,16 +15,16 @@ from phalanx.parallel import dist
 
 T = TypeVar('T')
 
-NOTICED = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
-GROWN = 1000  # times the loss of the first step, from where a loss is reported as growing
-SOON = 300  # seconds of training after which it can be said whether data come fast enough: the start is over
+MIN_DELAY_S = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
+DIVERGENCE_FACTOR = 1000  # times the loss of the first step, from where a loss is reported as growing
+WARMUP_S = 300  # seconds of training after which it can be said whether data come fast enough: the start is over
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
     '`phalanx bench data RECIPE` shows what takes how long and how many cores a device needs'
 )
 
 
-class Later:
+class AsyncCopy:
     """The values of a small device tensor, copied to the host while the device goes on."""
 
     def __init__(self, values: Tensor) -> None:
@@ -44,12 +44,12 @@ class StepNumbers:
     """Numbers of each step over all ranks: the means of the loss terms, the gradient norm, and the flags."""
 
     def __init__(self) -> None:
-        self.unread: list[tuple[int, Later]] = []  # of the last steps, still on their way to the host
+        self.unread: list[tuple[int, AsyncCopy]] = []  # of the last steps, still on their way to the host
         self.logged: list[list[float]] = []  # of the steps since the last log line: terms, total
 
     def add(self, step: int, means: Tensor, flags: Tensor, norm: Tensor) -> None:
         """Takes the means of the loss terms [terms], `flags` [2] and the norm of the gradients []. Reads nothing yet."""
-        self.unread.append((step, Later(torch.cat([means, means.sum()[None], flags, norm[None]]))))
+        self.unread.append((step, AsyncCopy(torch.cat([means, means.sum()[None], flags, norm[None]]))))
 
     def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
         """(step, terms and total, gradient norm, flags) of all but the last `keep` steps, of each once."""
@@ -74,10 +74,10 @@ class Growth:
         self._is_reported = False
 
     def look(self, step: int, loss: float, lr: float) -> str | None:
-        """The warning for the loss of a step, at learning rate `lr`: when it is GROWN times that of the first step."""
+        """Return a warning, once, when the loss of a step is DIVERGENCE_FACTOR times that of the first step."""
         if self._first is None:
             self._first = loss
-        if self._is_reported or loss < GROWN * max(self._first, 1.0):  # below 1, a ratio says little
+        if self._is_reported or loss < DIVERGENCE_FACTOR * max(self._first, 1.0):  # below 1, a ratio says little
             return None
         self._is_reported = True
         return (
@@ -124,8 +124,8 @@ class Stopwatch:
         return lap
 
     def long_wait(self) -> str | None:
-        """In words, once and not before SOON: that more than a tenth of all laps was spent waiting, and what helps."""
-        if self._compared or self.total_seconds < SOON:
+        """In words, once and not before WARMUP_S: that more than a tenth of all laps was spent waiting, and what helps."""
+        if self._compared or self.total_seconds < WARMUP_S:
             return None
         self._compared = True
         share = self.total_waited / self.total_seconds
@@ -133,11 +133,11 @@ class Stopwatch:
 
 
 def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
-    """The ranks that took much longer than the median rank, in words. `ranks`: seconds by phase, in order of rank.
+    """Messages about ranks much slower than the median rank. `ranks`: seconds by phase, in order of rank.
 
-    Much longer: over 1.5 times as long, by more than a tenth of all that the median rank did, and by more than NOTICED, below
-    which it is chance and costs nobody anything. Of two ranks, the faster one is the median. Phases in which a rank waits for
-    others do not measure it, and should not be among them.
+    Much slower: more than 1.5 times as long in a phase, by more than a tenth of the median rank's total and by more than
+    MIN_DELAY_S, below which the difference is noise. Of two ranks, the faster one is the median. Leave out phases in which a
+    rank waits for others: they do not measure that rank.
     """
     whole = median_low([sum(phases.values()) for phases in ranks])
     usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
@@ -145,7 +145,7 @@ def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
         f'rank {rank} is slower than the others: {phase} took it {seconds:.3g} s, the median rank {usual[phase]:.3g} s'
         for rank, phases in enumerate(ranks)
         for phase, seconds in phases.items()
-        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > max(0.1 * whole, NOTICED)
+        if seconds > 1.5 * usual[phase] and seconds - usual[phase] > max(0.1 * whole, MIN_DELAY_S)
     ]
 
 
@@ -156,7 +156,7 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Progress) -> dict[str, Any]:
+def measure_throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Progress) -> dict[str, Any]:
     """For the summary of a run, over all ranks and starts: samples a second of training alone, waiting, memory.
 
     `samples` are those of all starts, `before` is the progress that earlier ones had made. Slow ranks are those of this start.

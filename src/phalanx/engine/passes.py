@@ -28,7 +28,7 @@ from phalanx.nn import stochastic
 from phalanx.nn.precision import at_least_float32
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel import dist, norms
-from phalanx.parallel.gradients import GradientOptions, replicated
+from phalanx.parallel.gradients import GradientOptions, wrap_ddp
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
@@ -75,7 +75,7 @@ class Passes:
         self.device, self.micro_batches = device, stream.micro_batches
         self.keys = SampleKeys()
         self.is_random = stochastic.tie(with_loss, self.keys)
-        self.replica, self.compression = replicated(with_loss, gradients)
+        self.replica, self.compression = wrap_ddp(with_loss, gradients)
         self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
 
     def __call__(self, step: int, batch: ImageBatch, flags: Sequence[float]) -> tuple[Tensor, Tensor]:

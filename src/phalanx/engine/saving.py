@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from phalanx.engine.ema import Ema
-from phalanx.engine.optim.optimizers import take_state
+from phalanx.engine.optim.optimizers import load_state
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
 from phalanx.parallel import dist
@@ -109,7 +109,7 @@ class Saver:
         """Takes the tensors of a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         try:
             self.model.load_state_dict(loaded.model)
-            take_state(self.optimizer, loaded.state['optimizer'])
+            load_state(self.optimizer, loaded.state['optimizer'])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise RunError(f'{loaded.path} does not fit this recipe: {error}') from None
         self.precision.restore(loaded.state['precision'])

@@ -21,7 +21,7 @@ from phalanx.parallel.norms import NormSync
 from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL
 
 
-def exactly_one(options: object, *groups: Sequence[str]) -> None:
+def check_exactly_one(options: object, *groups: Sequence[str]) -> None:
     """Raises ValueError, naming all groups that are wrong, unless of each exactly one of the named options is set."""
     wrong = []
     for group in groups:
@@ -32,7 +32,7 @@ def exactly_one(options: object, *groups: Sequence[str]) -> None:
         raise ValueError('; '.join(wrong))
 
 
-def positive(options: object, *names: str) -> None:
+def check_positive(options: object, *names: str) -> None:
     """Raises ValueError when one of the named options is set and not above zero."""
     for name in names:
         value = getattr(options, name)
@@ -104,8 +104,10 @@ class Train:
         return self.global_batch_size or (self.batch_size_per_rank or 0) * world_size
 
     def __post_init__(self) -> None:
-        exactly_one(self, ('steps', 'epochs'), ('global_batch_size', 'batch_size_per_rank'))
-        positive(self, 'steps', 'epochs', 'until', 'micro_batches', 'global_batch_size', 'batch_size_per_rank', 'freeze_steps')
+        check_exactly_one(self, ('steps', 'epochs'), ('global_batch_size', 'batch_size_per_rank'))
+        check_positive(
+            self, 'steps', 'epochs', 'until', 'micro_batches', 'global_batch_size', 'batch_size_per_rank', 'freeze_steps'
+        )
         if self.freeze_steps is not None and not self.freeze:
             raise ValueError(f'freeze_steps: {self.freeze_steps} is for the parts in train.freeze, which names none')
         for name in ('workers', 'bad_samples', 'seed'):
@@ -137,7 +139,7 @@ class Evaluate:
     with, always by the same random numbers, so that it can be compared with the loss of the training."""
 
     def __post_init__(self) -> None:
-        positive(self, 'every', 'every_epochs', 'batch_size', 'patience')
+        check_positive(self, 'every', 'every_epochs', 'batch_size', 'patience')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ class Checkpoint:
     every checkpoint costs the time of writing it, and a kill one interval at most."""
 
     def __post_init__(self) -> None:
-        positive(self, 'every', 'every_epochs', 'keep')
+        check_positive(self, 'every', 'every_epochs', 'keep')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ class ReportOptions:
     """Evaluation samples shown in the report."""
 
     def __post_init__(self) -> None:
-        positive(self, 'every')
+        check_positive(self, 'every')
         if self.pictures < 0:
             raise ValueError(f'pictures cannot be negative, got {self.pictures}')
         names = [_name(build) for build in self.trackers]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.engine.progress import Progress
-from phalanx.report.readable import number
+from phalanx.report.readable import format_number
 from phalanx.weights.reading import Taken
 
 
-def summary(
+def summarise(
     progress: Progress,
     *,
     main_metric: str,
@@ -52,12 +52,13 @@ def read_summary(folder: Path, progress: Progress) -> dict[str, Any] | None:
     return None
 
 
-def remarks(summary: Mapping[str, Any]) -> Iterator[str]:
+def final_warnings(summary: Mapping[str, Any]) -> Iterator[str]:
     """Warnings about a run that came to its end, from its summary."""
     yield from summary['slow_ranks']
     start, best = summary['start'], summary['best']
     if start is not None and best is not None and best <= start:
         yield (
-            f'this run is not better than its start: {summary["main_metric"]} {number(best)} at step {summary["best_step"]}, '
-            f'{number(start)} before the first step; try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
+            f'this run is not better than its start: {summary["main_metric"]} {format_number(best)} '
+            f'at step {summary["best_step"]}, {format_number(start)} before the first step; '
+            'try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
         )

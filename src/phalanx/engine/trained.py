@@ -15,7 +15,7 @@ from phalanx.data.samples import Image
 from phalanx.engine import worker
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.folder import check_folder, said_of_weights
+from phalanx.engine.folder import check_folder, describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
@@ -46,7 +46,7 @@ class Trained:
         self.network = job.task.model()
         load_weights(self.network, weights or job.folder, raw=raw).announce()
         self.network.to(self._device).eval()
-        self.weights = said_of_weights(job, weights, raw=raw)
+        self.weights = describe_weights(job, weights, raw=raw)
         place = Path(weights or job.folder)
         self.step = step_of(place) if place.is_dir() else None
         self.class_names = tuple(next(iter(job.task.labels()), ()))
@@ -57,13 +57,13 @@ class Trained:
         Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
         """
         if isinstance(images, list | tuple):
-            return self._results([pixels_of(image) for image in images], batch_size)
-        (result,) = self._results([pixels_of(images)], 1)  # type: ignore[arg-type]
+            return self._results([load_pixels(image) for image in images], batch_size)
+        (result,) = self._results([load_pixels(images)], 1)  # type: ignore[arg-type]
         return result
 
     def draw(self, image: AnImage, result: Any) -> Image:
         """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
-        return self._task.writers.draw(pixels_of(image), result)
+        return self._task.writers.draw(load_pixels(image), result)
 
     @torch.no_grad()
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
@@ -76,7 +76,7 @@ class Trained:
         return results
 
 
-def pixels_of(image: AnImage) -> Image:
+def load_pixels(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
     # torch wants an array that can be written to.
     return checked(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))

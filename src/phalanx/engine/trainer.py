@@ -19,12 +19,12 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import Stream, UnwantedError, check_bad, check_batch
-from phalanx.engine.meters import Growth, StepNumbers, Stopwatch, peak_memory_mb, throughput
+from phalanx.engine.meters import Growth, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
 from phalanx.engine.optim.clip import clip
-from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
+from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import set_lr
-from phalanx.engine.optim.scaling import scaled
+from phalanx.engine.optim.scaling import scale_lr
 from phalanx.engine.parts import Parts
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.precision import Precision
@@ -32,13 +32,13 @@ from phalanx.engine.progress import Progress
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
-from phalanx.engine.summary import read_summary, remarks, summary
+from phalanx.engine.summary import final_warnings, read_summary, summarise
 from phalanx.engine.timeline import Length, Timeline, in_steps
 from phalanx.families.task import Task
 from phalanx.parallel import dist, norms
 from phalanx.parallel.heartbeat import Heartbeat
 from phalanx.parallel.step import WholeStep
-from phalanx.report.readable import counted, number
+from phalanx.report.readable import format_number, pluralize
 from phalanx.report.report import Report
 from phalanx.system.errors import RunError, StoppedError
 from phalanx.weights.checkpoint import Checkpoints, Loaded
@@ -80,12 +80,12 @@ class Trainer:
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
-        self.at_first = FrozenAtFirst(self.model, train.freeze, train.freeze_steps or 0)
+        self.at_first = TemporaryFreeze(self.model, train.freeze, train.freeze_steps or 0)
 
         # What moves it.
         groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
-        self.lr = scaled(self.optimizer.defaults['lr'], recipe.scaling, batch)
+        self.lr = scale_lr(self.optimizer.defaults['lr'], recipe.scaling, batch)
         length = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
         self.schedule = recipe.schedule(self.lr, length, self.steps_per_epoch, self.timeline)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
@@ -162,16 +162,16 @@ class Trainer:
             self.stop()
         self.saver.end(self.progress, self.report, is_last=True)
         self.count_time()
-        found = summary(
+        found = summarise(
             self.progress,
             main_metric=self.task.main_metric,
             epochs=self.stream.epoch(self.progress.step),
             global_batch_size=self.stream.global_batch_size,
-            throughput=throughput(self.clock, self.progress.timed_samples, self.device, before=self.before),
+            throughput=measure_throughput(self.clock, self.progress.timed_samples, self.device, before=self.before),
             initial=self.initial,
             bad=self.flags.bad,
         )
-        for warning in remarks(found):
+        for warning in final_warnings(found):
             self.report.warning(warning)
         return found
 
@@ -182,7 +182,9 @@ class Trainer:
         """
         if self.progress.step < self.until or self.owes_evaluation():
             return None
-        return dist.from_main_rank(read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None)
+        own = read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None
+        found: dict[str, Any] | None = dist.broadcast_object(own)
+        return found
 
     def batches(self) -> Iterator[ImageBatch]:
         """This rank's share of each global batch, from the step reached so far to the last, or to where it may leave."""
@@ -261,10 +263,10 @@ class Trainer:
         patience = self.recipe.evaluate.patience
         if patience is not None and self.progress.no_better >= patience and self.progress.step < self.until:
             self.until = self.progress.step
-            times = counted(self.progress.no_better, 'evaluation')
+            times = pluralize(self.progress.no_better, 'evaluation')
             self.report.note(
                 f'stopped early at step {self.progress.step} of {self.steps}: {times} in a row with no better '
-                f'{self.task.main_metric} than {number(self.progress.best)} at step {self.progress.best_step}'
+                f'{self.task.main_metric} than {format_number(self.progress.best)} at step {self.progress.best_step}'
             )
 
     def log(self) -> None:
@@ -331,7 +333,7 @@ class Trainer:
         Raises RunError when it is of another network or of a run with other parts.
         """
         self.saver.restore(loaded)
-        norms.keep_folded(self.model)
+        norms.mark_folded(self.model)
         self.stop_early()
 
     def count_time(self) -> None:

@@ -40,7 +40,7 @@ class Transfer:
         self.file.truncate()  # to where the last buffer ends: if that is empty, the seek before it has extended nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (DupFd(self.file.fileno()), self.pickled, self.spans)
+        return _receive, (DupFd(self.file.fileno()), self.pickled, self.spans)
 
 
 class _Pickler(pickle.Pickler):
@@ -61,7 +61,7 @@ def _tensor(data: memoryview, dtype: torch.dtype, size: torch.Size, stride: tupl
     return torch.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize).as_strided(size, stride, offset)
 
 
-def _received(sent: Any, pickled: bytes, spans: list[Span]) -> Any:
+def _receive(sent: Any, pickled: bytes, spans: list[Span]) -> Any:
     end = spans[-1][1] if spans else 0
     with os.fdopen(sent.detach(), 'rb') as file:
         memory = memoryview(mmap.mmap(file.fileno(), end) if end else b'')

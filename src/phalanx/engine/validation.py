@@ -19,7 +19,7 @@ from phalanx.parallel.step import WholeStep
 ONLY_TRAINING = (BatchNorm2d, Dropout, nn.modules.dropout._DropoutNd)  # what does one thing in training, another afterwards
 
 
-class BatchAlone(WholeStep):
+class SingleBatchStep(WholeStep):
     """A batch whose loss is computed by itself: no other rank is asked, since ranks may have different numbers of them."""
 
     def sum(self, part: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
     Leaves the model in training mode.
     """
     dataset = task.held_out().dataset('train')
-    alone = BatchAlone(epoch=whole.epoch, epochs=whole.epochs)
+    alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
     for module in model.modules():
         if isinstance(module, ONLY_TRAINING):

@@ -22,7 +22,7 @@ from phalanx.config.read import plain
 from phalanx.config.show import show
 from phalanx.engine import evaluation
 from phalanx.engine.device import pick_device
-from phalanx.engine.folder import differences, hold, set_aside, with_names
+from phalanx.engine.folder import differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import Job
 from phalanx.engine.loader import PATIENCE, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
@@ -33,7 +33,7 @@ from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_whole
@@ -73,9 +73,9 @@ def train(
     starts over (`fresh`). `callback` gets each event of the report (`Report`); `parts` are those that checks have built. Raises
     what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
     """
-    with joined(job.recipe.device) as device:
-        keep_log()
-        with faults_explained():
+    with process_group(job.recipe.device) as device:
+        set_up_logging()
+        with explain_faults():
             status = run(job, resume, fresh, device, callback, parts)
         gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
         dist.barrier()
@@ -83,7 +83,7 @@ def train(
 
 
 @contextlib.contextmanager
-def joined(wish: str) -> Iterator[torch.device]:
+def process_group(wish: str) -> Iterator[torch.device]:
     """Within this context the process is a rank among the others; gives the device that is wished for.
 
     A stop raises KeyboardInterrupt, at once while ranks wait for each other to join. Raises RunError when they do not come.
@@ -108,7 +108,7 @@ def joined(wish: str) -> Iterator[torch.device]:
 
 
 @contextlib.contextmanager
-def faults_explained() -> Iterator[None]:
+def explain_faults() -> Iterator[None]:
     """Turns what torch says about faults from outside into a RunError that says what to do about them."""
     try:
         yield
@@ -125,12 +125,12 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
             use_own_cache()
-        found, notes = prepare(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
-        progress = dist.from_main_rank(Progress.of(found.state, found.step) if found is not None else None)
+        found, notes = prepare_folder(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
+        progress = dist.broadcast_object(Progress.of(found.state, found.step) if found is not None else None)
         if progress is None:
-            fetch_together(job.recipe.train)
+            fetch_initial_weights(job.recipe.train)
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress, parts=parts)
-        checkpoint, notes = dist.with_tensors_from_main_rank((found, notes))
+        checkpoint, notes = dist.broadcast_with_tensors((found, notes))
         del found
         resumed_from = None
         if checkpoint is not None:
@@ -156,9 +156,9 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if resumed_from is not None:
             report.resume(trainer.progress.step)
             report.note(f'resumed at step {trainer.progress.step} from {resumed_from}')
-            if (change := change_of_batch(trainer)) is not None:
+            if (change := describe_batch_change(trainer)) is not None:
                 report.note(change)
-        report.world(facts(job, trainer), dist.gather_objects(place(device)))
+        report.world(run_facts(job, trainer), dist.gather_objects(rank_info(device)))
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
@@ -166,29 +166,29 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
             report.finish(summary)
         except StoppedError as stopped:
             report.note(str(stopped))
-            return 128 + int(dist.from_main_rank(caught[0] if caught else signal.SIGTERM))
+            return 128 + int(dist.broadcast_object(caught[0] if caught else signal.SIGTERM))
     return 0
 
 
-def place(device: torch.device) -> dict[str, str | int]:
+def rank_info(device: torch.device) -> dict[str, str | int]:
     """This rank, for the table of ranks."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
     node = os.environ.get('PHALANX_ADDRESS') or platform.node()
     return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
 
 
-def facts(job: Job, trainer: Trainer) -> dict[str, str]:
+def run_facts(job: Job, trainer: Trainer) -> dict[str, str]:
     """The run in words, for the beginning of its report."""
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     stream, recipe = trainer.stream, job.recipe
-    shares = f'{counted(stream.world_size, "rank")} x {counted(stream.micro_batches, "micro-batch", "micro-batches")}'
+    shares = f'{pluralize(stream.world_size, "rank")} x {pluralize(stream.micro_batches, "micro-batch", "micro-batches")}'
     return {
         'recipe': job.name,
         'run folder': str(job.folder),
         'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
         'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
-        'length': f'{counted(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
-        'global batch': f'{counted(stream.global_batch_size, "sample")}, {shares}',
+        'length': f'{pluralize(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
+        'global batch': f'{pluralize(stream.global_batch_size, "sample")}, {shares}',
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
         **(
@@ -198,7 +198,7 @@ def facts(job: Job, trainer: Trainer) -> dict[str, str]:
     }
 
 
-def change_of_batch(trainer: Trainer) -> str | None:
+def describe_batch_change(trainer: Trainer) -> str | None:
     """The change of the global batch since the earlier starts of a resumed run, in words; None without one."""
     before, train, stream, step = trainer.before, trainer.recipe.train, trainer.stream, trainer.started_at
     if not before.batches and train.global_batch_size is None:
@@ -214,7 +214,7 @@ def change_of_batch(trainer: Trainer) -> str | None:
     )
 
 
-def fetch_together(train: Train) -> None:
+def fetch_initial_weights(train: Train) -> None:
     """Fetches what the run starts from, once on each node, while all ranks wait for the slowest: none of them times out.
 
     Raises FetchError on a node where it cannot be had.
@@ -234,7 +234,7 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
 
     `raw`: those as trained, not their EMA. `pictures`: how many of the worst samples are among its figures.
     """
-    with joined(job.recipe.device) as device:
+    with process_group(job.recipe.device) as device:
         model = job.task.model()
         taken = load_weights(model, weights or job.folder, raw=raw)
         if dist.rank() == 0:
@@ -243,11 +243,11 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return found
-        shown = evaluation.Shown.by(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
-        return evaluation.with_worst(found, shown, pictures)
+        shown = evaluation.SampleRenderer.by(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
+        return evaluation.add_worst_pictures(found, shown, pictures)
 
 
-def keep_log() -> None:
+def set_up_logging() -> None:
     """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr.
 
     What the main rank prints is the same: nothing is added where its standard output is that file.
@@ -264,7 +264,7 @@ def keep_log() -> None:
     log.setLevel(logging.INFO)
 
 
-def prepare(job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
+def prepare_folder(job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
     """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
 
     The folder is kept from other runs until `held` is closed.
@@ -273,33 +273,33 @@ def prepare(job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStac
     if fresh and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run is kept in {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
-    held.enter_context(hold(job.folder))
-    remove_parts(job.folder)
+    held.enter_context(lock_folder(job.folder))
+    remove_partial_files(job.folder)
     own = Checkpoints(job.folder, keep=1)
     own.remove_leftovers()
     if resume is None or resume == 'auto':
         checkpoint, damaged = own.newest()
     else:
-        checkpoint, damaged = given_checkpoint(resume)
-        if dist.restarts() == 0:
+        checkpoint, damaged = find_checkpoint(resume)
+        if dist.restart_count() == 0:
             notes += [f'abandoned, and kept as {path}' for path in own.abandon(checkpoint)]
         elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
             checkpoint, damaged = since, []
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    write_whole(job.folder / 'config.yml', show(with_names(job)).encode(), durable=True)
+    write_whole(job.folder / 'config.yml', show(resolve_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 
-def remove_parts(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Removes files that an earlier start, which was killed, had begun to write aside. The run folder is locked."""
     for part in (*folder.glob('.*.part'), *folder.glob('pictures/.*.part')):
         if PART.fullmatch(part.name):
             remove_own(part)
 
 
-def given_checkpoint(path: str) -> tuple[Loaded, list[str]]:
+def find_checkpoint(path: str) -> tuple[Loaded, list[str]]:
     """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
     given = Checkpoints(path_of(path), keep=1)
     checkpoint, damaged = given.newest() if given.root.is_dir() else (load(pointed_to(given.folder)), [])

@@ -42,7 +42,7 @@ class Wait:
         time.sleep(POLL)
 
 
-def meet(rank: int, world_size: int, patience: float) -> Store:
+def open_store(rank: int, world_size: int, patience: float) -> Store:
     """The store of all ranks, once all are there, at the place that the environment names.
 
     That is the file of PHALANX_INIT_METHOD, or MASTER_ADDR:MASTER_PORT, where rank 0 listens unless torch's agent does. Raises

@@ -13,7 +13,7 @@ import torch.distributed.nn  # takes the group of all ranks as a default when it
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from phalanx.parallel.arrival import meet
+from phalanx.parallel.arrival import open_store
 from phalanx.system.cores import cores
 
 Group = torch_dist.ProcessGroup
@@ -47,12 +47,12 @@ def rank_of_environment() -> int:
     return int(os.environ.get('RANK', 0))
 
 
-def restarts() -> int:
+def restart_count() -> int:
     """How many attempts of this launch came before this one."""
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
 
 
-def patience() -> float:
+def collective_timeout() -> float:
     """Seconds that ranks wait for each other: longer than a launcher that watches them, since it knows who is behind.
 
     Never less than ten minutes: with one that goes on, if slowly, the launcher is content, and the others have to be.
@@ -75,10 +75,10 @@ def join(device: torch.device) -> None:
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(
         backend,
-        store=meet(own_rank, ranks, patience()),
+        store=open_store(own_rank, ranks, collective_timeout()),
         rank=own_rank,
         world_size=ranks,
-        timeout=timedelta(seconds=patience()),
+        timeout=timedelta(seconds=collective_timeout()),
         device_id=device if device.type == 'cuda' else None,
     )
 
@@ -97,7 +97,7 @@ def leave(failed: bool = False) -> None:
 
 def new_group(ranks: Iterable[int] | None = None) -> Group | None:
     """A group of these ranks, or of all; None on a rank that is not in it. All ranks call this together."""
-    group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=timedelta(seconds=patience()))
+    group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=timedelta(seconds=collective_timeout()))
     return group if isinstance(group, Group) else None
 
 
@@ -193,7 +193,7 @@ def average_over_ranks(tensors: list[Tensor]) -> None:
 
 
 @torch.no_grad()
-def average_many_over_ranks(tensors: list[Tensor]) -> None:
+def average_flat_over_ranks(tensors: list[Tensor]) -> None:
     """Replaces each tensor by its mean over ranks; many small ones travel as one message."""
     for message in _messages(tensors):
         packed = torch.cat([tensor.flatten() for tensor in message])
@@ -213,7 +213,7 @@ def _messages(tensors: list[Tensor]) -> list[list[Tensor]]:
     return [message for messages in kinds.values() for message in messages]
 
 
-def rows_on_main_rank(rows: Tensor) -> Tensor:
+def gather_rows_to_main(rows: Tensor) -> Tensor:
     """`rows` [n, ...] of every rank on the main one, in order of rank, [sum of n, ...]; on the others what they passed in.
 
     In host memory. They arrive in their final place, in messages of bounded size; `n` may differ between ranks.
@@ -235,7 +235,7 @@ def rows_on_main_rank(rows: Tensor) -> Tensor:
     return whole
 
 
-def objects_on_main_rank(value: Any) -> list[Any]:
+def gather_objects_to_main(value: Any) -> list[Any]:
     """`value` of every rank, in order of rank, on the main one; on the others what they passed in. Pickled: no large arrays."""
     if world_size() == 1:
         return [value]
@@ -253,7 +253,7 @@ def gather_objects(value: Any) -> list[Any]:
     return gathered
 
 
-def from_main_rank(value: Any) -> Any:
+def broadcast_object(value: Any) -> Any:
     """What rank 0 passed in, on every rank."""
     if world_size() == 1:
         return value
@@ -262,13 +262,13 @@ def from_main_rank(value: Any) -> Any:
     return held[0]
 
 
-def with_tensors_from_main_rank(value: Any) -> Any:
-    """As `from_main_rank`, for things that hold many tensors: those travel one by one, as they are, to host memory."""
+def broadcast_with_tensors(value: Any) -> Any:
+    """As `broadcast_object`, for things that hold many tensors: those travel one by one, as they are, to host memory."""
     if world_size() == 1:
         return value
     leaves, tree = tree_flatten(value) if rank() == 0 else ([], None)
     forms = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    forms, tree = from_main_rank((forms, tree))
+    forms, tree = broadcast_object((forms, tree))
     found = []
     for number, form in enumerate(forms):
         if isinstance(form, tuple) and len(form) == 2 and isinstance(form[1], torch.dtype):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.parallel.dist import new_group, rank, rows_on_main_rank, world_size
+from phalanx.parallel.dist import gather_rows_to_main, new_group, rank, world_size
 
 # Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
@@ -49,7 +49,7 @@ class GradientOptions:
         return self.bucket_mb or min(max(gradients_mb(module) / BUCKETS, least), most)
 
 
-def replicated(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, PowerSgd | None]:
+def wrap_ddp(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, PowerSgd | None]:
     """`module` under DDP, with the mean of its gradients over ranks as its gradients, and what compression remembers of them.
 
     With one rank it is `module` itself.
@@ -107,7 +107,7 @@ class PowerSgd:
             'columns': self.columns,
             'p': self.of_torch.p_memory_dict,  # the same on all ranks
             'q': self.of_torch.q_memory_dict,
-            'unsent': {bucket: rows_on_main_rank(error[None]) for bucket, error in sorted(self.of_torch.error_dict.items())},
+            'unsent': {bucket: gather_rows_to_main(error[None]) for bucket, error in sorted(self.of_torch.error_dict.items())},
         }
 
     def restore(self, state: dict[str, Any] | None) -> None:

@@ -127,19 +127,21 @@ def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> Ru
         case 'frozen':
             freeze(model)
         case 'node' if dist.group_size(node) > 1:
-            share(model, node)
+            share_statistics(model, node)
         case 'global' if dist.world_size() > 1:
-            share(model, dist.new_group())  # a communicator of their own: small sums must not wait behind buckets of gradients
+            share_statistics(
+                model, dist.new_group()
+            )  # a communicator of their own: small sums must not wait behind buckets of gradients
     return RunningStatistics(model)
 
 
 def freeze(model: nn.Module) -> None:
-    """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `share` does."""
+    """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `share_statistics` does."""
     for norm in _batch_norms(model):
         norm.is_frozen = True
 
 
-def keep_folded(model: nn.Module) -> int:
+def mark_folded(model: nn.Module) -> int:
     """Lets batch norms that are part of a convolution in the file that `model` was filled from stay so; how many are new.
 
     They are those with the statistics of `BatchNorm2d.folded`, to the last bit, which no training gives. As a scale and an
@@ -154,7 +156,7 @@ def keep_folded(model: nn.Module) -> int:
     return new
 
 
-def share(model: nn.Module, group: dist.Group | None) -> None:
+def share_statistics(model: nn.Module, group: dist.Group | None) -> None:
     """Lets every batch norm of `model` use the statistics of all ranks of `group`.
 
     Raises ValueError for a batch norm of another class: it would silently stay local.
@@ -163,7 +165,7 @@ def share(model: nn.Module, group: dist.Group | None) -> None:
         norm.group = group
 
 
-def adopted(model: nn.Module) -> nn.Module:
+def convert_batch_norms(model: nn.Module) -> nn.Module:
     """A foreign `model` with each `nn.BatchNorm2d` replaced by one of this module; parameters and statistics are kept."""
     for name, module in list(model.named_modules()):
         if type(module) is nn.BatchNorm2d:
@@ -173,11 +175,16 @@ def adopted(model: nn.Module) -> nn.Module:
     return model
 
 
+adopted = convert_batch_norms  # former name, for plugins
+
+
 def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm2d):
             kind = type(module).__name__
-            raise ValueError(f'{name} is a {kind}, which cannot be shared or frozen; use norms.BatchNorm2d or norms.adopted')
+            raise ValueError(
+                f'{name} is a {kind}, which cannot be shared or frozen; use norms.BatchNorm2d or norms.convert_batch_norms'
+            )
     return [module for module in model.modules() if isinstance(module, BatchNorm2d)]
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from phalanx.report.readable import number
+from phalanx.report.readable import format_number
 
 COLOURS = 6
 FINE = 400  # points of a curve that a page can show
 DOTTED = 40  # points of a curve that has a dot at each: one alone would not be seen
 STRIPS = 100  # places of a chart at which the pointer reads values
-COUNTED = ('step', 'ranks')  # what an axis has whole numbers of
+INTEGER_AXES = ('step', 'ranks')  # what an axis has whole numbers of
 MOST_CLASSES = 30  # that a table can show so that a person sees them
 
 Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
@@ -78,7 +78,7 @@ def chart(
         return []
     if not all(map(math.isfinite, values)):
         raise ValueError(f'{title}: a value is not finite')
-    ticks = [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or over not in COUNTED)]
+    ticks = [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or over not in INTEGER_AXES)]
     x, y = Axis(0, last, ticks), _value_axis(min(values), max(values), zero, linear)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
     curves = [_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint)]
@@ -107,7 +107,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks[first : last + 1]
 
 
-def thinned(points: Points, most: int = FINE) -> Points:
+def thin_out(points: Points, most: int = FINE) -> Points:
     """At most `most` points that draw the same picture: of each stretch of steps the lowest and the highest, in order."""
     if len(points) <= most:
         return points
@@ -121,7 +121,7 @@ def thinned(points: Points, most: int = FINE) -> Points:
     return kept
 
 
-def smoothed(points: Points, reach: int) -> Points:
+def smooth(points: Points, reach: int) -> Points:
     """The mean of each point and of `reach` points on either side, as far as there are any; gaps stay gaps."""
     sums = list(accumulate((value or 0.0 for _, value in points), initial=0.0))
     counts = list(accumulate((value is not None for _, value in points), initial=0))
@@ -148,7 +148,7 @@ def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:
 
 def _curve(line: Line, x: Axis, y: Axis) -> dict[str, Any]:
     pen, path = 'M', ''
-    for step, value in thinned(line.points):
+    for step, value in thin_out(line.points):
         if value is not None:
             path += f'{pen}{x.place(step):.2f} {100 - y.place(value):.2f}'
         pen = 'M' if value is None else 'L'
@@ -165,8 +165,8 @@ def _readings(lines: Sequence[Line], x: Axis, over: str) -> list[tuple[float, fl
     edges = [x.place(edge) for edge in (x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high)]
     strips = []
     for step, left, right in zip(steps, edges[:-1], edges[1:], strict=True):
-        there = [f'{name} {number(at[step])}' for name, at in values if at.get(step) is not None]
-        strips.append((left, right - left, '\n'.join([f'{over} {number(step)}', *there])))
+        there = [f'{name} {format_number(at[step])}' for name, at in values if at.get(step) is not None]
+        strips.append((left, right - left, '\n'.join([f'{over} {format_number(step)}', *there])))
     return strips
 
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
-from phalanx.report.charts import Chart, Line, Points, chart, confusion, smoothed
-from phalanx.report.readable import counted, duration, mebibytes, number, percent
+from phalanx.report.charts import Chart, Line, Points, chart, confusion, smooth
+from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
 from phalanx.system.disk import write_whole
 
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds', 'raw')
@@ -40,7 +40,7 @@ def write_page(folder: Path) -> Path:
 
 
 def _page(run: Run) -> str:
-    return rendered(
+    return render(
         'report.html',
         {
             'title': run.name,
@@ -49,7 +49,7 @@ def _page(run: Run) -> str:
             'tiles': _tiles(run),
             'charts': _charts(run),
             'pictures': [{'caption': '', 'cells': row} for row in (_embedded(run.folder, row) for row in run.pictures) if row],
-            **in_detail(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
+            **detail_values(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
             'events': _events(run),
             'facts': _facts(run),
             'ranks': run.start.get('ranks', []),
@@ -58,11 +58,11 @@ def _page(run: Run) -> str:
     )
 
 
-def rendered(template: str, values: Mapping[str, Any]) -> str:
+def render(template: str, values: Mapping[str, Any]) -> str:
     """The page that a template of the package makes of `values`, which are escaped."""
     environment = Environment(loader=PackageLoader('phalanx.report', 'templates'), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters |= {'number': number, 'counted': counted, 'clock': _clock}
+    environment.filters |= {'number': format_number, 'pluralize': pluralize, 'clock': _clock}
     return environment.get_template(template).render(values)
 
 
@@ -138,7 +138,7 @@ def _pills(run: Run) -> list[tuple[str, str]]:
     of = f' of {total:,}' if total else ''
     warnings = len({line['text'] for line in run.journal if line['kind'] == 'warning'})
     pills = [('good', 'finished') if run.summary else ('', 'not finished'), ('', f'step {run.step:,}{of}')]
-    return [*pills, *([('bad', counted(warnings, 'warning'))] if warnings else [])]
+    return [*pills, *([('bad', pluralize(warnings, 'warning'))] if warnings else [])]
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
@@ -149,27 +149,33 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     main_metric = said.get('main_metric') or next(iter(final), '')
     tiles = []
     if main_metric:
-        tiles.append((main_metric, number(final.get(main_metric)), f'final, step {number(said.get("steps", run.step))}'))
+        tiles.append(
+            (main_metric, format_number(final.get(main_metric)), f'final, step {format_number(said.get("steps", run.step))}')
+        )
         scored = [
             (line[main_metric], line['step']) for line in run.evaluations if line['step'] and line.get(main_metric) is not None
         ]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = said.get('best', best), said.get('best_step', step)
-        tiles.append((f'best {main_metric}', number(best), f'step {number(step)}'))
+        tiles.append((f'best {main_metric}', format_number(best), f'step {format_number(step)}'))
     if raw := [line for line in run.evaluations if main_metric in line.get('raw', {})]:
         tiles.append(
-            (f'{main_metric} as trained', number(raw[-1]['raw'][main_metric]), f'without the EMA, step {raw[-1]["step"]:,}')
+            (
+                f'{main_metric} as trained',
+                format_number(raw[-1]['raw'][main_metric]),
+                f'without the EMA, step {raw[-1]["step"]:,}',
+            )
         )
-    tiles += [(name, number(value), 'final') for name, value in final.items() if name != main_metric]
-    tiles.append(('loss', number(last.get('loss')), f'step {number(last.get("step"))}'))
+    tiles += [(name, format_number(value), 'final') for name, value in final.items() if name != main_metric]
+    tiles.append(('loss', format_number(last.get('loss')), f'step {format_number(last.get("step"))}'))
     speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
     ranks = said.get('world_size', len(run.start.get('ranks', [])) or None)
-    tiles.append(('samples/s', number(speed), '' if ranks is None else counted(ranks, 'rank')))
-    tiles.append(('data wait', percent(wait), 'of the training time'))
+    tiles.append(('samples/s', format_number(speed), '' if ranks is None else pluralize(ranks, 'rank')))
+    tiles.append(('data wait', format_percent(wait), 'of the training time'))
     if 'seconds' in said:
         epochs = f'{said["epochs"]:.2f} epochs' if 'epochs' in said else ''
-        tiles.append(('time', duration(said['seconds']), epochs))
-    tiles.append(('peak memory', mebibytes(said.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
+        tiles.append(('time', format_duration(said['seconds']), epochs))
+    tiles.append(('peak memory', format_mebibytes(said.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
     return tiles
 
 
@@ -198,7 +204,7 @@ def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
     """A curve as it is, and over it its running mean when it has points enough for one."""
     if len(points) < 30:
         return [Line(name, points, colour)]
-    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smoothed(points, len(points) // 40 + 1), colour)]
+    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smooth(points, len(points) // 40 + 1), colour)]
 
 
 def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
@@ -226,7 +232,7 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in NOT_METRICS}
 
 
-def in_detail(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def detail_values(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What templates show of an evaluation: its table, and its figures as table.json of `folder` has them."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return {
@@ -281,7 +287,9 @@ def _facts(run: Run) -> dict[str, Any]:
     facts = dict(run.start.get('facts', {}))
     if saved := [line for line in run.journal if line['kind'] == 'saved']:
         mean = math.fsum(line['seconds'] for line in saved) / len(saved)
-        facts['checkpoints'] = f'{len(saved)} written, {duration(mean)} each; the last at step {number(saved[-1]["step"])}'
+        facts['checkpoints'] = (
+            f'{len(saved)} written, {format_duration(mean)} each; the last at step {format_number(saved[-1]["step"])}'
+        )
     return facts
 
 

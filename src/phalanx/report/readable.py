@@ -5,7 +5,7 @@ import math
 MISSING = '–'
 
 
-def number(value: object) -> str:
+def format_number(value: object) -> str:
     """Four significant digits; a dash for None and NaN; all else unchanged."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
@@ -19,22 +19,22 @@ def number(value: object) -> str:
     return f'{value:.4f}' if size < 10 else f'{value:.4g}'
 
 
-def counted(count: int, one: str, many: str = '') -> str:
+def pluralize(count: int, one: str, many: str = '') -> str:
     """'1 sample', '2 samples'; `many` where that is not `one` with an s."""
     return f'{count:,} {one if count == 1 else many or one + "s"}'
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     return MISSING if share is None else f'{100 * share:.1f} %'
 
 
-def mebibytes(size: float | None) -> str:
+def format_mebibytes(size: float | None) -> str:
     if size is None:
         return MISSING
     return f'{size:,.0f} MiB' if size < 10_000 else f'{size / 1024:,.1f} GiB'
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 60:

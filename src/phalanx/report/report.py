@@ -32,9 +32,9 @@ from rich.text import Text
 
 from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation
-from phalanx.report.page import in_detail, read_lines, rendered, write_page
-from phalanx.report.readable import counted, duration, mebibytes, number, percent
-from phalanx.report.terminal import table_of, terminal
+from phalanx.report.page import detail_values, read_lines, render, write_page
+from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
+from phalanx.report.terminal import make_table, terminal
 from phalanx.report.trackers import Run, Tracker
 from phalanx.system.disk import write_whole
 from phalanx.system.errors import told
@@ -151,7 +151,7 @@ class Report:
         self._progress.start()  # nothing without a terminal, or when it is there already
         left = self._progress.tasks[0].time_remaining
         numbers = [_column(key, value) for key, value in record.items() if key != 'step']
-        line = '  '.join([self._at(), *numbers, *([f'{duration(left)} left'] if left is not None else [])])
+        line = '  '.join([self._at(), *numbers, *([f'{format_duration(left)} left'] if left is not None else [])])
         if self._progress.disable:
             self._say(line)
         else:
@@ -174,11 +174,11 @@ class Report:
         self._track('eval', found.metrics)
         self._track(AS_TRAINED, raw or {})
         line = Text(f'{self._at()}  evaluated', style='cyan')
-        line.append(''.join(f'  {name} {number(value)}' for name, value in found.metrics.items()), style='bold')
-        line.append(f'  {counted(found.samples, "sample")} in {duration(found.seconds)}', style='dim')
+        line.append(''.join(f'  {name} {format_number(value)}' for name, value in found.metrics.items()), style='bold')
+        line.append(f'  {pluralize(found.samples, "sample")} in {format_duration(found.seconds)}', style='dim')
         self._say(line.append('  best so far', style='bold green') if best else line)
         if raw:
-            scores = ''.join(f'  {name} {number(value)}' for name, value in raw.items())
+            scores = ''.join(f'  {name} {format_number(value)}' for name, value in raw.items())
             self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
         if self.main:
             with self._tolerating('table.json'):
@@ -209,7 +209,7 @@ class Report:
         """A checkpoint of `step` is on disk; the run may have gone further while it was written."""
         self.step = max(self.step, step)
         self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
-        self._say(Text(f'{self._at()}  saved {path} in {duration(seconds)}', style='dim'))
+        self._say(Text(f'{self._at()}  saved {path} in {format_duration(seconds)}', style='dim'))
 
     # The end.
 
@@ -263,7 +263,7 @@ class Report:
     def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self.main and rows:
             with self._tolerating('output'):
-                self._console.print(table_of(rows))
+                self._console.print(make_table(rows))
 
     def _at(self) -> str:
         """Where the run stands, at the width of its last step."""
@@ -358,31 +358,31 @@ def print_evaluation(found: Evaluation) -> None:
     """Prints what an evaluation by itself came to."""
     console = terminal()
     if found.table:
-        console.print(table_of(found.table))
-    words = {name: number(value) for name, value in found.metrics.items()}
-    words |= {'samples': number(found.samples), 'time': duration(found.seconds)}
-    mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in mistakes(figure))
+        console.print(make_table(found.table))
+    words = {name: format_number(value) for name, value in found.metrics.items()}
+    words |= {'samples': format_number(found.samples), 'time': format_duration(found.seconds)}
+    mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in describe_confusions(figure))
     words |= {'mistaken': mistaken} if mistaken else {}
     words |= {f'worst {place}': worst.caption for place, worst in enumerate(found.worst[:WORST_PRINTED], 1)}
     for line in _aligned(words):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def mistakes(matrix: Matrix) -> list[str]:
+def describe_confusions(matrix: Matrix) -> list[str]:
     """What is most often taken for what, in words."""
     names, size = matrix.names, range(len(matrix.names))
     pairs = sorted(((matrix.counts[t][p], t, p) for t in size for p in size if t != p and matrix.counts[t][p]), reverse=True)
-    return [f'{names[t]} taken for {names[p]} ({number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
+    return [f'{names[t]} taken for {names[p]} ({format_number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
 
 
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
     """Writes what an evaluation by itself came to as one page. Raises OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        values = in_detail(Path(folder), found.table, _kept(found.figures, Path(folder)))
-    tiles = [(name, number(value), '') for name, value in found.metrics.items()]
-    tiles += [('samples', number(found.samples), ''), ('time', duration(found.seconds), '')]
+        values = detail_values(Path(folder), found.table, _kept(found.figures, Path(folder)))
+    tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
+    tiles += [('samples', format_number(found.samples), ''), ('time', format_duration(found.seconds), '')]
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, rendered('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
+    write_whole(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
 
 
 def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
@@ -443,19 +443,19 @@ def _brief(record: Mapping[str, float]) -> str:
 def _result(summary: Mapping[str, Any]) -> dict[str, str]:
     """The summary of a run in words."""
     main_metric, skipped = summary.get('main_metric'), summary.get('skipped_samples', [])
-    words = {name: number(value) for name, value in summary.get('metrics', {}).items()}
+    words = {name: format_number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
-        words[f'best {main_metric}'] = f'{number(summary["best"])} at step {summary["best_step"]}'
+        words[f'best {main_metric}'] = f'{format_number(summary["best"])} at step {summary["best_step"]}'
     if summary.get('start') is not None:
-        words[f'{main_metric} at the start'] = number(summary['start'])
+        words[f'{main_metric} at the start'] = format_number(summary['start'])
     epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
-        'steps': number(summary.get('steps')) + epochs,
-        'world size': number(summary.get('world_size')),
-        'time': duration(summary.get('seconds')),
-        'samples/s': number(summary.get('samples_per_s')),
-        'data wait': f'{percent(summary.get("data_wait"))} of the training time',
-        'peak memory': mebibytes(summary.get('peak_memory_mb')),
+        'steps': format_number(summary.get('steps')) + epochs,
+        'world size': format_number(summary.get('world_size')),
+        'time': format_duration(summary.get('seconds')),
+        'samples/s': format_number(summary.get('samples_per_s')),
+        'data wait': f'{format_percent(summary.get("data_wait"))} of the training time',
+        'peak memory': format_mebibytes(summary.get('peak_memory_mb')),
     }
-    words |= {'skipped samples': number(len(skipped))} if skipped else {}
+    words |= {'skipped samples': format_number(len(skipped))} if skipped else {}
     return words | {f'note {place}': said for place, said in enumerate(summary.get('differs', ()), 1)}

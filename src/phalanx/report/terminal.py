@@ -9,7 +9,7 @@ from rich.console import Console, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.report.readable import number
+from phalanx.report.readable import format_number
 
 
 class Terminal(Console):
@@ -27,11 +27,11 @@ def terminal() -> Console:
     return Terminal(width=None if sys.stdout.isatty() else 160)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:
+def make_table(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:
     """Rows with the columns of the first, texts to the left, numbers to the right. `overflow`: of what is too long."""
     table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False, title=title, title_justify='left')
     for column, value in rows[0].items():
         table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right', overflow=overflow)
     for row in rows:
-        table.add_row(*(Text(number(row.get(column))) for column in rows[0]))
+        table.add_row(*(Text(format_number(row.get(column))) for column in rows[0]))
     return table

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.parallel import arrival
-from phalanx.parallel.arrival import meet
+from phalanx.parallel.arrival import open_store
 from phalanx.system.errors import RunError
 from phalanx.system.stops import interrupt_at_stops, signal_of, wanted
 
@@ -45,7 +45,7 @@ def stops() -> Iterator[None]:
 def all_meet(ranks: int) -> None:
     """Ranks, each in a thread, of which each reads what another has written."""
     with ThreadPoolExecutor(ranks) as pool:
-        stores = [*pool.map(lambda rank: meet(rank, ranks, FOREVER), range(ranks))]
+        stores = [*pool.map(lambda rank: open_store(rank, ranks, FOREVER), range(ranks))]
     stores[0].set('word', 'said')
     assert [store.get('word') for store in stores] == [b'said'] * ranks
 
@@ -64,25 +64,25 @@ def test_a_rank_says_which_others_it_waits_for_and_gives_up_in_time(
 ) -> None:
     monkeypatch.setattr(arrival, 'REPORT', 0)
     with pytest.raises(RunError, match=f'^timed out after . s of waiting for ranks 1, 2 of 3 at localhost:{port}$'):
-        meet(0, 3, patience=1)
+        open_store(0, 3, patience=1)
     assert f'phalanx: waiting for ranks 1, 2 of 3 at localhost:{port} (0 s)\n' in capsys.readouterr().err
 
 
 def test_a_rank_that_reaches_nobody_says_where_and_why(port: int) -> None:
     with pytest.raises(RunError, match=f'waiting for rank 0 at localhost:{port}, Connection refused$'):
-        meet(1, 2, patience=0.1)
+        open_store(1, 2, patience=0.1)
 
 
 def test_of_a_large_world_the_first_missing_ranks_are_listed(port: int) -> None:
     with pytest.raises(RunError, match='for ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 13 more of 30 at'):
-        meet(0, 30, patience=0.1)
+        open_store(0, 30, patience=0.1)
 
 
 def test_a_rank_without_an_address_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ('PHALANX_INIT_METHOD', 'MASTER_ADDR', 'MASTER_PORT'):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RunError, match='set MASTER_ADDR and MASTER_PORT'):
-        meet(0, 2, patience=FOREVER)
+        open_store(0, 2, patience=FOREVER)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -98,6 +98,6 @@ def test_a_stop_ends_the_wait(number: signal.Signals, port: int, stops: None, mo
     stopper = threading.Thread(target=lambda: waiting.wait(FOREVER) and os.kill(os.getpid(), number))
     stopper.start()
     with pytest.raises(KeyboardInterrupt) as stop:
-        meet(0, 2, patience=FOREVER)
+        open_store(0, 2, patience=FOREVER)
     stopper.join()
     assert signal_of(stop.value) == number

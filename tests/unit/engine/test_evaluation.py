@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.engine.evaluation import AGREEMENTS, WORST, EvaluationStoppedError, Setup, Shown, evaluate, lowest, with_worst
+from phalanx.engine.evaluation import (
+    AGREEMENTS,
+    WORST,
+    EvaluationStoppedError,
+    SampleRenderer,
+    Setup,
+    add_worst_pictures,
+    evaluate,
+    worst_samples,
+)
 from phalanx.engine.job import open_job
 from phalanx.engine.precision import Precision
 from phalanx.families.task import Grade
@@ -73,8 +82,8 @@ def test_the_worst_samples_are_named_and_pictured(monkeypatch: pytest.MonkeyPatc
     assert len(found.worst) == WORST
     assert found.worst[0].caption == f'{found.worst[0].name}: 7'
     task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
-    shown = Shown.by(task.model(), task, task.dataset('eval'), 0, torch.device('cpu'))
-    figures = with_worst(found, shown, 3).figures
+    shown = SampleRenderer.by(task.model(), task, task.dataset('eval'), 0, torch.device('cpu'))
+    figures = add_worst_pictures(found, shown, 3).figures
     assert [(figure.title, [caption for caption, _ in figure.rows]) for figure in figures] == [
         ('Bad ones', [one.caption for one in found.worst[:3]])
     ]
@@ -83,6 +92,6 @@ def test_the_worst_samples_are_named_and_pictured(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize('shares', [1, 3])
 def test_which_samples_are_the_worst_does_not_depend_on_how_they_are_shared(shares: int) -> None:
     graded = [(index, Grade(-(index % 5), '')) for index in range(100)]
-    parts = [lowest(graded[rank::shares]) for rank in range(shares)]
-    assert lowest(pair for part in parts for pair in part) == lowest(graded)
-    assert [index for index, _ in lowest(graded)[:3]] == [4, 9, 14]
+    parts = [worst_samples(graded[rank::shares]) for rank in range(shares)]
+    assert worst_samples(pair for part in parts for pair in part) == worst_samples(graded)
+    assert [index for index, _ in worst_samples(graded)[:3]] == [4, 9, 14]

@@ -15,7 +15,7 @@ from torch import nn
 from phalanx.config.read import ConfigError
 from phalanx.engine.checks import check_can_freeze
 from phalanx.engine.job import open_job
-from phalanx.engine.optim.frozen import FrozenAtFirst, freeze
+from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
 from phalanx.engine.progress import Progress
 from phalanx.engine.trainer import Trainer
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
@@ -86,14 +86,14 @@ def test_a_part_that_is_frozen_at_first_trains_afterwards_and_a_resumed_run_does
 def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> None:
     model = pp_liteseg(2)
     norms.freeze(model)
-    held = FrozenAtFirst(model, ['backbone'], 1)
+    held = TemporaryFreeze(model, ['backbone'], 1)
     with held.during(1):
         assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
 
 
 def test_what_cannot_be_frozen_at_first_is_refused() -> None:
     with pytest.raises(ValueError, match='nothing would be trained'):
-        FrozenAtFirst(pp_liteseg(2), [''], 1)
+        TemporaryFreeze(pp_liteseg(2), [''], 1)
     with pytest.raises(ConfigError, match=r'freeze_steps: 5 is for the parts in train\.freeze, which names none'):
         open_job('pp_liteseg_digits', [('train.freeze_steps=5', '--set')])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 
-from phalanx.engine.finetune import choices, finetuned
+from phalanx.engine.finetune import choose_settings, open_finetune_job
 from phalanx.engine.job import Job, open_job
 from phalanx.families.segmentation.data import cityscapes
 from phalanx.system.errors import RequestError
@@ -19,11 +19,11 @@ BOXES = ('data.name=digit_scenes', 'data.train_scenes=400', 'data.eval_scenes=40
 
 
 def job(recipe: str, *words: str) -> Job:
-    return finetuned(recipe, [(word, '--set') for word in words])[0]
+    return open_finetune_job(recipe, [(word, '--set') for word in words])[0]
 
 
 def chosen(recipe: str, *words: str) -> dict[str, Any]:
-    return {choice.key: choice.value for choice in choices(open_job(recipe, [(word, '--set') for word in words]))}
+    return {choice.key: choice.value for choice in choose_settings(open_job(recipe, [(word, '--set') for word in words]))}
 
 
 def test_the_weights_are_the_first_that_are_published_for_the_network() -> None:
@@ -68,7 +68,7 @@ def test_a_network_without_published_weights_is_refused_with_a_cure(recipe: str,
     with pytest.raises(
         RequestError, match=rf'no weights of this network \({network}\) are published .* --set train\.init_from='
     ):
-        finetuned(recipe, [('device=cpu', '--set')])
+        open_finetune_job(recipe, [('device=cpu', '--set')])
 
 
 def test_it_says_what_it_takes_and_offline_what_to_do(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.engine.meters import SOON, Growth, Stopwatch, slower_ranks
+from phalanx.engine.meters import WARMUP_S, Growth, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
@@ -38,14 +38,14 @@ def laps(*laps: tuple[float, float]) -> list[str | None]:
 
 
 def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
-    before, then, after = laps((SOON - 1, SOON - 1), (SOON, 0), (SOON, SOON))
+    before, then, after = laps((WARMUP_S - 1, WARMUP_S - 1), (WARMUP_S, 0), (WARMUP_S, WARMUP_S))
     assert before is None and after is None
     assert then is not None and then.startswith('50% of the time so far was spent waiting for data: more train.workers help')
 
 
-@pytest.mark.parametrize('waited', [0, 0.1 * SOON])
+@pytest.mark.parametrize('waited', [0, 0.1 * WARMUP_S])
 def test_a_start_with_cold_workers_is_no_long_wait(waited: float) -> None:
-    assert laps((30, 30 if waited else 0), (SOON - 30, waited - 30 if waited else 0)) == [None, None]
+    assert laps((30, 30 if waited else 0), (WARMUP_S - 30, waited - 30 if waited else 0)) == [None, None]
 
 
 def test_a_loss_that_grows_a_thousandfold_is_reported_once_with_its_learning_rate() -> None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from phalanx.engine.optim import OPTIMIZERS
 from phalanx.engine.optim.clip import Clip, clip
 from phalanx.engine.optim.groups import ParameterRule, Parameters, parameter_groups
-from phalanx.engine.optim.optimizers import adam, adamw, set_lr, sgd, take_state
+from phalanx.engine.optim.optimizers import adam, adamw, load_state, set_lr, sgd
 
 ADAM = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'adam_toy.json').read_text())
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_in_another_layout_of_memory_as_it_would_in_its_own(kind: 
     optimizer = a_step(kind, torch.contiguous_format, 1, None, whole)
     halves = whole.detach().clone(memory_format=torch.channels_last).requires_grad_()
     other = OPTIMIZERS[kind](one_group(halves), lr=0.1, weight_decay=1e-3)
-    take_state(other, optimizer.state_dict())
+    load_state(other, optimizer.state_dict())
     a_step(kind, torch.contiguous_format, 2, optimizer, whole)
     a_step(kind, torch.channels_last, 2, other, halves)
     assert torch.allclose(whole, halves, rtol=1e-6, atol=1e-7)
@@ -126,7 +126,7 @@ def test_a_run_goes_on_with_the_settings_of_its_recipe_and_not_with_those_of_the
     before, after = sgd(one_group(weight), lr=0.1, momentum=0.9), sgd(one_group(weight), lr=0.1, momentum=0.5, weight_decay=0.3)
     weight.grad = torch.ones(2)
     before.step()
-    take_state(after, before.state_dict())
+    load_state(after, before.state_dict())
     (group,) = after.param_groups
     assert (group['momentum'], group['weight_decay']) == (0.5, 0.3)
     assert after.state[weight]['momentum_buffer'].tolist() == [1, 1]

@@ -17,7 +17,7 @@ from phalanx.config.read import ConfigError, plain
 from phalanx.config.show import show
 from phalanx.deploy.inputs import list_files
 from phalanx.engine.checks import check_initial, check_parts
-from phalanx.engine.folder import check_folder, differences, hold, with_names
+from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.recognition.task import Recognition
@@ -32,7 +32,7 @@ def kept(recipe: Path) -> Path:
     """A run folder of the recipe, as a start leaves it."""
     folder = recipe.parent / 'run'
     folder.mkdir()
-    (folder / 'config.yml').write_text(show(with_names(open_job(str(recipe)))), encoding='utf-8')
+    (folder / 'config.yml').write_text(show(resolve_names(open_job(str(recipe)))), encoding='utf-8')
     return folder
 
 
@@ -132,7 +132,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
             check_folder(job, None, fresh=True)
         other.communicate('')
     check_folder(job, None, fresh=True)
-    hold(tmp_path).close()
+    lock_folder(tmp_path).close()
     assert (tmp_path / 'lock').read_text().startswith(f'process {os.getpid()} on ')
 
 

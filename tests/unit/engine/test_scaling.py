@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from phalanx.engine.optim.scaling import Scaling, scaled
+from phalanx.engine.optim.scaling import Scaling, scale_lr
 
 TABLE = [
     (Scaling(rule='linear', reference_batch_size=16), 64, 0.04),  # four times the batch, four times the rate
@@ -22,7 +22,7 @@ TABLE = [
 
 @pytest.mark.parametrize(('scaling', 'batch', 'expected'), TABLE)
 def test_the_rate_follows_the_batch(scaling: Scaling, batch: int, expected: float) -> None:
-    assert scaled(0.01, scaling, batch) == pytest.approx(expected, rel=1e-15)
+    assert scale_lr(0.01, scaling, batch) == pytest.approx(expected, rel=1e-15)
 
 
 def test_a_rule_without_its_reference_is_refused() -> None:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.report.charts import Line, chart, confusion, log_ticks, nice_ticks, smoothed, thinned
+from phalanx.report.charts import Line, chart, confusion, log_ticks, nice_ticks, smooth, thin_out
 from phalanx.report.page import PageError, write_page
-from phalanx.report.readable import duration, number
+from phalanx.report.readable import format_duration, format_number
 
 NAUGHTY = '<b>"truck" & co</b>'
 
@@ -263,14 +263,14 @@ def test_log_ticks_cover_the_range(low: float, factor: float) -> None:
 def test_a_thinned_curve_keeps_its_spikes() -> None:
     points = [(float(step), 0.0) for step in range(5000)]
     points[1234] = (1234.0, 9.0)
-    kept = thinned(points, most=100)
+    kept = thin_out(points, most=100)
     assert len(kept) <= 100 and (1234.0, 9.0) in kept
     assert [step for step, _ in kept] == sorted(step for step, _ in kept)
 
 
 def test_smoothing_is_the_mean_of_the_neighbours_and_keeps_gaps() -> None:
     """By hand: 1, 2, gap, 6 with one neighbour on either side."""
-    assert smoothed([(1, 1.0), (2, 2.0), (3, None), (4, 6.0)], 1) == [(1, 1.5), (2, 1.5), (3, None), (4, 6.0)]
+    assert smooth([(1, 1.0), (2, 2.0), (3, None), (4, 6.0)], 1) == [(1, 1.5), (2, 1.5), (3, None), (4, 6.0)]
 
 
 @pytest.mark.parametrize(
@@ -287,12 +287,12 @@ def test_smoothing_is_the_mean_of_the_neighbours_and_keeps_gaps() -> None:
     ],
 )
 def test_numbers_keep_four_digits(value: object, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(('seconds', 'text'), [(4.26, '4.3 s'), (75, '1 min 15 s'), (7390, '2 h 03 min'), (None, '–')])
 def test_durations_are_said_in_two_units(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize('changed', ['"loss": 1e999', '"loss": 1e308, "lr": -1e308', '"\\ud800": 0.5, "loss": 1.5'])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from phalanx.engine.worker import given_checkpoint
+from phalanx.engine.worker import find_checkpoint
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.checkpoint import Checkpoints, FormatError, load, said_of, weights_at
 from phalanx.weights.finding import find
@@ -65,7 +65,7 @@ def test_a_disk_without_links_keeps_checkpoints_all_the_same(
     assert (tmp_path / 'latest').read_text() == 'checkpoints/step_0000004\n'
     assert said_of(tmp_path) == 'step 2 (best), as trained'
     assert [load_from(tmp_path / name) for name in ('', 'best', 'latest')] == [2, 2, 4]
-    assert given_checkpoint(str(tmp_path / 'best'))[0].step == 2
+    assert find_checkpoint(str(tmp_path / 'best'))[0].step == 2
     monkeypatch.undo()
     save(checkpoints, 5)
     assert (tmp_path / 'latest').is_symlink()

@@ -25,7 +25,7 @@ from phalanx.curation.prepare.unpack import unpacked
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.report.readable import counted
+from phalanx.report.readable import pluralize
 from phalanx.system.errors import RequestError, RunError
 from phalanx.system.paths import settled
 
@@ -58,7 +58,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         known = ', '.join(STARTS)
         raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
     pictures = {*tree.images} - {sample.mask for sample in found.samples}
-    print(f'{given.folder}: {counted(len(pictures), "image")}, {FORMATS[name].about}')
+    print(f'{given.folder}: {pluralize(len(pictures), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
@@ -96,7 +96,7 @@ def _nothing(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], gi
     ] + tree.unreadable
     there = Counter(path.suffix.lower() or path.name for path in tree.files)
     lines = [
-        f'{given.folder}: {counted(len(tree.images), "image")}, but no annotation{for_what} that can be used',
+        f'{given.folder}: {pluralize(len(tree.images), "image")}, but no annotation{for_what} that can be used',
         *(['there are: ' + '; '.join(possible)] if possible else []),
         'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
         *reasons[:SHOWN],
@@ -128,7 +128,7 @@ def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
 def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
     """What was found, what is left out and why, and what is worth a look."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
-    print(f'  {family}: ' + ', '.join(f'{counted(count, unit)} in {split}' for split, count in written.counts.items()))
+    print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))
     if written.class_names:
         total = max(1, written.units.total())
         shares = [
@@ -137,14 +137,14 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
         ]
         of = 'boxes' if family == 'detection' else 'pixels'
         more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
-        print(f'  {counted(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
+        print(f'  {pluralize(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
         if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):
-            print(f'  note: {counted(too_long, "training line")} with more characters than there are places for: not learned')
+            print(f'  note: {pluralize(too_long, "training line")} with more characters than there are places for: not learned')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
-        print(f'  {counted(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
+        print(f'  {pluralize(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
     if weights:
@@ -163,7 +163,7 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
     left_out = [*found.left_out, *written.left_out]
     unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
     if unused:
-        print(f'  {counted(unused, "image")} without annotation: not used')
+        print(f'  {pluralize(unused, "image")} without annotation: not used')
     if left_out:
         print(f'  left out: {len(left_out)}')
     for problem in left_out[:SHOWN]:
@@ -205,7 +205,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
     took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
-    print(f'\n{shown}: {counted(length.epochs, "epoch")}, {length.steps:,} steps{took}')
+    print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     print(f'  phalanx data check {quote(str(shown))}')
     print(f'  phalanx train {quote(str(shown))}')
     print(f'  phalanx predict {quote(f"runs/{path.stem}")} IMAGES --out results')
@@ -235,11 +235,11 @@ def trial(path: Path, *settings: str) -> float:
     """Samples a second of some training steps, loaded without workers. Raises what training raises."""
     from phalanx.bench.train import timed
     from phalanx.engine.trainer import Trainer
-    from phalanx.engine.worker import joined
+    from phalanx.engine.worker import process_group
 
     job = open_job(str(path), [(setting, 'the trial') for setting in ('train.workers=0', *settings)])
     check_parts(job, 1)
-    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, joined(job.recipe.device) as device:
+    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
         first = timed(trainer, batches, 1)

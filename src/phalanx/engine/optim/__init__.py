@@ -10,7 +10,7 @@ from phalanx.engine.optim.optimizers import adam, adamw, sgd
 from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw, 'lars': Lars, 'lamb': Lamb}
-REFUSING = (Lars, Lamb)  # those that do not take every set of groups
+NEED_DECAY = (Lars, Lamb)  # those that do not take every set of groups
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     'constant': constant,

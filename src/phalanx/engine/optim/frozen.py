@@ -9,7 +9,7 @@ from phalanx.config.read import did_you_mean
 from phalanx.parallel import norms
 
 
-class FrozenAtFirst:
+class TemporaryFreeze:
     """Parts of a network that keep their weights for the first steps of a run, and then train like the rest.
 
     Whether they do is a function of the step, so a resumed run needs no state of it. Their gradients are still computed: DDP

@@ -28,7 +28,7 @@ class ParameterRule:
             raise ValueError(f'lr_factor cannot be negative, got {self.lr_factor}')
 
 
-OTHERS = ParameterRule(match='(all others)')
+DEFAULT_RULE = ParameterRule(match='(all others)')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        rule, layer = rules.get(name, OTHERS), layers.get(name, OTHERS)
+        rule, layer = rules.get(name, DEFAULT_RULE), layers.get(name, DEFAULT_RULE)
         is_bias = name.rpartition('.')[2].startswith('bias')  # an LSTM has `bias_ih_l0`
         decays = parameters.decay_norms if id(parameter) in norms else parameters.decay_biases or not is_bias
         decay = 0.0 if rule.weight_decay is None and not decays else rule.weight_decay

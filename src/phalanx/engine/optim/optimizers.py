@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.engine.optim.groups import Group
 
-COUNTED = ('params', 'steps')  # of a group, what is not a setting: its weights, and how many steps `lamb` has made
+NOT_SETTINGS = ('params', 'steps')  # of a group, what is not a setting: its weights, and how many steps `lamb` has made
 
 
 def sgd(
@@ -63,13 +63,13 @@ def adamw(
 
 
 @torch.no_grad()
-def take_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Lets `optimizer` remember what the one of `state`, a state_dict, did; its own settings stay.
 
     What is remembered of a weight takes the layout of that weight, which may be another one now: torch's fused kernels for CPUs
     walk through both in the order of memory. Raises as `load_state_dict` does when it is of other weights.
     """
-    settings = [{key: value for key, value in group.items() if key not in COUNTED} for group in optimizer.param_groups]
+    settings = [{key: value for key, value in group.items() if key not in NOT_SETTINGS} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)

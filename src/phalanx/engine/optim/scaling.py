@@ -24,7 +24,7 @@ class Scaling:
             raise ValueError(f'a scaling factor must be above 0, got {self.rule}')
 
 
-def scaled(lr: float, scaling: Scaling, global_batch_size: int) -> float:
+def scale_lr(lr: float, scaling: Scaling, global_batch_size: int) -> float:
     """`lr` as it should be at `global_batch_size`."""
     ratio = global_batch_size / (scaling.reference_batch_size or global_batch_size)
     factors = {'linear': ratio, 'sqrt': math.sqrt(ratio), 'none': 1.0}

@@ -34,7 +34,7 @@ def constant(
 ) -> Schedule:
     """The base rate throughout."""
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
-    return _warmed_up(lambda step: lr, warmup, warmup_start_lr)
+    return _add_warmup(lambda step: lr, warmup, warmup_start_lr)
 
 
 def polynomial(
@@ -59,7 +59,7 @@ def polynomial(
     _not_negative('end_lr', end_lr)
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     end = _length('curve', steps, epochs, steps_per_epoch, timeline, default=length)
-    return _warmed_up(
+    return _add_warmup(
         lambda step: (lr - end_lr) * (1 - _progress(step, warmup, end)) ** power + end_lr, warmup, warmup_start_lr
     )
 
@@ -88,7 +88,7 @@ def cosine(
     def curve(step: float) -> float:
         return (lr - end_lr) * 0.5 * (1 + math.cos(math.pi * _progress(step, warmup, end))) + end_lr
 
-    return _warmed_up(curve, warmup, warmup_start_lr)
+    return _add_warmup(curve, warmup, warmup_start_lr)
 
 
 def step(
@@ -110,7 +110,7 @@ def step(
     interval = _length('interval', every, every_epochs, steps_per_epoch, timeline)
     if interval.steps < 1:
         raise ValueError('the step schedule needs `every` or `every_epochs`, and at least one step of it')
-    return _warmed_up(lambda step: lr * gamma ** (interval.done(step) // interval.steps), warmup, warmup_start_lr)
+    return _add_warmup(lambda step: lr * gamma ** (interval.done(step) // interval.steps), warmup, warmup_start_lr)
 
 
 def piecewise(
@@ -146,10 +146,10 @@ def piecewise(
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     rates = [lr, *(lr * factor for factor in factors)]
     counter = Length(0, timeline if boundaries is None else None)
-    return _warmed_up(lambda step: rates[bisect_right(at, counter.done(step))], warmup, warmup_start_lr)
+    return _add_warmup(lambda step: rates[bisect_right(at, counter.done(step))], warmup, warmup_start_lr)
 
 
-def _warmed_up(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
+def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
     """`curve` with its first steps, those of `warmup`, replaced by a straight line from `start_lr` to where it then stands."""
     _not_negative('warmup_start_lr', start_lr)
 

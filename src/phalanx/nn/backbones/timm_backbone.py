@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from phalanx.nn.backbones.backbone import Backbone, output_stride
 from phalanx.nn.layers import Stride, initialise_convs
 from phalanx.nn.stochastic import Dropout, DropPath
-from phalanx.parallel.norms import BatchNorm2d, adopted
+from phalanx.parallel.norms import BatchNorm2d, convert_batch_norms
 
 PYRAMID_CHANNELS = 256  # as published
 VIT_STRIDE = 16  # of the one map of a transformer: images are resized so that its patches, of whatever size, lie that far apart
@@ -163,7 +163,7 @@ def _body(timm: Any, model: str, options: dict[str, Any]) -> Any:
     for name, module in list(body.named_modules()):
         if (own := _own(module)) is not None:
             body.set_submodule(name, own)
-    return adopted(body)
+    return convert_batch_norms(body)
 
 
 def _own(module: nn.Module) -> nn.Module | None:

@@ -46,7 +46,7 @@ class Gathered:
         if dist.world_size() > 1:
             rows = packed(self.images)
             self.images.clear()  # else the main rank holds its share twice
-            self.images = unpacked(*(dist.rows_on_main_rank(torch.from_numpy(part)).numpy() for part in rows))
+            self.images = unpacked(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in rows))
         self.images = dict(sorted(self.images.items()))
 
 

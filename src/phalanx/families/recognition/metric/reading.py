@@ -73,7 +73,7 @@ class ReadingAccuracy:
 
     def gather(self) -> None:
         """Adds up the counts of all ranks on the main one."""
-        parts = dist.objects_on_main_rank((self._texts, self._right, self._unknown, self._edits, self._mistaken))
+        parts = dist.gather_objects_to_main((self._texts, self._right, self._unknown, self._edits, self._mistaken))
         texts, right, unknown, edits, mistaken = zip(*parts, strict=True)
         self._texts, self._right, self._unknown = sum(texts), sum(right), sum(unknown)
         self._edits, self._mistaken = sum(edits, Counter()), sum(mistaken, Counter())

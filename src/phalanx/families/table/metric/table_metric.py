@@ -101,7 +101,7 @@ class TableMetric:
 
     def gather(self) -> None:
         """Brings the counts of all tables to the main rank."""
-        self._scores = [score for of_rank in dist.objects_on_main_rank(self._scores) for score in of_rank]
+        self._scores = [score for of_rank in dist.gather_objects_to_main(self._scores) for score in of_rank]
 
     def compute(self) -> dict[str, float]:
         """accuracy (the share of tables that are wholly right), teds, teds_structure, cell_precision, cell_recall, too_long."""

@@ -60,7 +60,7 @@ class Hmean:
 
     def gather(self) -> None:
         """Brings the counts of all ranks to the main one."""
-        of_ranks = dist.objects_on_main_rank(self.images)
+        of_ranks = dist.gather_objects_to_main(self.images)
         self.images = dict(sorted((image for images in of_ranks for image in images.items()), key=itemgetter(0)))
 
     def compute(self) -> dict[str, float]:
