@@ -22,7 +22,7 @@ from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
-from phalanx.families.segmentation.loss.terms import Mixed, terms_of
+from phalanx.families.segmentation.loss.terms import Mixed, build_terms
 from phalanx.parallel.step import WholeStep
 
 DATA = Path(__file__).parent / 'data'
@@ -75,7 +75,7 @@ def assert_gradient(ours: Tensor | None, case: str) -> None:
 
 def mixed(logits: Tensor, names: tuple[str, ...], coefficients: tuple[float, ...]) -> float:
     loss = Mixed(losses=tuple(Part(CATALOG[name]).named(name) for name in names), coefficients=coefficients)
-    terms = terms_of([('mixed', loss, 1.0)])
+    terms = build_terms([('mixed', loss, 1.0)])
     return sum((term.coefficient * term.loss(logits, LABELS, WholeStep()).mean()).item() for term in terms)
 
 

@@ -22,9 +22,9 @@ from phalanx.families.table.data.rendered import RenderedTables
 from phalanx.families.table.loss import Structure
 from phalanx.families.table.metric import TableMetric, teds
 from phalanx.families.table.models.slanet import slanet
-from phalanx.families.table.task import TableStructure, read_out
+from phalanx.families.table.task import TableStructure, decode_tables
 from phalanx.families.table.tokens import CELLS, Vocabulary
-from phalanx.families.table.tree import Node
+from phalanx.families.table.tree import Element
 from phalanx.runtime.prepare import fitted_square
 from phalanx.runtime.results import Prediction
 from phalanx.runtime.table import START, steps
@@ -90,7 +90,7 @@ def test_teds_is_that_of_the_original(case: dict[str, Any]) -> None:
     assert teds(said, true, structure_only=True) == pytest.approx(case['teds_struct'])
 
 
-def parsed(html: str) -> Node | None:
+def parsed(html: str) -> Element | None:
     """The table in some HTML, what is in its cells as characters and tags."""
     parser = Parser()
     parser.feed(html)
@@ -100,12 +100,12 @@ def parsed(html: str) -> Node | None:
 class Parser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.table: Node | None = None
-        self.opened: list[Node] = []
+        self.table: Element | None = None
+        self.opened: list[Element] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         spans = {name: int(value or 1) for name, value in attrs}
-        node = Node(tag, spans.get('colspan', 1), spans.get('rowspan', 1))
+        node = Element(tag, spans.get('colspan', 1), spans.get('rowspan', 1))
         if tag == 'table':
             self.table = node
         elif self.opened and self.opened[-1].tag == 'td':
@@ -159,7 +159,7 @@ def test_what_a_network_said_is_read_out_as_by_the_original() -> None:
     probabilities[0, 6, 29] = 5
     boxes = torch.from_numpy(rng.random_sample((2, 9, 4)).astype(np.float32))
     sizes = [(int(shape[0]), int(shape[1])) for shape in facts['shape']]
-    found = read_out(torch.from_numpy(probabilities), boxes, sizes, Vocabulary())
+    found = decode_tables(torch.from_numpy(probabilities), boxes, sizes, Vocabulary())
     for prediction, (tokens, score), expected in zip(found, facts['structure'], facts['bboxes'], strict=True):
         assert prediction.structure == tuple(tokens)
         assert prediction.score == pytest.approx(score)

@@ -19,7 +19,7 @@ from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
 from phalanx.engine.schema import Recipe
-from phalanx.nn.backbones.timm_backbone import with_own_weights
+from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.parallel.step import WholeStep
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
@@ -74,7 +74,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
 def check_can_freeze(recipe: Recipe, model: nn.Module) -> None:
     """Raises ValueError where something is to stay as it is, but no part of the network starts from weights."""
     train = recipe.train
-    if train.init_from is not None or train.init_networks or any(with_own_weights(model)):
+    if train.init_from is not None or train.init_networks or any(find_pretrained_backbones(model)):
         return
     if recipe.norm_sync == 'frozen':
         raise ValueError('norm_sync: frozen needs train.init_from: without initial weights there are no statistics to keep')

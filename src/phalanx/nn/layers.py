@@ -128,7 +128,7 @@ class DepthwiseSeparable(nn.Module):
         return out
 
 
-def maps_of(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
+def run_stages(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
     """What each of `stages` makes of what the one before made, the first of `x`."""
     maps = []
     for stage in stages:
@@ -137,7 +137,7 @@ def maps_of(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
     return maps
 
 
-def scaled(channels: int, scale: float, *, multiple: int = 8) -> int:
+def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
     """`channels` times `scale`, rounded to a multiple of `multiple`, but not down by more than a tenth."""
     rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
     return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
@@ -154,18 +154,18 @@ def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
     return F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
 
 
-def grid_means(x: Tensor, cells: int) -> Tensor:
+def adaptive_avg_pool(x: Tensor, cells: int) -> Tensor:
     """[B, C, cells, cells]: the means of `x` [B, C, H, W] on a grid, as `F.adaptive_avg_pool2d` has them."""
     if not torch.compiler.is_exporting():
         return F.adaptive_avg_pool2d(x, cells)
     if cells == 1:
         return x.mean((2, 3), keepdim=True)
-    rows, columns = (cell_shares(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
+    rows, columns = (pooling_matrix(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
     means: Tensor = rows @ x @ columns.T
     return means
 
 
-def cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
+def pooling_matrix(length: int, cells: int, like: Tensor) -> Tensor:
     """[cells, length] how much of each place is in each of `cells`, which overlap where they do not divide the length."""
     place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
     begins, ends = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
@@ -174,7 +174,7 @@ def cell_shares(length: int, cells: int, like: Tensor) -> Tensor:
     return shares / shares.sum(1, keepdim=True)
 
 
-def enlarged_logits(logits: Tensor, images: Tensor, *, align_corners: bool = False) -> Tensor:
+def upsample_logits(logits: Tensor, images: Tensor, *, align_corners: bool = False) -> Tensor:
     """`logits` [B, K, h, w] brought to the size of `images`: [B, K, H, W], at least float32, the map of a class in one piece.
 
     They are cast and laid out while they are small: at the size of the images, where they are the largest tensor of a step, it
@@ -183,11 +183,11 @@ def enlarged_logits(logits: Tensor, images: Tensor, *, align_corners: bool = Fal
     x = at_least_float32(logits).contiguous()
     if not x.requires_grad or x.shape[-2:] == images.shape[-2:]:
         return resize(x, images, align_corners=align_corners)
-    enlarged: Tensor = _Enlarge.apply(x, images.shape[-2:], align_corners)
+    enlarged: Tensor = _Upsample.apply(x, images.shape[-2:], align_corners)
     return enlarged
 
 
-class _Enlarge(torch.autograd.Function):
+class _Upsample(torch.autograd.Function):
     """x [B, K, h, w] -> [B, K, H, W], bilinearly, with a gradient that is two matrix products.
 
     torch's own gradient takes many times as long on a CPU, and on CUDA adds up in another order each time.
@@ -202,12 +202,12 @@ class _Enlarge(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad,) = grads  # [B, K, H, W]
         (h, w), (H, W) = ctx.size, grad.shape[-2:]
-        rows, columns = (_shares(few, many, ctx.align_corners, grad) for few, many in ((h, H), (w, W)))
+        rows, columns = (_interpolation_matrix(few, many, ctx.align_corners, grad) for few, many in ((h, H), (w, W)))
         # One product for each map: in a product of all of them the last bits of a sample depend on who else is in the batch.
         return rows @ (grad @ columns.T.expand(*grad.shape[:2], W, w)), None, None
 
 
-def _shares(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:
+def _interpolation_matrix(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:
     """[few, many] how much of each value of a line is in each place of the longer line that is interpolated from it."""
     values = torch.eye(few, dtype=like.dtype, device=like.device)
     return F.interpolate(values[None], many, mode='linear', align_corners=align_corners)[0]

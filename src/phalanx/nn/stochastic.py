@@ -23,12 +23,12 @@ class SampleKeys:
         """To be called before each forward pass, with the keys of its samples."""
         self.keys, self.asked = keys, 0
 
-    def of_layer(self) -> Tensor | None:
+    def next_layer_keys(self) -> Tensor | None:
         """The keys [B] for the layer that asks."""
         if self.keys is None:
             return None
         self.asked += 1
-        return _mixed(self.keys ^ _mixed(self.asked))
+        return _hash(self.keys ^ _hash(self.asked))
 
 
 class Dropout(nn.Module):
@@ -46,7 +46,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        keys = self.samples.of_layer() if self.samples else None
+        keys = self.samples.next_layer_keys() if self.samples else None
         if keys is None:
             keys = torch.randint(2**32, (len(x),), device=x.device)
         own = x.shape[: self.axes]
@@ -80,16 +80,16 @@ def tie(model: nn.Module, samples: SampleKeys) -> bool:
 def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32
     """Numbers in [0, 1) of `shape` [B, ...], 24 bits each, those of a sample being a function of its key alone."""
     values = torch.arange(shape[1:].numel(), device=keys.device)
-    return (_mixed(_mixed(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
+    return (_hash(_hash(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
 
 
 def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set
     """A key [B] for each sample of a step: int64 below 2^32."""
-    start = _mixed(_mixed(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
-    return _mixed(start ^ samples)
+    start = _hash(_hash(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
+    return _hash(start ^ samples)
 
 
-def _mixed(x: N) -> N:
+def _hash(x: N) -> N:
     """A bijection of 32 bits (held in int64) whose outputs look random: C. Wellons, "hash-prospector", two rounds.
 
     Both factors are below 2^31, so that a product never leaves int64.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import Distilled, network_of
-from phalanx.nn.backbones.timm_backbone import with_own_weights
+from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
 from phalanx.system.errors import CheckpointError, RequestError, first_line
@@ -133,7 +133,7 @@ def load_weights(
 
 def load_own_weights(model: nn.Module) -> None:
     """Fills the parts of `model` that name weights of their own. Raises RequestError with the key when they cannot be had."""
-    for name, part in with_own_weights(model):
+    for name, part in find_pretrained_backbones(model):
         try:
             found = load_weights(part.body.model, part.weights or '', misshapen='skip')
         except CheckpointError as error:

@@ -175,7 +175,7 @@ def test_classes_of_a_large_image_are_chosen_some_at_a_time(monkeypatch: pytest.
     way, resize = [(18, 22)], [of_labels.Resize(target_size=(9, 11))]
 
     def chosen() -> tuple[Any, Any]:
-        of_torch = segmentation.likeliest(torch.from_numpy(logits), resize, way, (18, 22)).numpy()
+        of_torch = segmentation.classify_pixels(torch.from_numpy(logits), resize, way, (18, 22)).numpy()
         return family.prediction({'logits': logits}, image), of_torch
 
     at_once = chosen()

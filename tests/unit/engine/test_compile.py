@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from phalanx.families.segmentation.models.pp_liteseg import Fusion
+from phalanx.families.segmentation.models.pp_liteseg import UAFM
 from phalanx.parallel import norms
 
 Network = Callable[[Tensor], Tensor]
@@ -48,7 +48,7 @@ def test_the_gradients_of_a_compiled_fusion_in_bf16_are_those_of_float32() -> No
     """Compiled code compares maps that it rounded with a maximum that it did not: who looks for equals finds none."""
     torch.compiler.reset()
     torch.manual_seed(0)
-    fusion, low, high = Fusion(16, 16, 16), torch.randn(2, 16, 32, 32), torch.randn(2, 16, 16, 16)
+    fusion, low, high = UAFM(16, 16, 16), torch.randn(2, 16, 32, 32), torch.randn(2, 16, 16, 16)
 
     def gradients(network: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         with torch.autocast('cpu', dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):

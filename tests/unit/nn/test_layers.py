@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.nn.layers import enlarged_logits
+from phalanx.nn.layers import upsample_logits
 
 sides = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
@@ -26,7 +26,7 @@ def test_enlarged_logits_and_their_gradient_are_those_of_torch(
     torch.manual_seed(0)
     logits, images = torch.randn(2, 3, *small, dtype=torch.float64, requires_grad=True), torch.empty(2, 3, *large)
     wanted = torch.randn(2, 3, *large, dtype=torch.float64)
-    enlarged = enlarged_logits(logits, images, align_corners=align_corners)
+    enlarged = upsample_logits(logits, images, align_corners=align_corners)
     expected = F.interpolate(logits, large, mode='bilinear', align_corners=align_corners)
     assert torch.equal(enlarged, expected)
     torch.testing.assert_close(gradient(enlarged, logits, wanted), gradient(expected, logits, wanted))
@@ -35,7 +35,7 @@ def test_enlarged_logits_and_their_gradient_are_those_of_torch(
 def test_enlarged_logits_are_float32_and_lie_class_by_class() -> None:
     """As a softmax wants them, whatever precision and layout the network has."""
     logits = torch.randn(2, 3, 4, 4).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
-    enlarged = enlarged_logits(logits, torch.empty(2, 3, 16, 16))
+    enlarged = upsample_logits(logits, torch.empty(2, 3, 16, 16))
     assert enlarged.dtype is torch.float32
     assert enlarged.is_contiguous()
     assert gradient(enlarged, logits, torch.ones(2, 3, 16, 16)).dtype is torch.bfloat16
@@ -47,6 +47,6 @@ def test_the_gradient_of_enlarged_logits_does_not_depend_on_who_else_is_in_the_b
     logits, wanted = torch.randn(5, 11, 12, 16, requires_grad=True), torch.randn(5, 11, 96, 128)
 
     def of(part: slice) -> Tensor:
-        return gradient(enlarged_logits(logits[part], wanted[part]), logits, wanted[part])[part]
+        return gradient(upsample_logits(logits[part], wanted[part]), logits, wanted[part])[part]
 
     assert torch.equal(torch.cat([of(slice(0, 1)), of(slice(1, 3)), of(slice(3, 5))]), of(slice(0, 5)))

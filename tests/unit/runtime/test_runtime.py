@@ -22,10 +22,10 @@ from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.export import described
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import Outputs, greedy_ctc
-from phalanx.families.segmentation.inference import Inference, resized
-from phalanx.families.segmentation.task import transformed, undo_transforms
+from phalanx.families.segmentation.inference import Inference, resize
+from phalanx.families.segmentation.task import prepare_sample, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
-from phalanx.nn.layers import cell_shares, grid_means
+from phalanx.nn.layers import adaptive_avg_pool, pooling_matrix
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
 from phalanx.runtime.prepare import resized_maps
 
@@ -57,7 +57,7 @@ def segmenter(transforms: list[Any], inference: dict[str, Any] = ONE_VIEW) -> se
 def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
     """The same bytes go in, and logits come back to the same place."""
     own, labels = segmenter(transforms), np.zeros(IMAGE.shape[:2], np.uint8)
-    sample = transformed(IMAGE, labels, transforms, rng(), keep_labels=True)
+    sample = prepare_sample(IMAGE, labels, transforms, rng(), keep_labels=True)
     seen = own.prepare(IMAGE)
     expected = sample.image.float() / 127.5 - 1
     if transforms and isinstance(transforms[-1], Padding):  # with the middle of the range, which is no byte
@@ -94,7 +94,7 @@ def test_windows_scales_and_flips_are_those_of_evaluation(options: dict[str, Any
 @pytest.mark.parametrize('size', [(20, 30), (53, 71), (99, 200)])
 def test_maps_are_resized_as_torch_does_it(size: tuple[int, int]) -> None:
     maps = rng().standard_normal((3, 53, 71)).astype(np.float32)
-    np.testing.assert_allclose(resized_maps(maps, *size), resized(torch.from_numpy(maps)[None], size)[0], atol=1e-4)
+    np.testing.assert_allclose(resized_maps(maps, *size), resize(torch.from_numpy(maps)[None], size)[0], atol=1e-4)
 
 
 def test_a_transform_that_only_training_has_is_refused() -> None:
@@ -190,5 +190,5 @@ def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
 def test_adaptive_pooling_can_be_written_as_products(H: int, W: int, cells: int) -> None:
     """What an export has in its place, since ONNX has none."""
     x = torch.from_numpy(rng().standard_normal((2, 3, H, W)).astype(np.float32))
-    rows, columns = (cell_shares(length, cells, x) for length in (H, W))
-    torch.testing.assert_close(rows @ x @ columns.T, grid_means(x, cells), atol=1e-6, rtol=1e-5)
+    rows, columns = (pooling_matrix(length, cells, x) for length in (H, W))
+    torch.testing.assert_close(rows @ x @ columns.T, adaptive_avg_pool(x, cells), atol=1e-6, rtol=1e-5)

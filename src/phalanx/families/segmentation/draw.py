@@ -17,29 +17,29 @@ COLOURS = palette(256)
 COLOURS[VOID] = 0
 
 
-def coloured(class_map: LabelMap) -> Image:
+def draw_class_map(class_map: LabelMap) -> Image:
     """Each class in its colour, void black: [H, W, 3]."""
     return COLOURS[class_map]
 
 
-def with_classes(image: Image, class_map: LabelMap) -> Image:
+def draw_overlay(image: Image, class_map: LabelMap) -> Image:
     """The image with the colours of its classes over it."""
-    return overlay(image, coloured(class_map), 0.5)
+    return overlay(image, draw_class_map(class_map), 0.5)
 
 
-def compared(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
+def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
-    shown = np.where(truth[..., None] == VOID, image, overlay(image, coloured(truth), 0.6))
-    return [('image', image), ('truth', shown), ('prediction', overlay(image, coloured(prediction), 0.6))]
+    shown = np.where(truth[..., None] == VOID, image, overlay(image, draw_class_map(truth), 0.6))
+    return [('image', image), ('truth', shown), ('prediction', overlay(image, draw_class_map(prediction), 0.6))]
 
 
-def writers(class_names: Sequence[str]) -> Writers:
-    pictures = pictured(with_classes, '_overlay.jpg')
-    ways: dict[str, Write] = {'masks': as_mask, 'json': partial(as_json, class_names), 'pictures': pictures}
-    return Writers(with_classes, ways, usual=('masks', 'pictures'))
+def build_writers(class_names: Sequence[str]) -> Writers:
+    pictures = pictured(draw_overlay, '_overlay.jpg')
+    ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}
+    return Writers(draw_overlay, ways, usual=('masks', 'pictures'))
 
 
-def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
+def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """A palette image, whose indices are the classes."""
     file = stem.with_name(f'{stem.name}.png')
     picture = PIL.Image.fromarray(class_map)
@@ -48,7 +48,7 @@ def as_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     return [file]
 
 
-def as_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
+def write_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """Of each class that is there its name, number, pixels and share of the image, the largest first."""
     counts = np.bincount(class_map.reshape(-1), minlength=len(class_names))
     rows = [

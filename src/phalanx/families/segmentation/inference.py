@@ -63,8 +63,8 @@ class Inference:
         H, W = images.shape[2:]
         size = scaled_size((H, W), scale)
         check_seen(*size)
-        logits = self.logits(network, resized(images, size).flip(flip)).flip(flip)
-        return resized(logits.float(), (H, W))
+        logits = self.logits(network, resize(images, size).flip(flip)).flip(flip)
+        return resize(logits.float(), (H, W))
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
         """[B, K, H, W] for one view of the images."""
@@ -89,10 +89,10 @@ def main_logits(outputs: Sequence[Tensor]) -> Tensor:
     return outputs[0]
 
 
-def class_map(outputs: Sequence[Tensor]) -> Tensor:
+def argmax_classes(outputs: Sequence[Tensor]) -> Tensor:
     """The class of each pixel [B, H, W] uint8."""
     return main_logits(outputs).argmax(1).to(torch.uint8)
 
 
-def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:  # [B, C, h, w] -> [B, C, *size]
+def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:  # [B, C, h, w] -> [B, C, *size]
     return maps if maps.shape[2:] == size else F.interpolate(maps, size, mode='bilinear')

@@ -6,7 +6,7 @@ import numpy as np
 
 from phalanx.data.image import overlay
 from phalanx.data.samples import Draw, FromSource, Image
-from phalanx.families.segmentation.draw import coloured
+from phalanx.families.segmentation.draw import draw_class_map
 from phalanx.families.segmentation.labels import VOID
 
 
@@ -29,4 +29,4 @@ class PixelSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """The image with the colours of its classes over it; void pixels stay as they are."""
         image, labels = self.source.read(Draw(index))
-        return np.where(labels[..., None] == VOID, image, overlay(image, coloured(labels), 0.5))
+        return np.where(labels[..., None] == VOID, image, overlay(image, draw_class_map(labels), 0.5))

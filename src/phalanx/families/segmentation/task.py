@@ -18,14 +18,14 @@ from phalanx.families.export import Export, Followed, described
 from phalanx.families.losses import summed, weights_of
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
-from phalanx.families.segmentation.inference import Inference, class_map, main_logits, resized
+from phalanx.families.segmentation.inference import Inference, argmax_classes, main_logits, resize
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
-from phalanx.families.segmentation.loss.terms import terms_of
+from phalanx.families.segmentation.loss.terms import build_terms
 from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey
-from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_margins
+from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_padding
 from phalanx.families.task import Loss
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
@@ -72,10 +72,10 @@ class SegmentationBatch(ImageBatch):
 class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
-        return transformed(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
+        return prepare_sample(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
 
 
-def transformed(image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: Rng, *, keep_labels: bool) -> Sample:
+def prepare_sample(image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: Rng, *, keep_labels: bool) -> Sample:
     """The sample that `transforms` make; `keep_labels`: leave the label map as it was, on which the originals evaluate."""
     original, way = labels, list[Size]()
     for transform in transforms:
@@ -91,11 +91,11 @@ def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence
     As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
     """
     for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
-        maps = maps[:, :H, :W] if adds_margins(transform) else resized(maps[None], (H, W))[0]
-    return resized(maps[None], size)[0]
+        maps = maps[:, :H, :W] if adds_padding(transform) else resize(maps[None], (H, W))[0]
+    return resize(maps[None], size)[0]
 
 
-def likeliest(logits: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
+def classify_pixels(logits: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
     """The class of each pixel [H, W] uint8, of `logits` [K, h, w] brought back to `size` as `undo_transforms` does.
 
     Some classes at a time, so that a large image does not need all K logits of all its pixels at once.
@@ -142,7 +142,7 @@ class Segmentation(Family):
 
     def __init__(self, keys: SegmentationKeys) -> None:
         super().__init__(keys)
-        self.terms = terms_of([(part.name, *built) for part, built in zip(keys.loss, self.losses, strict=True)])
+        self.terms = build_terms([(part.name, *built) for part, built in zip(keys.loss, self.losses, strict=True)])
         self.inference = keys.inference
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
@@ -202,13 +202,13 @@ class Segmentation(Family):
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
         """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
         images = self.network_input(batch)
-        if self.transforms['eval'] and adds_margins(self.transforms['eval'][-1]):
+        if self.transforms['eval'] and adds_padding(self.transforms['eval'][-1]):
             grey = torch.from_numpy(grey_after(self.mean, self.std)).to(images.device).view(-1, 1, 1)
             for image, (*_, (H, W)) in zip(images, batch.ways, strict=True):  # exactly: bytes have no 127.5
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
         parts = zip(logits, batch.ways, batch.sizes, strict=True)
-        return [likeliest(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        return [classify_pixels(own, self.transforms['eval'], way, size) for own, way, size in parts]
 
     def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
         return [torch.from_numpy(class_map) for class_map in made]
@@ -218,7 +218,7 @@ class Segmentation(Family):
 
     def request(self, image: Image) -> Sample:
         labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing counts
-        return transformed(image, labels, self.transforms['eval'], np.random.default_rng(0), keep_labels=True)
+        return prepare_sample(image, labels, self.transforms['eval'], np.random.default_rng(0), keep_labels=True)
 
     def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
         return [class_map.cpu().numpy() for class_map in prediction]
@@ -226,11 +226,11 @@ class Segmentation(Family):
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
         image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
-        return drawing.compared(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+        return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     @property
     def writers(self) -> Writers:
-        return drawing.writers(self.labels()[0])
+        return drawing.build_writers(self.labels()[0])
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
@@ -244,7 +244,7 @@ class Segmentation(Family):
         if post_processing:
             outputs = {'classes': '[batch, height, width]: the class of each pixel'}
         return Export(
-            Followed(model, class_map if post_processing else main_logits),
+            Followed(model, argmax_classes if post_processing else main_logits),
             outputs,
             preparation,
             {'classes': self.data().class_names, 'inference': asdict(self.inference), 'order': READ_OUT},

@@ -24,7 +24,7 @@ Pair = tuple[Image, LabelMap]
 Transform = Callable[[Image, LabelMap, Rng], Pair]
 
 
-def resized(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
+def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Both at another size: colours mixed in between, labels taken from the nearest pixel. Raises TooLargeError."""
     if (height, width) == labels.shape:
         return image, labels
@@ -45,7 +45,7 @@ class Resize:
         check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return resized(image, labels, *self.target_size)
+        return resize(image, labels, *self.target_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Rescale:
             raise ValueError(f'factor must be above 0, got {self.factor}')
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return resized(image, labels, *scaled_size(labels.shape, self.factor))
+        return resize(image, labels, *scaled_size(labels.shape, self.factor))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ResizeByLong:
             raise ValueError(f'side must be at least 1, got {self.side}')
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return resized(image, labels, *rounded_size(labels.shape, self.side / max(labels.shape)))
+        return resize(image, labels, *rounded_size(labels.shape, self.side / max(labels.shape)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +97,10 @@ class ResizeStepScaling:
         factor = rng.uniform(self.min, self.max)
         if self.step:
             factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
-        return resized(image, labels, *rounded_size(labels.shape, affordable(labels.shape, factor)))
+        return resize(image, labels, *rounded_size(labels.shape, affordable(labels.shape, factor)))
 
 
-def padded(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
+def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Both filled up, on the right and at the bottom, to at least this size: with grey, and with void."""
     bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
     if bottom or right:
@@ -119,10 +119,10 @@ class Padding:
         check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return padded(image, labels, *self.target_size)
+        return pad(image, labels, *self.target_size)
 
 
-def adds_margins(transform: Transform) -> bool:
+def adds_padding(transform: Transform) -> bool:
     """Whether it leaves an image in the upper left corner of a larger one, so that cutting it out undoes the transform."""
     return isinstance(transform, Padding)
 
@@ -142,7 +142,7 @@ class RandomPaddingCrop:
         H, W = self.crop_size
         y = int(rng.integers(0, max(0, labels.shape[0] - H), endpoint=True))
         x = int(rng.integers(0, max(0, labels.shape[1] - W), endpoint=True))
-        return padded(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], H, W)
+        return pad(image[y : y + H, x : x + W], labels[y : y + H, x : x + W], H, W)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.table.annotation import CELL_STARTS
-from phalanx.families.table.draw import shown
+from phalanx.families.table.draw import draw_structure
 from phalanx.families.table.tokens import Vocabulary
 
 PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
@@ -37,4 +37,4 @@ class CellSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """The image with its cells, and the structure drawn below it."""
         image, table = self.source.read(Draw(index))
-        return shown(image, table.boxes, table.structure)
+        return draw_structure(image, table.boxes, table.structure)

@@ -65,22 +65,22 @@ class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         image, table = self.source.read(draw)
         if self.split == 'eval':
-            return evaluated(image, table, self.transforms, self.side)
+            return prepare_eval_sample(image, table, self.transforms, self.side)
         rng = draw.rng()
         for transform in self.transforms:
             image, table = transform(image, table, rng)
-        return prepared(image, table, self.side)
+        return prepare_sample(image, table, self.side)
 
 
-def evaluated(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
+def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
     """The sample to evaluate or predict: the network sees `image` transformed, `table` keeps its place in `image`."""
     seen, rng = image, np.random.default_rng(0)
     for transform in transforms:
         seen, _ = transform(seen, Table(), rng)
-    return replace(prepared(seen, table, side), size=image.shape[:2])
+    return replace(prepare_sample(seen, table, side), size=image.shape[:2])
 
 
-def prepared(image: Image, table: Table, side: int) -> Sample:
+def prepare_sample(image: Image, table: Table, side: int) -> Sample:
     """The sample of an image, fitted into the upper left corner of a square."""
     picture = fitted_square(image, side)
     h, w = picture.shape[:2]
@@ -197,24 +197,24 @@ class TableStructure(Family):
         return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
 
     def own_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
-        return summed((loss(outputs, targets_of(batch)), coefficient) for loss, coefficient in self.losses)
+        return summed((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)
 
     def own_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
-        return weights_of(loss.weights(targets_of(batch)) for loss, _ in self.losses)
+        return weights_of(loss.weights(shift_targets(batch)) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
-        return read_out(output.logits.float().softmax(-1), output.boxes, batch.sizes, self.vocabulary)
+        return decode_tables(output.logits.float().softmax(-1), output.boxes, batch.sizes, self.vocabulary)
 
     def metric(self) -> Any:
         return self.make_metric(self.vocabulary, self.max_length)
 
     def request(self, image: Image) -> Sample:
-        return evaluated(image, Table(), self.transforms['eval'], self.image_size)
+        return prepare_eval_sample(image, Table(), self.transforms['eval'], self.image_size)
 
     def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
         h, w = sample.fitted
-        return drawing.compared(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
+        return drawing.draw_comparison(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
     writers = drawing.WRITERS
 
@@ -235,7 +235,7 @@ class TableStructure(Family):
         )
 
 
-def read_out(
+def decode_tables(
     probabilities: Tensor, boxes: Tensor, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
 ) -> list[Prediction]:
     """The likeliest tokens up to the end token, and the boxes of their cells in pixels of images of `sizes` (height, width).
@@ -247,6 +247,6 @@ def read_out(
     return [said(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
 
 
-def targets_of(batch: TableBatch) -> Targets:
+def shift_targets(batch: TableBatch) -> Targets:
     """What follows each token that the network is given."""
     return Targets(batch.ids[:, 1:], batch.boxes[:, 1:], batch.has_box[:, 1:])

@@ -90,7 +90,7 @@ class Vocabulary:
 
     def encode(self, table: Table, size: tuple[int, int]) -> Target:
         """What the network is to say of `table` in an image of `size` (height, width). A token not known is left out."""
-        known = [(token, cell) for token, cell in self.spelt(table) if token in self._ids]
+        known = [(token, cell) for token, cell in self.spell(table) if token in self._ids]
         ids = [START, *(self._ids[token] for token, _ in known), self.end]
         boxes = [None, *(self._place(cell) if cell is not None and cell.text else None for _, cell in known), None]
         H, W = size
@@ -106,7 +106,7 @@ class Vocabulary:
     def _place(self, cell: Cell) -> tuple[float, ...] | None:
         return cell.quadrangle if self.corners else cell.box
 
-    def spelt(self, table: Table) -> Iterator[tuple[str, Cell | None]]:
+    def spell(self, table: Table) -> Iterator[tuple[str, Cell | None]]:
         """The tokens of `table` in the spelling of this vocabulary, each with the cell it stands for, if it stands for one."""
         cells, tokens = iter(table.cells), iter(table.structure)
         for token in tokens:

@@ -15,29 +15,29 @@ FORMATTING = re.compile(r'</?(b|i|u|sub|sup|strike|overline|underline)>')
 
 
 @dataclass(slots=True)
-class Node:
+class Element:
     """An element of a table; its content is characters and tags, which only cells have."""
 
     tag: str
     colspan: int = 1
     rowspan: int = 1
     content: tuple[str, ...] = ()
-    children: list[Node] = field(default_factory=list)
+    children: list[Element] = field(default_factory=list)
 
-    def last_to_first(self) -> Iterator[Node]:
+    def last_to_first(self) -> Iterator[Element]:
         """All elements below this one and then itself: children before parents, the last child first."""
         for child in reversed(self.children):
             yield from child.last_to_first()
         yield self
 
 
-def tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) -> Node:
+def build_tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) -> Element:
     """The table that `tokens` describe, its cells filled with `contents` in order as far as they go.
 
     What a network says may be no HTML: then an element ends where the next one cannot be inside it, and what opens or closes
     nothing is passed over, as browsers do.
     """
-    root = Node('table')
+    root = Element('table')
     opened, cells = [root], iter(contents)
     for token in tokens:
         tag = 'td' if token in CELLS else token.strip('</>')
@@ -53,15 +53,15 @@ def tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) -> Node:
         elif tag in DEPTH:
             while DEPTH.get(opened[-1].tag, 0) >= DEPTH[tag]:
                 opened.pop()
-            node = Node(tag, content=tuple(next(cells, ())) if tag == 'td' else ())
+            node = Element(tag, content=tuple(next(cells, ())) if tag == 'td' else ())
             opened[-1].children.append(node)
             if tag != 'td' or token == '<td':  # a cell is open only while its spans are reported
                 opened.append(node)
     return root
 
 
-def html(node: Node) -> str:
+def to_html(node: Element) -> str:
     """The element as HTML. Nothing in it is trusted: text is escaped, and only tags that format text are let through."""
     spans = ''.join(f' {name}="{getattr(node, name)}"' for name in ('colspan', 'rowspan') if getattr(node, name) != 1)
     text = ''.join(piece if FORMATTING.fullmatch(piece) else escape(piece) for piece in node.content)
-    return f'<{node.tag}{spans}>{text}{"".join(html(child) for child in node.children)}</{node.tag}>'
+    return f'<{node.tag}{spans}>{text}{"".join(to_html(child) for child in node.children)}</{node.tag}>'

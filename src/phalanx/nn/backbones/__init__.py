@@ -2,7 +2,7 @@
 
 BACKBONES holds those that `backbone` in a recipe can name, for the networks of every family. A builder takes the strides of the
 maps that the network needs, `(4, 8, 16, 32)` say, and its keyword-only parameters are its keys in the recipe. It may give more
-maps, or others: the network states its need by `needed`, and refuses what does not fit.
+maps, or others: the network selects its maps by `select_maps`, which refuses a backbone that does not fit.
 
 To add one: a file here that ends with a builder, and a line in BACKBONES. Batch norms are `parallel.norms.BatchNorm2d`, so that
 they can be synchronised; random dropping is that of `nn.stochastic`; a backbone draws its own initial weights, and every
@@ -12,7 +12,8 @@ parameter takes part in the coarsest map.
 from collections.abc import Callable
 
 from phalanx.nn.backbones.backbone import Backbone as Backbone
-from phalanx.nn.backbones.backbone import needed as needed
+from phalanx.nn.backbones.backbone import select_maps as needed  # noqa: F401 - the earlier name, for plugins
+from phalanx.nn.backbones.backbone import select_maps as select_maps
 from phalanx.nn.backbones.csp_rep_resnet import csp_rep_resnet
 from phalanx.nn.backbones.hrnet import hrnet_w18, hrnet_w48
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3

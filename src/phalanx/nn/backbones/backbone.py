@@ -30,7 +30,7 @@ def output_stride(strides: Sequence[Stride]) -> int:
     return min(max(coarsest, 8), 32) if isinstance(coarsest, int) else 32
 
 
-def needed(backbone: Backbone, strides: Sequence[Stride], network: str) -> tuple[int, ...]:
+def select_maps(backbone: Backbone, strides: Sequence[Stride], network: str) -> tuple[int, ...]:
     """Positions of the maps of `strides` among those of `backbone`, the deepest where several have one stride.
 
     Raises ValueError when one is missing, or when the coarsest map of the backbone is not among them: its last layers would
@@ -40,12 +40,12 @@ def needed(backbone: Backbone, strides: Sequence[Stride], network: str) -> tuple
     if not set(strides) <= set(given) or given[-1] != strides[-1]:
         kind = type(backbone).__name__
         raise ValueError(
-            f'{network} needs maps of stride {_words(strides)}, and none coarser; the backbone {kind} has {_words(given)}; '
-            'choose another backbone'
+            f'{network} needs maps of stride {_format_strides(strides)}, and none coarser; '
+            f'the backbone {kind} has {_format_strides(given)}; choose another backbone'
         )
     return tuple(len(given) - 1 - given[::-1].index(stride) for stride in strides)
 
 
-def _words(strides: Sequence[Stride]) -> str:
+def _format_strides(strides: Sequence[Stride]) -> str:
     """`4, 8, 16`, and `32 x 4` for a stride of 32 down and 4 to the right."""
     return ', '.join(str(stride) if isinstance(stride, int) else f'{stride[0]} x {stride[1]}' for stride in strides)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import ConvBN, ConvBNSiLU, Stride, initialise_convs, maps_of
+from phalanx.nn.layers import ConvBN, ConvBNSiLU, Stride, initialise_convs, run_stages
 
 
 class CSPRepResNet(nn.Module):
@@ -28,14 +28,14 @@ class CSPRepResNet(nn.Module):
         half = channels[0] // 2
         self.stem = nn.Sequential(ConvBNSiLU(3, half, 3, stride=2), ConvBNSiLU(half, half, 3), ConvBNSiLU(half, channels[0], 3))
         self.stages = nn.ModuleList(
-            halving_stage(before, after, count, alpha=alpha)
+            downsampling_stage(before, after, count, alpha=alpha)
             for before, after, count in zip(channels, channels[1:], blocks, strict=False)
         )
         self.channels = tuple(channels[1:])
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        return maps_of(self.stages, self.stem(images))
+        return run_stages(self.stages, self.stem(images))
 
 
 def csp_rep_resnet(strides: Sequence[Stride], width: float = 0.5, depth: float = 0.33, alpha: bool = False) -> Backbone:
@@ -43,7 +43,7 @@ def csp_rep_resnet(strides: Sequence[Stride], width: float = 0.5, depth: float =
     return CSPRepResNet(width=width, depth=depth, alpha=alpha)
 
 
-def halving_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:
+def downsampling_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:
     """A stage of the backbone: [B, in, H, W] -> [B, out, H/2, W/2]."""
     middle = (in_channels + out_channels) // 2
     blocks = [BasicBlock(middle // 2, shortcut=True, alpha=alpha) for _ in range(num_blocks)]
@@ -101,21 +101,21 @@ class RepBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         small = self.small(x)
         if self.alpha is not None:
-            small = _factor(self.alpha) * small
+            small = _branch_scale(self.alpha) * small
         return F.silu(self.large(x) + small)
 
-    def fused(self) -> nn.Sequential:
+    def fuse_branches(self) -> nn.Sequential:
         """What this block does in evaluation mode, as one convolution and SiLU."""
         large, small = (fuse_conv_bn_eval(branch.conv, branch.norm) for branch in (self.large, self.small))
         assert large.bias is not None and small.bias is not None
-        factor = 1 if self.alpha is None else _factor(self.alpha)
+        factor = 1 if self.alpha is None else _branch_scale(self.alpha)
         with torch.no_grad():
             large.weight.add_(factor * F.pad(small.weight, (1, 1, 1, 1)))
             large.bias.add_(factor * small.bias)
         return nn.Sequential(large, nn.SiLU())
 
 
-def _factor(alpha: Tensor) -> Tensor:
+def _branch_scale(alpha: Tensor) -> Tensor:
     """What `alpha` [1] scales by, []: PaddleDetection tests `if alpha:`, which is true above 0 only, and else does not scale.
 
     Without an axis, it does not turn a map of half precision into one of single.
@@ -128,7 +128,7 @@ def fuse(network: nn.Module) -> None:
     for module in network.modules():
         for name, child in module.named_children():
             if isinstance(child, RepBlock):
-                setattr(module, name, child.eval().fused())
+                setattr(module, name, child.eval().fuse_branches())
 
 
 class EffectiveSqueezeExcitation(nn.Module):

@@ -25,12 +25,13 @@ class HRNet(nn.Module):
         super().__init__()
         branches = [width, 2 * width, 4 * width, 8 * width]
         self.channels = tuple(branches)
-        self.stem = nn.Sequential(HalvingConvBNReLU(3, 64), HalvingConvBNReLU(64, 64))
+        self.stem = nn.Sequential(DownsampleConvBNReLU(3, 64), DownsampleConvBNReLU(64, 64))
         self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
-        self.joining = nn.ModuleList(HalvingConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
+        self.joining = nn.ModuleList(DownsampleConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
         self.stages = nn.ModuleList(
-            nn.Sequential(*(Exchange(branches[:count]) for _ in range(modules))) for count, modules in ((2, 1), (3, 4), (4, 3))
+            nn.Sequential(*(HighResolutionModule(branches[:count]) for _ in range(modules)))
+            for count, modules in ((2, 1), (3, 4), (4, 3))
         )
         initialise(self)
 
@@ -54,7 +55,7 @@ def hrnet_w48(strides: Sequence[Stride]) -> Backbone:
     return HRNet(48)
 
 
-class HalvingConvBN(ConvBN):
+class DownsampleConvBN(ConvBN):
     """A 3x3 convolution that halves the map, rounding up, and the norm of its result.
 
     It pads as Paddle's 'same': an even size at its end only, so that windows start at 0, 2, ... and not at -1, 1, ...
@@ -69,7 +70,7 @@ class HalvingConvBN(ConvBN):
         return super().forward(F.pad(x, (W % 2, 1, H % 2, 1)))
 
 
-class HalvingConvBNReLU(HalvingConvBN, ConvBNReLU):
+class DownsampleConvBNReLU(DownsampleConvBN, ConvBNReLU):
     """The same, rectified."""
 
 
@@ -96,42 +97,42 @@ def basic_block(channels: int) -> Residual:
     return Residual(channels, ConvBNReLU(channels, channels, 3), ConvBN(channels, channels, 3))
 
 
-class Exchange(nn.Module):
+class HighResolutionModule(nn.Module):
     """The module of the paper: maps of falling size, each through its own branch, then each gets the sum of all."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         """`channels` of the maps, the finest first."""
         super().__init__()
         self.branches = nn.ModuleList(nn.Sequential(*(basic_block(C) for _ in range(4))) for C in channels)
-        self.sums = nn.ModuleList(Sum(channels, end) for end in range(len(channels)))
+        self.sums = nn.ModuleList(FuseLayer(channels, end) for end in range(len(channels)))
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:  # [B, C, h, w], [B, 2C, h/2, w/2], ... -> the same
         maps = [branch(x) for branch, x in zip(self.branches, maps, strict=True)]
         return [add(maps) for add in self.sums]
 
 
-class Sum(nn.Module):
+class FuseLayer(nn.Module):
     """Maps of falling size -> all of them in the form of the one numbered `end`, added up and rectified."""
 
     def __init__(self, channels: Sequence[int], end: int) -> None:
         super().__init__()
         self.end = end
-        self.paths = nn.ModuleList(path(channels, start, end) for start in range(len(channels)))
+        self.paths = nn.ModuleList(build_path(channels, start, end) for start in range(len(channels)))
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         own = maps[self.end]
-        alike = [resize(path(x), own) for path, x in zip(self.paths, maps, strict=True)]
+        alike = [resize(build_path(x), own) for build_path, x in zip(self.paths, maps, strict=True)]
         return F.relu(torch.stack(alike).sum(0), inplace=True)
 
 
-def path(channels: Sequence[int], start: int, end: int) -> nn.Module:
+def build_path(channels: Sequence[int], start: int, end: int) -> nn.Module:
     """What leads from map `start` to map `end`: halvings to a coarser one, new channels (then a resize) to a finer one."""
     if end < start:
         return ConvBN(channels[start], channels[end], 1)
     if end == start:
         return nn.Identity()
-    halvings = [HalvingConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
-    return nn.Sequential(*halvings, HalvingConvBN(channels[start], channels[end]))
+    halvings = [DownsampleConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
+    return nn.Sequential(*halvings, DownsampleConvBN(channels[start], channels[end]))
 
 
 def initialise(model: nn.Module) -> None:

@@ -89,7 +89,7 @@ class RepConv(nn.Module):
         merged: bool = False,
     ) -> None:
         super().__init__()
-        build = _single if merged else ConvSum
+        build = _build_conv if merged else ConvSum
         self.conv: nn.Module = build(in_channels, out_channels, kernel_size, stride, groups)
         self.before = Affine()
         self.after = Affine() if stride != 2 else None
@@ -120,12 +120,12 @@ class ConvSum(nn.Module):
         return out
 
     @torch.no_grad()
-    def merged(self) -> nn.Conv2d:
+    def merge_branches(self) -> nn.Conv2d:
         """The single convolution that does the same in evaluation mode."""
-        convs = [_fused(part) for part in self.full]
+        convs = [_fold_norm(part) for part in self.full]
         single, parts = convs[0], [(conv.weight, conv.bias) for conv in convs]
         if self.small is not None:
-            small, middle = _fused(self.small), single.kernel_size[0] // 2
+            small, middle = _fold_norm(self.small), single.kernel_size[0] // 2
             parts.append((F.pad(small.weight, (middle,) * 4), small.bias))
         if self.identity is not None:
             norm = self.identity
@@ -138,12 +138,12 @@ class ConvSum(nn.Module):
         return single
 
 
-def _single(in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> nn.Conv2d:
+def _build_conv(in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> nn.Conv2d:
     Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
     return Conv(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
 
 
-def _fused(part: nn.Module) -> nn.Conv2d:
+def _fold_norm(part: nn.Module) -> nn.Conv2d:
     """A convolution with its norm, as they are in evaluation mode."""
     assert isinstance(part, ConvBN)
     return fuse_conv_bn_eval(part.conv, part.norm)
@@ -166,4 +166,4 @@ def merge(network: nn.Module) -> None:
     """Puts single convolutions for the sums of `network`, for evaluation and export."""
     for module in network.eval().modules():
         if isinstance(module, RepConv) and isinstance(module.conv, ConvSum):
-            module.conv = module.conv.merged()
+            module.conv = module.conv.merge_branches()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, maps_of
+from phalanx.nn.layers import ConvBN, ConvBNReLU, DepthwiseConv2d, SqueezeExcitation, Stride, initialise_convs, run_stages
 
 
 class Stage(NamedTuple):
@@ -48,14 +48,14 @@ class PPLCNetV4(nn.Module):
                 before = stage.channels
             blocks.extend(LCNetV4Block(before, before, squeeze=squeeze) for squeeze in stage.squeeze)
             self.stages.append(blocks)
-        self.channels, self.strides = tuple(stage.channels for stage in stages), strides_of(stages)
+        self.channels, self.strides = tuple(stage.channels for stage in stages), accumulate_strides(stages)
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return maps_of(self.stages, self.stem(images))
+        return run_stages(self.stages, self.stem(images))
 
 
-def strides_of(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
+def accumulate_strides(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
     """The strides of the maps of `stages` behind the stem."""
     strides, height, width = list[Stride](), 4, 4
     for stage in stages:

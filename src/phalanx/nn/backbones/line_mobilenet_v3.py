@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.backbones.mobilenet_v3 import LARGE, Block, InvertedResidual, MobileNetV3
-from phalanx.nn.layers import ConvBNHardswish, Stride, initialise_as_paddle, scaled
+from phalanx.nn.layers import ConvBNHardswish, Stride, initialise_as_paddle, scale_channels
 
 Size = Literal['large', 'small']
 
@@ -47,16 +47,16 @@ class LineMobileNetV3(nn.Module):
     def __init__(self, size: Size, *, scale: float, squeeze: bool = True) -> None:
         """`scale`: channels as a share of the published ones. Without `squeeze`, no block weighs its channels."""
         super().__init__()
-        channels = scaled(16, scale)
+        channels = scale_channels(16, scale)
         self.stem = ConvBNHardswish(3, channels, 3, stride=2)
         blocks = []
         for number, block in enumerate(BLOCKS[size]):
             # The small network has no shortcut beside its first block, though it would fit: its stride is written (1, 1) there.
             shortcut = not (size == 'small' and number == 0)
             blocks.append(InvertedResidual(channels, block, scale, squeeze=squeeze, shortcut=shortcut))
-            channels = scaled(block.channels, scale)
+            channels = scale_channels(block.channels, scale)
         self.blocks = nn.Sequential(*blocks)
-        last = scaled(LAST[size], scale)
+        last = scale_channels(LAST[size], scale)
         self.channels = (last,)
         self.last = ConvBNHardswish(channels, last, 1)
         initialise_as_paddle(self)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import DepthwiseConv2d, Stride, maps_of
+from phalanx.nn.layers import DepthwiseConv2d, Stride, run_stages
 from phalanx.nn.stochastic import DropPath
 
 HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
@@ -36,7 +36,7 @@ class MixViT(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        return maps_of(self.stages, images)
+        return run_stages(self.stages, images)
 
 
 class Stage(nn.Module):
@@ -54,10 +54,10 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
         h, w = x.shape[2:]
-        x = self.embed_norm(as_places(x))  # [B, N, C]
+        x = self.embed_norm(to_tokens(x))  # [B, N, C]
         for block in self.blocks:
             x = block(x, h, w)
-        return as_map(self.norm(x), h, w)
+        return to_map(self.norm(x), h, w)
 
 
 class Block(nn.Module):
@@ -68,7 +68,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(channels, eps=1e-6)
         self.attention = Attention(channels, heads, reduction)
         self.norm2 = nn.LayerNorm(channels, eps=1e-6)
-        self.mlp = MixMLP(channels, 4 * channels)
+        self.mlp = MixFFN(channels, 4 * channels)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
@@ -94,7 +94,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
         query = self.query(x)
         if self.reduce is not None:
-            x = self.reduced_norm(as_places(self.reduce(as_map(x, h, w))))  # [B, N', C]
+            x = self.reduced_norm(to_tokens(self.reduce(to_map(x, h, w))))  # [B, N', C]
         key, value = self.key_value(x).chunk(2, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         seen = F.scaled_dot_product_attention(query, key, value)  # [B, heads, N, C / heads]
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         return attended
 
 
-class MixMLP(nn.Module):
+class MixFFN(nn.Module):
     """Two linear layers and between them a depthwise convolution, which tells places where they are: [B, N, C] -> the same."""
 
     def __init__(self, channels: int, inner_channels: int) -> None:
@@ -112,16 +112,16 @@ class MixMLP(nn.Module):
         self.narrow = nn.Linear(inner_channels, channels)
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
-        x = as_places(self.mix(as_map(self.widen(x), h, w)))
+        x = to_tokens(self.mix(to_map(self.widen(x), h, w)))
         narrowed: Tensor = self.narrow(F.gelu(x))
         return narrowed
 
 
-def as_places(x: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, C]
+def to_tokens(x: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, C]
     return x.flatten(2).transpose(1, 2)
 
 
-def as_map(x: Tensor, h: int, w: int) -> Tensor:  # [B, N, C] -> [B, C, h, w]
+def to_map(x: Tensor, h: int, w: int) -> Tensor:  # [B, N, C] -> [B, C, h, w]
     return x.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # len(x) would fix the batch size of an exported network
 
 

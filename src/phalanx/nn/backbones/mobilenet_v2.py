@@ -10,14 +10,14 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from phalanx.nn.backbones.backbone import Backbone, output_stride
-from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual, with_last_inner
+from phalanx.nn.backbones.mobilenet_v3 import Block, InvertedResidual, run_with_expansion
 from phalanx.nn.layers import ConvBNReLU6, Stride, initialise_convs
 
 
 class Group(NamedTuple):
     """Blocks of one width; the first of them has the stride."""
 
-    widening: int
+    expansion: int
     channels: int
     blocks: int
     stride: int
@@ -41,7 +41,7 @@ class MobileNetV2(nn.Module):
     The first is what the last block of that size filters by channel: six times as deep as what it gives.
     """
 
-    channels = (GROUPS[1].widening * GROUPS[1].channels, GROUPS[-1].channels)
+    channels = (GROUPS[1].expansion * GROUPS[1].channels, GROUPS[-1].channels)
 
     def __init__(self, *, output_stride: int) -> None:
         """`output_stride`: 8, 16 or 32; halvings beyond it are left out."""
@@ -55,7 +55,7 @@ class MobileNetV2(nn.Module):
             stride *= step
             blocks = nn.Sequential()
             for place in range(group.blocks):
-                block = Block(3, group.widening * before, group.channels, False, 'relu6', 1 if place else step)
+                block = Block(3, group.expansion * before, group.channels, False, 'relu6', 1 if place else step)
                 blocks.append(InvertedResidual(before, block, scale=1.0))
                 before = group.channels
             self.groups.append(blocks)
@@ -63,7 +63,7 @@ class MobileNetV2(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
         first, second, *rest = self.groups
-        fine, x = with_last_inner(second.children(), first(self.stem(images)))
+        fine, x = run_with_expansion(second.children(), first(self.stem(images)))
         for group in rest:
             x = group(x)
         return [fine, x]

@@ -18,8 +18,8 @@ from phalanx.nn.layers import (
     SqueezeExcitation,
     Stride,
     initialise_as_paddle,
-    maps_of,
-    scaled,
+    run_stages,
+    scale_channels,
 )
 
 
@@ -72,22 +72,22 @@ class MobileNetV3(nn.Module):
     ) -> None:
         """`scale`: how many channels there are, as a share of the paper's. Without `squeeze`, no block weighs its channels."""
         super().__init__()
-        before = scaled(STEM_CHANNELS, scale)
+        before = scale_channels(STEM_CHANNELS, scale)
         self.stem = ConvBNHardswish(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
         for blocks in stages:
             stage = nn.Sequential()
             for block in blocks:
                 stage.append(InvertedResidual(before, block, scale, squeeze=squeeze))
-                before = scaled(block.channels, scale)
+                before = scale_channels(block.channels, scale)
             self.stages.append(stage)
-        last = scaled(last_channels, scale)
+        last = scale_channels(last_channels, scale)
         self.last = ConvBNHardswish(before, last, 1)
-        self.channels = (*(scaled(blocks[-1].channels, scale) for blocks in stages[:-1]), last)
+        self.channels = (*(scale_channels(blocks[-1].channels, scale) for blocks in stages[:-1]), last)
         initialise_as_paddle(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        *maps, coarsest = maps_of(self.stages, self.stem(images))
+        *maps, coarsest = run_stages(self.stages, self.stem(images))
         return [*maps, self.last(coarsest)]
 
 
@@ -105,7 +105,7 @@ class HalvedMobileNetV3(MobileNetV3):
         self.channels = (LARGE[1][-1].inner, 480)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        fine, x = with_last_inner(self.stages[1].children(), self.stages[0](self.stem(images)))
+        fine, x = run_with_expansion(self.stages[1].children(), self.stages[0](self.stem(images)))
         return [fine, self.last(self.stages[3](self.stages[2](x)))]
 
 
@@ -120,7 +120,7 @@ class InvertedResidual(nn.Module):
     def __init__(self, in_channels: int, block: Block, scale: float, *, squeeze: bool = True, shortcut: bool = True) -> None:
         """Without `squeeze` or `shortcut` there is none, whatever `block` says and would fit."""
         super().__init__()
-        inner, out_channels = scaled(block.inner, scale), scaled(block.channels, scale)
+        inner, out_channels = scale_channels(block.inner, scale), scale_channels(block.channels, scale)
         conv = CONVS[block.activation]
         self.widen = conv(in_channels, inner, 1)
         self.filter = conv(inner, inner, block.kernel_size, stride=block.stride, groups=inner)
@@ -129,19 +129,19 @@ class InvertedResidual(nn.Module):
         self.has_shortcut = shortcut and block.stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.with_inner(x)[1]
+        return self.forward_with_expansion(x)[1]
 
-    def with_inner(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_with_expansion(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Also what it filters by channel, [B, inner, h, w]: what a decoder takes up, as it is before it is narrowed."""
         inner: Tensor = self.filter(self.widen(x))
         y: Tensor = self.narrow(self.squeeze(inner))
         return inner, x + y if self.has_shortcut else y
 
 
-def with_last_inner(blocks: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, Tensor]:
+def run_with_expansion(blocks: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, Tensor]:
     """What the last of `blocks`, inverted residuals, filters by channel, and what they all make of `x`."""
     *earlier, last = blocks
     for block in earlier:
         x = block(x)
     assert isinstance(last, InvertedResidual)
-    return last.with_inner(x)
+    return last.forward_with_expansion(x)

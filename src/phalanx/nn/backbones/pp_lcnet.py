@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, initialise_convs, maps_of, scaled
+from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Stride, initialise_convs, run_stages, scale_channels
 
 
 class Block(NamedTuple):
@@ -57,14 +57,14 @@ class PPLCNet(nn.Module):
         `stem` and `conv` make its first convolution and those of its blocks.
         """
         super().__init__()
-        before = scaled(STEM_CHANNELS, scale, multiple=multiple)
+        before = scale_channels(STEM_CHANNELS, scale, multiple=multiple)
         self.stem = stem(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
         channels, strides, height, width = [], list[Stride](), 2, 2
         for blocks in stages:
             stage = nn.Sequential()
             for kernel_size, out_channels, stride, squeeze in blocks:
-                after = scaled(out_channels, scale, multiple=multiple)
+                after = scale_channels(out_channels, scale, multiple=multiple)
                 stage.append(DepthwiseSeparable(before, after, kernel_size, stride=stride, squeeze=squeeze, conv=conv))
                 before = after
                 down, right = (stride, stride) if isinstance(stride, int) else stride
@@ -76,7 +76,7 @@ class PPLCNet(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return maps_of(self.stages, self.stem(images))[1:]
+        return run_stages(self.stages, self.stem(images))[1:]
 
 
 def pp_lcnet(strides: Sequence[Stride], *, scale: float = 1.0) -> Backbone:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone, output_stride
-from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, run_stages
 
 INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
 
@@ -28,7 +28,7 @@ class ResNetVD(nn.Module):
         grow from one to the next: by 1, 2 and 4 times that of the stage."""
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3))
-        self.channels = tuple(block.widening * inner for inner in INNER_CHANNELS)
+        self.channels = tuple(block.expansion * inner for inner in INNER_CHANNELS)
         self.strides = tuple(min(stride, output_stride) for stride in (4, 8, 16, 32))
         dilations: list[tuple[int, ...]] = [(1,) * count for count in blocks]
         strides = [1, 2, 2, 2]
@@ -44,17 +44,17 @@ class ResNetVD(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        return maps_of(self.stages, F.max_pool2d(self.stem(images), 3, stride=2, padding=1))
+        return run_stages(self.stages, F.max_pool2d(self.stem(images), 3, stride=2, padding=1))
 
 
 class Bottleneck(nn.Module):
     """A residual block [B, in, ., .] -> [B, 4 * inner, h, w] whose 3x3 convolution works on few channels."""
 
-    widening = 4
+    expansion = 4
 
     def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1, *, first: bool = False) -> None:
         super().__init__()
-        out_channels = self.widening * inner_channels
+        out_channels = self.expansion * inner_channels
         self.squeeze = ConvBNReLU(in_channels, inner_channels, 1)
         self.spatial = ConvBNReLU(inner_channels, inner_channels, 3, stride=stride, dilation=dilation)
         self.widen = ConvBN(inner_channels, out_channels, 1)
@@ -69,7 +69,7 @@ class Bottleneck(nn.Module):
 class Residual(nn.Module):
     """A residual block [B, in, ., .] -> [B, inner, h, w] of two 3x3 convolutions, for the shallow networks."""
 
-    widening = 1
+    expansion = 1
 
     def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1, *, first: bool = False) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def stage(
     block: type[Bottleneck | Residual], in_channels: int, inner_channels: int, dilations: tuple[int, ...], stride: int
 ) -> nn.Sequential:
     """A block for each of `dilations`; the first has the stride, and a convolution in its shortcut."""
-    out_channels = block.widening * inner_channels
+    out_channels = block.expansion * inner_channels
     first = block(in_channels, inner_channels, dilations[0], stride, first=True)
     return nn.Sequential(first, *(block(out_channels, inner_channels, dilation) for dilation in dilations[1:]))
 

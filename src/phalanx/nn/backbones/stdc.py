@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, run_stages
 
 
 class STDC(nn.Module):
@@ -22,7 +22,7 @@ class STDC(nn.Module):
     def __init__(self, blocks: tuple[int, int, int], width: float) -> None:
         """`blocks`: how many blocks the last three stages have; `width`: channels as a share of the published ones."""
         super().__init__()
-        self.channels = tuple(widened(count, width) for count in (32, 64, 256, 512, 1024))
+        self.channels = tuple(scale_width(count, width) for count in (32, 64, 256, 512, 1024))
         first, second = self.channels[:2]
         stages: list[nn.Module] = [ConvBNReLU(3, first, 3, stride=2), ConvBNReLU(first, second, 3, stride=2)]
         for count, before, after in zip(blocks, self.channels[1:], self.channels[2:], strict=False):
@@ -32,7 +32,7 @@ class STDC(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        return maps_of(self.stages, images)
+        return run_stages(self.stages, images)
 
 
 class STDCBlock(nn.Module):
@@ -55,10 +55,10 @@ class STDCBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         first = self.first(x)
-        return torch.cat([self.pool(first), *maps_of(self.rest, self.halve(first))], dim=1)
+        return torch.cat([self.pool(first), *run_stages(self.rest, self.halve(first))], dim=1)
 
 
-def widened(channels: int, width: float) -> int:
+def scale_width(channels: int, width: float) -> int:
     """`channels` times `width`, as a multiple of 8, which STDC's blocks divide by."""
     return max(8, round(channels * width / 8) * 8)
 

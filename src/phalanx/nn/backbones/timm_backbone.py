@@ -37,7 +37,7 @@ class TimmBackbone(nn.Module):
         self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return cropped(self.body(filled(images, self.strides[-1])), self.strides, images)
+        return crop_padding(self.body(pad_to_multiple(images, self.strides[-1])), self.strides, images)
 
 
 class TimmPyramid(TimmBackbone):
@@ -47,18 +47,18 @@ class TimmPyramid(TimmBackbone):
         """`patch`: pixels per side of its patches; `strides`: of the maps to make, each of 4, 8, 16 and 32."""
         super().__init__(body, weights)
         self.patch, C = patch, self.channels[-1]
-        self.levels = nn.ModuleList(pyramid_level(C, stride) for stride in strides)
+        self.levels = nn.ModuleList(build_pyramid_level(C, stride) for stride in strides)
         self.channels, self.strides = (PYRAMID_CHANNELS,) * len(strides), tuple(strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x = filled(images, VIT_STRIDE)
+        x = pad_to_multiple(images, VIT_STRIDE)
         if self.patch != VIT_STRIDE:
             x = F.interpolate(x, [side // VIT_STRIDE * self.patch for side in x.shape[-2:]], mode='bilinear')
         last: Tensor = self.body(x)[-1]  # [B, C, H/16, W/16]
-        return cropped([level(last) for level in self.levels], self.strides, images)
+        return crop_padding([level(last) for level in self.levels], self.strides, images)
 
 
-def filled(images: Tensor, multiple: int) -> Tensor:
+def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
     """`images` [B, 3, H, W] with zeros below and on the right up to a `multiple` of pixels."""
     down, right = (-side % multiple for side in images.shape[-2:])
     if not torch.compiler.is_exporting() and not down and not right:
@@ -66,13 +66,13 @@ def filled(images: Tensor, multiple: int) -> Tensor:
     return F.pad(images, (0, right, 0, down))
 
 
-def cropped(maps: Sequence[Tensor], strides: Sequence[int], images: Tensor) -> list[Tensor]:
+def crop_padding(maps: Sequence[Tensor], strides: Sequence[int], images: Tensor) -> list[Tensor]:
     """`maps` without the places that see nothing but what `filled` added: networks of timm round sizes in ways of their own."""
     H, W = images.shape[-2:]
     return [x[:, :, : -(-H // stride), : -(-W // stride)] for x, stride in zip(maps, strides, strict=True)]
 
 
-def pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
+def build_pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
     """The map of stride 16 [B, in, h, w] -> that of `stride` [B, PYRAMID_CHANNELS, ., .]. Layer order as in the paper."""
     C = in_channels
     match stride:
@@ -132,17 +132,17 @@ def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None 
         cure = f'; did you mean {near[0]!r}?' if near else ''
         raise ValueError(f'model: timm has no network {model!r}{cure} (timm.list_models() has all)')
     options: dict[str, Any] = {'drop_path_rate': drop_path} if drop_path else {}
-    weights = _source(timm, model, weights)
-    body = _body(timm, model, options)
+    weights = _resolve_weights(timm, model, weights)
+    body = _build_body(timm, model, options)
     reductions: list[int] = body.feature_info.reduction()
     if len(reductions) > 1 and len(set(reductions)) == 1:  # all blocks of a plain transformer have maps of one size
-        body = _body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
+        body = _build_body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
         return TimmPyramid(body, weights, patch=reductions[0], strides=[step for step in strides if isinstance(step, int)])
     if (stride := output_stride(strides)) < 32:
         options['output_stride'] = stride
-        reductions = _body(timm, model, options).feature_info.reduction()
+        reductions = _build_body(timm, model, options).feature_info.reduction()
     taken = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
-    return TimmBackbone(_body(timm, model, {**options, 'out_indices': taken} if taken else options), weights)
+    return TimmBackbone(_build_body(timm, model, {**options, 'out_indices': taken} if taken else options), weights)
 
 
 def _timm() -> Any:
@@ -153,7 +153,7 @@ def _timm() -> Any:
     return timm
 
 
-def _body(timm: Any, model: str, options: dict[str, Any]) -> Any:
+def _build_body(timm: Any, model: str, options: dict[str, Any]) -> Any:
     """timm's network with maps as outputs and random weights. Raises ValueError."""
     try:
         body = timm.create_model(model, features_only=True, feature_cls='getter', pretrained=False, **options)
@@ -161,12 +161,12 @@ def _body(timm: Any, model: str, options: dict[str, Any]) -> Any:
         said = ', '.join(f'{name} {value}' for name, value in options.items())
         raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {said}' if said else ''}: {error}") from None
     for name, module in list(body.named_modules()):
-        if (own := _own(module)) is not None:
+        if (own := _replacement(module)) is not None:
             body.set_submodule(name, own)
     return convert_batch_norms(body)
 
 
-def _own(module: nn.Module) -> nn.Module | None:
+def _replacement(module: nn.Module) -> nn.Module | None:
     """The layer that takes the place of `module`, whose random numbers or statistics would depend on the number of ranks."""
     kind = type(module).__name__
     if kind == 'DropPath':
@@ -181,7 +181,7 @@ def _own(module: nn.Module) -> nn.Module | None:
     return None
 
 
-def _source(timm: Any, model: str, weights: str | None) -> str | None:
+def _resolve_weights(timm: Any, model: str, weights: str | None) -> str | None:
     """Where `weights` are: a tag of timm's is an address. Raises ValueError for a tag that timm does not have."""
     tags = [name.partition('.')[2] for name in timm.list_pretrained(f'{model.partition(".")[0]}.*')]
     if weights in tags:
@@ -192,7 +192,7 @@ def _source(timm: Any, model: str, weights: str | None) -> str | None:
     return weights
 
 
-def with_own_weights(network: nn.Module) -> Iterator[tuple[str, TimmBackbone]]:
+def find_pretrained_backbones(network: nn.Module) -> Iterator[tuple[str, TimmBackbone]]:
     """The parts of `network` that start from weights of their own, by their names in it."""
     for name, part in network.named_modules():
         if isinstance(part, TimmBackbone) and part.weights is not None:

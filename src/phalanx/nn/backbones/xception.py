@@ -10,7 +10,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from phalanx.nn.backbones.backbone import Backbone
-from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, maps_of
+from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, run_stages
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -27,7 +27,7 @@ class Xception(nn.Module):
         self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(16)))
         self.exit = nn.Sequential(
             Block(728, (728, 1024, 1024)),
-            *(rectified_atrous(before, after) for before, after in pairwise((1024, 1536, 1536, 2048))),
+            *(build_exit_conv(before, after) for before, after in pairwise((1024, 1536, 1536, 2048))),
         )
         for module in self.modules():
             if isinstance(module, BatchNorm2d):
@@ -35,7 +35,7 @@ class Xception(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
-        maps = maps_of(self.entry, self.stem(images))
+        maps = run_stages(self.entry, self.stem(images))
         return [maps[0], self.exit(self.middle(maps[-1]))]
 
 
@@ -45,7 +45,7 @@ class Block(nn.Module):
     def __init__(self, in_channels: int, out_channels: tuple[int, int, int], stride: int = 1) -> None:
         super().__init__()
         sizes = zip((in_channels, *out_channels[:2]), out_channels, (1, 1, stride), strict=True)
-        self.convs = nn.Sequential(*(separable(before, after, step) for before, after, step in sizes))
+        self.convs = nn.Sequential(*(build_separable_conv(before, after, step) for before, after, step in sizes))
         self.shortcut: nn.Module = nn.Identity()
         if in_channels != out_channels[-1]:
             self.shortcut = ConvBN(in_channels, out_channels[-1], 1, stride=stride)
@@ -55,13 +55,13 @@ class Block(nn.Module):
         return mixed
 
 
-def separable(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+def build_separable_conv(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
     """A rectifier, not in place because the shortcut needs its input, then a depthwise and a pointwise convolution."""
     depthwise = ConvBN(in_channels, in_channels, 3, stride=stride, groups=in_channels)
     return nn.Sequential(nn.ReLU(), depthwise, ConvBN(in_channels, out_channels, 1))
 
 
-def rectified_atrous(in_channels: int, out_channels: int) -> nn.Sequential:
+def build_exit_conv(in_channels: int, out_channels: int) -> nn.Sequential:
     """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
     depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard
 from torch import Tensor
 
 from phalanx.families.figures import Legend, Matrix
-from phalanx.families.segmentation.draw import coloured
+from phalanx.families.segmentation.draw import draw_class_map
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.metric import Confusion
 
@@ -91,7 +91,7 @@ def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
     metric = Confusion(NAMES)
     metric.update([torch.tensor([[1, 1]])], SimpleNamespace(labels=[torch.tensor([[2, 1]])]))
     _, legend = metric.figures()
-    drawn = coloured(np.array([[1, 2]], np.uint8))[0]
+    drawn = draw_class_map(np.array([[1, 2]], np.uint8))[0]
     assert legend == Legend({NAMES[number]: f'#{bytes(drawn[place]).hex()}' for place, number in enumerate((1, 2))})
 
 

@@ -22,7 +22,7 @@ from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
 from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
-from phalanx.families.segmentation.loss.terms import Mixed, terms_of
+from phalanx.families.segmentation.loss.terms import Mixed, build_terms
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.parallel.step import WholeStep
 
@@ -182,7 +182,7 @@ def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     part = Part(LOSSES[name], class_weights=(1, 2), **options).named(name)
     part().check(2)
     for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
-        (term,) = terms_of([(name, loss, 1.0)])
+        (term,) = build_terms([(name, loss, 1.0)])
         with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
             term.loss.check(19)
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from phalanx.data.samples import Draw
 from phalanx.families.table.annotation import Cell, Table
-from phalanx.families.table.data.pubtabnet import PubTabNet, table_of
+from phalanx.families.table.data.pubtabnet import PubTabNet, parse_table
 from phalanx.families.table.metric import TableMetric
 from phalanx.families.table.tokens import CHINESE, Vocabulary
 from phalanx.runtime.results import Prediction
@@ -26,19 +26,19 @@ HTML = {
 
 
 def test_four_points_or_eight_numbers_are_corners_and_the_box_is_that_around_them() -> None:
-    (cell,) = table_of(HTML).cells
+    (cell,) = parse_table(HTML).cells
     assert (cell.corners, cell.box) == (CORNERS, (1, 4, 10, 9))
     flat = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': list(CORNERS)}]}
-    assert table_of(flat).cells == (cell,)
+    assert parse_table(flat).cells == (cell,)
     assert Cell(('a',), (1, 2, 3, 4)).quadrangle == (1, 2, 3, 2, 3, 4, 1, 4)
     with pytest.raises(ValueError, match='unpack'):
-        table_of({**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]})
+        parse_table({**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]})
 
 
 def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
     words = Vocabulary(chinese=True, corners=True)
     assert len(words) == 50 and set(words.tokens) == {'sos', *CHINESE, '<td></td>', 'eos'} - {'<td>'}
-    target = words.encode(table_of(HTML), (20, 40))
+    target = words.encode(parse_table(HTML), (20, 40))
     place = target.has_box.tolist().index(True)
     assert_allclose(target.boxes[place], np.array(CORNERS) / np.tile([40, 20], 4), rtol=1e-6)
     found = said(
@@ -50,8 +50,8 @@ def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
 
 
 def test_sections_may_be_left_out_of_what_is_right() -> None:
-    table = table_of(HTML)
-    tokens = tuple(token for token, _ in Vocabulary().spelt(table) if 'tbody' not in token)
+    table = parse_table(HTML)
+    tokens = tuple(token for token, _ in Vocabulary().spell(table) if 'tbody' not in token)
     found = Prediction(tokens, np.array([[1, 4, 10, 9]], np.float32), 1.0)
     for ignores, accuracy in ((False, 0.0), (True, 1.0)):
         metric = TableMetric(Vocabulary(), 500, ignore_sections=ignores)

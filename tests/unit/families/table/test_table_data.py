@@ -14,10 +14,10 @@ import pytest
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.data import DATA, Source
-from phalanx.families.table.data.rendered import plan
-from phalanx.families.table.draw import grid
+from phalanx.families.table.data.rendered import plan_layout
+from phalanx.families.table.draw import lay_out_cells
 from phalanx.families.table.tokens import Vocabulary
-from phalanx.families.table.tree import tree
+from phalanx.families.table.tree import build_tree
 
 ROW = ['<tr>', '<td>', '</td>', '<td', ' colspan="2"', '>', '</td>', '</tr>']
 
@@ -127,8 +127,8 @@ def test_a_rendered_table_is_a_function_of_its_number() -> None:
 def test_the_cells_of_a_rendered_table_fill_its_grid() -> None:
     """Each square of the grid belongs to one cell, whatever spans."""
     for seed in range(200):
-        layout = plan((2, 6), (2, 5), np.random.default_rng(seed))
-        squares = grid(tree(layout.structure()))
+        layout = plan_layout((2, 6), (2, 5), np.random.default_rng(seed))
+        squares = lay_out_cells(build_tree(layout.structure()))
         covered = [
             (square.row + y, square.column + x)
             for square in squares

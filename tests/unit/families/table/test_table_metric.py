@@ -16,20 +16,20 @@ from apted import APTED, Config
 
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.metric import TableMetric, teds
-from phalanx.families.table.metric.teds import num_elements
+from phalanx.families.table.metric.teds import count_elements
 from phalanx.families.table.tokens import Vocabulary
-from phalanx.families.table.tree import Node, tree
+from phalanx.families.table.tree import Element, build_tree
 from phalanx.runtime.results import Prediction
 
 
 class Costs(Config):  # type: ignore[misc]  # apted has no types
-    def rename(self, one: Node, other: Node) -> float:
+    def rename(self, one: Element, other: Element) -> float:
         if (one.tag, one.colspan, one.rowspan) != (other.tag, other.colspan, other.rowspan):
             return 1.0
         longer = max(len(one.content), len(other.content))
         return edits(one.content, other.content) / longer if longer else 0.0
 
-    def children(self, node: Node) -> list[Node]:
+    def children(self, node: Element) -> list[Element]:
         return node.children
 
 
@@ -43,20 +43,20 @@ def edits(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     return row[-1]
 
 
-def by_apted(one: Node, other: Node) -> float:
-    elements = max(num_elements(list(node.last_to_first())) for node in (one, other))
+def by_apted(one: Element, other: Element) -> float:
+    elements = max(count_elements(list(node.last_to_first())) for node in (one, other))
     return 1 - APTED(one, other, Costs()).compute_edit_distance() / elements if elements else 1.0
 
 
-def any_tree(rng: random.Random, depth: int = 0) -> Node:
+def any_tree(rng: random.Random, depth: int = 0) -> Element:
     """Any nodes below any others: what the algorithm must do beyond tables."""
     tag = rng.choice(['tr', 'td', 'tbody']) if depth else 'table'
     content = tuple(rng.choice(['a', 'b', 'c', '<b>']) for _ in range(rng.randint(0, 4))) if tag == 'td' else ()
     below = rng.choice([0, 0, 1, 2, 3]) if depth < 4 else 0
-    return Node(tag, rng.choice([1, 1, 2]), 1, content, [any_tree(rng, depth + 1) for _ in range(below)])
+    return Element(tag, rng.choice([1, 1, 2]), 1, content, [any_tree(rng, depth + 1) for _ in range(below)])
 
 
-def any_table(rng: random.Random) -> Node:
+def any_table(rng: random.Random) -> Element:
     """A table as networks say them: mostly regular, sometimes with a wrong token."""
     tokens, columns = [], rng.randint(1, 5)
     for section in rng.sample(['thead', 'tbody'], rng.randint(1, 2)):
@@ -64,7 +64,7 @@ def any_table(rng: random.Random) -> Node:
         tokens += [f'<{section}>', *(token for row in rows for token in row), f'</{section}>']
     for _ in range(rng.randint(0, 2)):
         tokens.insert(rng.randrange(len(tokens)), rng.choice(['<td></td>', '<tr>', '</tr>', '<tbody>']))
-    return tree(tokens, [rng.choices('0123', k=rng.randint(0, 5)) for _ in range(rng.randint(0, 30))])
+    return build_tree(tokens, [rng.choices('0123', k=rng.randint(0, 5)) for _ in range(rng.randint(0, 30))])
 
 
 @pytest.mark.parametrize('kind', [any_tree, any_table], ids=['trees', 'tables'])

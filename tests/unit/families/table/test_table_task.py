@@ -20,12 +20,13 @@ from phalanx.config.read import read
 from phalanx.data.samples import Draw
 from phalanx.engine.schema import Recipe
 from phalanx.families.table.data import DATA
-from phalanx.families.table.draw import schematic
+from phalanx.families.table.draw import draw_grid
 from phalanx.families.table.loss import LOSSES
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
 from phalanx.families.table.task import TableStructure
-from phalanx.families.table.tree import tree
+from phalanx.families.table.tree import build_tree
+from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.results import Prediction
 
@@ -35,7 +36,7 @@ RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)
 
 def task(**changes: Any) -> TableStructure:
     options = {
-        'model': partial(MODELS['slanet'], scale=0.25, channels=16, hidden=16),
+        'model': partial(MODELS['slanet'], backbone=partial(pp_lcnet, scale=0.25), channels=16, hidden=16),
         'data': RENDERED,
         'loss': (partial(LOSSES['structure']), partial(LOSSES['smooth_l1'])),
         'image_size': 64,
@@ -164,14 +165,14 @@ def test_a_page_shows_the_image_and_the_table_and_runs_nothing(tmp_path: Path) -
 
 def test_of_hundreds_of_rows_the_first_are_drawn() -> None:
     """What an untrained network says must not fill the page; sixty rows and nine pixels around them."""
-    table = tree(['<tbody>', *(['<tr>', '<td></td>', '</tr>'] * 300), '</tbody>'])
-    assert schematic(table, 100).shape == (60 * 14 + 9, 100, 3)
+    table = build_tree(['<tbody>', *(['<tr>', '<td></td>', '</tr>'] * 300), '</tbody>'])
+    assert draw_grid(table, 100).shape == (60 * 14 + 9, 100, 3)
 
 
 def test_a_schematic_has_a_line_for_every_row_and_column() -> None:
     """Two columns, 100 pixels wide: lines at both ends and in the middle, which the cell over both columns has not."""
-    table = tree(['<tr>', '<td></td>', '<td></td>', '</tr>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'])
-    picture = schematic(table, 100)
+    table = build_tree(['<tr>', '<td></td>', '<td></td>', '</tr>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'])
+    picture = draw_grid(table, 100)
     dark = picture.max(-1) < 200
     assert dark.all(1).sum() == 0
     assert dark[:, 4:96].all(1).sum() == 3

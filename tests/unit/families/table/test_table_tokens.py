@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import EMPTY_CELLS, Vocabulary
-from phalanx.families.table.tree import Node, html, tree
+from phalanx.families.table.tree import Element, build_tree, to_html
 from phalanx.runtime.table import steps
 
 PLAIN = Table(('<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>'), (Cell(('a',), (1, 2, 3, 4)), Cell((' ',))))
@@ -38,7 +38,7 @@ def test_empty_cells_are_named_after_what_is_in_them() -> None:
     tokens = tuple(vocabulary.tokens[number] for number in vocabulary.encode(PLAIN, (10, 10)).ids[1:-1])
     assert tokens == ('<tr>', '<td></td>', '<eb1></eb1>', '</tr>')
     assert len(vocabulary) == 30 + len(EMPTY_CELLS) == 41
-    assert html(tree(tokens)) == '<table><tr><td></td><td></td></tr></table>'
+    assert to_html(build_tree(tokens)) == '<table><tr><td></td><td></td></tr></table>'
 
 
 def test_boxes_are_shares_of_the_image() -> None:
@@ -47,7 +47,7 @@ def test_boxes_are_shares_of_the_image() -> None:
     assert target.has_box.tolist() == [False, False, True, False, False, False]
 
 
-def rows(node: Node) -> str:
+def rows(node: Element) -> str:
     """A tree in short: (tr td td)."""
     spans = f'{node.colspan}x{node.rowspan}' if (node.colspan, node.rowspan) != (1, 1) else ''
     inside = ' '.join([node.tag + spans, *(rows(child) for child in node.children)])
@@ -69,18 +69,18 @@ def rows(node: Node) -> str:
 )
 def test_any_sequence_of_tokens_makes_a_tree(tokens: str, expected: str) -> None:
     """Hand-made: what browsers make of such HTML."""
-    assert rows(tree([token.replace('|', ' ') for token in tokens.split(' ')])) == expected
+    assert rows(build_tree([token.replace('|', ' ') for token in tokens.split(' ')])) == expected
 
 
 def test_contents_go_into_cells_in_order() -> None:
-    node = tree(
+    node = build_tree(
         ('<tr>', '<td></td>', '<td', ' colspan="2"', '>', '</td>', '<td></td>', '</tr>'), [('a',), ('<b>', 'x', '</b>')]
     )
-    assert html(node) == '<table><tr><td>a</td><td colspan="2"><b>x</b></td><td></td></tr></table>'
+    assert to_html(node) == '<table><tr><td>a</td><td colspan="2"><b>x</b></td><td></td></tr></table>'
 
 
 def test_html_never_holds_what_a_browser_would_run() -> None:
-    node = tree(['<td></td>', '<td></td>'], ['<script>', ('<img onerror="x">', '&', '<b onclick="y">')])
-    assert html(node) == (
+    node = build_tree(['<td></td>', '<td></td>'], ['<script>', ('<img onerror="x">', '&', '<b onclick="y">')])
+    assert to_html(node) == (
         '<table><td>&lt;script&gt;</td><td>&lt;img onerror=&quot;x&quot;&gt;&amp;&lt;b onclick=&quot;y&quot;&gt;</td></table>'
     )

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from phalanx.families.detection.decode import REACH, Raw, boxes
 from phalanx.families.detection.models.places import PlaceEncoder
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_resnet, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
@@ -38,7 +38,7 @@ class PPYOLOE(nn.Module):
     def __init__(self, num_classes: int, backbone: Backbone, neck: 'CSPPAN', reach: tuple[int, int]) -> None:
         super().__init__()
         self.backbone, self.neck, self.reach = backbone, neck, reach
-        self.maps = needed(backbone, STRIDES[: len(neck.channels)][::-1], 'ppyoloe')
+        self.maps = select_maps(backbone, STRIDES[: len(neck.channels)][::-1], 'ppyoloe')
         heads = [Head(channels, num_classes, reach[1] - reach[0] + 1) for channels in neck.channels]
         self.heads = nn.ModuleList(heads)
         for part in (neck, self.heads):
@@ -212,6 +212,6 @@ def ppyoloe(
         raise ValueError('plus is an option of the backbone csp_rep_resnet; leave out plus, or backbone')
     strides = STRIDES[:levels][::-1]
     maps = backbone(strides, width, depth, plus) if is_own else backbone(strides)
-    channels = [maps.channels[place] for place in needed(maps, strides, 'ppyoloe')]
+    channels = [maps.channels[place] for place in select_maps(maps, strides, 'ppyoloe')]
     neck = CSPPAN(channels[::-1], width=width, depth=depth, alpha=neck_alpha, encoder=encoder)
     return PPYOLOE(num_classes, maps, neck, reach)

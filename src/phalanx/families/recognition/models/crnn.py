@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from phalanx.families.recognition.models.blocks import HEIGHTS, along_the_line
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.texts import Texts
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 
 STRIDES = ((32, 4),)  # of the map that the network reads
@@ -66,7 +66,7 @@ class CRNN(TextNetwork):
     ) -> None:
         super().__init__()
         self.backbone = backbone(STRIDES)
-        (self.map,) = needed(self.backbone, STRIDES, 'crnn')
+        (self.map,) = select_maps(self.backbone, STRIDES, 'crnn')
         channels = self.backbone.channels[self.map]
         self.neck = nn.LSTM(channels, hidden_size, num_layers=2, bidirectional=True, batch_first=True)
         self.head = nn.Linear(2 * hidden_size, num_classes + 1)  # torch draws LSTM and head as PaddleOCR does

@@ -15,7 +15,7 @@ from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.models.svtr import SVTRNeck
 from phalanx.families.recognition.texts import Texts
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.mobilenet_v1 import mobilenet_v1_enhance
 
 STRIDES = ((32, 8),)  # of the map that the network reads
@@ -46,7 +46,7 @@ class SVTRLCNet(TextNetwork):
     ) -> None:
         super().__init__()
         self.backbone = backbone(STRIDES)
-        (self.map,) = needed(self.backbone, STRIDES, 'svtr_lcnet')
+        (self.map,) = select_maps(self.backbone, STRIDES, 'svtr_lcnet')
         channels = self.backbone.channels[self.map]
         self.neck = SVTRNeck(channels, neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout)
         self.head = nn.Linear(neck_channels, num_classes + 1)  # torch draws it as PaddleOCR does

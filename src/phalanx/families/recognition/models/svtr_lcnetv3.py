@@ -15,7 +15,7 @@ from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.svtr import LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 
@@ -39,7 +39,7 @@ class SVTRLCNetV3(TextNetwork):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        (self.map,) = needed(backbone, STRIDES, 'svtr_lcnetv3')
+        (self.map,) = select_maps(backbone, STRIDES, 'svtr_lcnetv3')
         channels = backbone.channels[self.map]
         self.neck = neck
         self.head = nn.Linear(neck_channels, num_classes + 1)

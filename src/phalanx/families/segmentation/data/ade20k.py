@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, ids_from, stems_in
+from phalanx.families.segmentation.data.pairs import Pairs, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
 CLASSES = tuple(  # the first word for each of the 150 in the official list, in its order
@@ -32,6 +32,6 @@ class ADE20K:
 
     def split(self, split: Split) -> Pairs:
         folder = 'training' if split == 'train' else 'validation'
-        stems = stems_in(self.root / 'images' / folder, '*.jpg')
+        stems = list_stems(self.root / 'images' / folder, '*.jpg')
         pairs = [(f'images/{folder}/{stem}.jpg', f'annotations/{folder}/{stem}.png') for stem in stems]
-        return Pairs(self.root, pairs, ids_from({0: VOID} | {label + 1: label for label in range(len(CLASSES))}))
+        return Pairs(self.root, pairs, label_table({0: VOID} | {label + 1: label for label in range(len(CLASSES))}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, ids_from, own_ids, stems_in
+from phalanx.families.segmentation.data.pairs import Pairs, identity_table, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
 CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes of the benchmark; the other numbers are void
@@ -43,14 +43,14 @@ class Cityscapes:
 
     def split(self, split: Split) -> Pairs:
         folder = 'train' if split == 'train' else 'val'
-        stems = stems_in(self.root / 'leftImg8bit' / folder, f'*/*{IMAGE}')
+        stems = list_stems(self.root / 'leftImg8bit' / folder, f'*/*{IMAGE}')
         has_train_ids = (self.root / 'gtFine' / folder / (stems[0] + TRAIN_IDS)).is_file()
-        annotation, ids = (TRAIN_IDS, own_ids(len(CLASSES))) if has_train_ids else (LABEL_IDS, ids_of_label_ids())
+        annotation, ids = (TRAIN_IDS, identity_table(len(CLASSES))) if has_train_ids else (LABEL_IDS, label_id_table())
         pairs = [(f'leftImg8bit/{folder}/{stem}{IMAGE}', f'gtFine/{folder}/{stem}{annotation}') for stem in stems]
         return Pairs(self.root, pairs, ids)
 
 
-def ids_of_label_ids() -> LabelMap:
+def label_id_table() -> LabelMap:
     """[256] what the numbers in `labelIds` files mean."""
     classes = {number: label for label, number in enumerate(CLASSES.values())}
-    return ids_from(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | classes)
+    return label_table(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | classes)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phalanx.data.folders import check_folder, check_inside, lines_of, names_from
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, own_ids
+from phalanx.families.segmentation.data.pairs import Pairs, identity_table
 
 
 class FileList:
@@ -25,7 +25,7 @@ class FileList:
     ) -> None:
         self.root, self.lists, self.separator = root, {'train': train, 'eval': eval}, separator
         self.class_names = names_from(classes, root)
-        self.ids = own_ids(len(self.class_names))
+        self.ids = identity_table(len(self.class_names))
 
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)

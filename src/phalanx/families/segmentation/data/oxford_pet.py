@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phalanx.data.folders import check_folder, lines_of
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, check_stem, ids_from
+from phalanx.families.segmentation.data.pairs import Pairs, check_stem, label_table
 
 
 class OxfordPet:
@@ -21,4 +21,4 @@ class OxfordPet:
         path = self.root / 'annotations' / ('trainval.txt' if split == 'train' else 'test.txt')
         stems = [check_stem(line.split()[0], path) for _, line in lines_of(path)]  # name, class, species, breed
         pairs = [(f'images/{stem}.jpg', f'annotations/trimaps/{stem}.png') for stem in stems]
-        return Pairs(self.root, pairs, ids_from({1: 0, 2: 1, 3: 2}))
+        return Pairs(self.root, pairs, label_table({1: 0, 2: 1, 3: 2}))

@@ -13,14 +13,14 @@ from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
-WRONG = 254  # what a value becomes that no class has; hence 254 classes at most
+INVALID = 254  # what a value becomes that no class has; hence 254 classes at most
 
 
 class Pairs:
     """A Source of pairs of files below `root`."""
 
     def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
-        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `ids_from`."""
+        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `label_table`."""
         self.root, self.ids = root, ids
         # An array of bytes, not a list of strings: counting references to strings would make every worker copy the list.
         self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
@@ -43,20 +43,20 @@ class Pairs:
         if image.shape[:2] != values.shape:
             why = if_turned(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
-            if not why and is_scaled(image.shape, values.shape):
+            if not why and has_same_ratio(image.shape, values.shape):
                 why = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
             raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
-        if (labels == WRONG).any():
-            found = [value for value in np.unique(values).tolist() if self.ids[value] == WRONG]
+        if (labels == INVALID).any():
+            found = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
             raise SampleError(
-                f'{self.path(index, 1)}: has pixels of value {_listed(found)}; '
-                f'allowed are {_listed(np.flatnonzero(self.ids != WRONG).tolist())}'
+                f'{self.path(index, 1)}: has pixels of value {_format_ranges(found)}; '
+                f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}'
             )
         return image, labels
 
 
-def stems_in(folder: Path, pattern: str) -> list[str]:
+def list_stems(folder: Path, pattern: str) -> list[str]:
     """The files in `folder` that fit `pattern`, sorted, relative to it and without what stands after the last `*` of `pattern`.
 
     Raises FileNotFoundError.
@@ -76,27 +76,27 @@ def check_stem(stem: str, where: Path) -> str:
     return stem
 
 
-def is_scaled(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def has_same_ratio(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether two pictures (height, width, ...) have one ratio of sides, but for rounding to a pixel."""
     return abs(other[0] / size[0] - other[1] / size[1]) <= 1 / min(size[:2])
 
 
-def ids_from(meaning: Mapping[int, int]) -> LabelMap:
+def label_table(meaning: Mapping[int, int]) -> LabelMap:
     """[256] what each value of a label map means: `meaning` says it, 255 is void unless it says otherwise, others are wrong."""
-    ids = np.full(256, WRONG, np.uint8)
+    ids = np.full(256, INVALID, np.uint8)
     for value, label in {VOID: VOID, **meaning}.items():
         ids[value] = label
     return ids
 
 
-def own_ids(num_classes: int) -> LabelMap:
+def identity_table(num_classes: int) -> LabelMap:
     """[256] for label maps whose values are the class ids themselves. Raises ValueError for more classes than fit."""
-    if num_classes > WRONG:
-        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {WRONG} do')
-    return ids_from({number: number for number in range(num_classes)})
+    if num_classes > INVALID:
+        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {INVALID} do')
+    return label_table({number: number for number in range(num_classes)})
 
 
-def _listed(values: Sequence[int]) -> str:
+def _format_ranges(values: Sequence[int]) -> str:
     """Numbers for a person to read: `0 to 10, 255`."""
     starts = [value for value in values if value - 1 not in values]
     ends = [value for value in values if value + 1 not in values]

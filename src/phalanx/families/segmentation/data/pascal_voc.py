@@ -5,7 +5,7 @@ from typing import Literal
 
 from phalanx.data.folders import check_folder, lines_of
 from phalanx.data.samples import Split
-from phalanx.families.segmentation.data.pairs import Pairs, check_stem, own_ids
+from phalanx.families.segmentation.data.pairs import Pairs, check_stem, identity_table
 
 CLASSES = (
     'background',
@@ -33,7 +33,7 @@ class PascalVOC:
             pairs = [*self._pairs('train', 'SegmentationClass'), *self._pairs('aug', 'SegmentationClassAug')]
         else:
             pairs = self._pairs(name, 'SegmentationClass')
-        return Pairs(self.root / YEAR, pairs, own_ids(len(CLASSES)))
+        return Pairs(self.root / YEAR, pairs, identity_table(len(CLASSES)))
 
     def _pairs(self, name: str, folder: str) -> list[tuple[str, str]]:
         path = self.root / YEAR / 'ImageSets' / 'Segmentation' / f'{name}.txt'

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, count_samples
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -43,7 +43,7 @@ class SemanticConnectivity(PixelLoss):
         predicted, true = logits.argmax(1).cpu().numpy(), labels.cpu().numpy()
         costs = [self._cost(*image) for image in zip(predicted, true, strict=True)]
         nothing = 0 * at_least_float32(logits).sum()  # the gradient: every parameter must have one, if it is zero
-        return Term(nothing + sum(costs), samples(labels))
+        return Term(nothing + sum(costs), count_samples(labels))
 
     def _cost(self, predicted: npt.NDArray[np.int64], true: npt.NDArray[np.int64]) -> float:
         """What an image costs; nothing when all of it is void."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, class_weight_tensor
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
@@ -34,13 +34,13 @@ class CrossEntropy(PixelLoss):
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
-        class_weights = weights_like(logits, self.class_weights)
+        class_weights = class_weight_tensor(logits, self.class_weights)
         if (weight := self.weights(labels)) is not None:
             total = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='sum')
             return Term(total, weight)
         losses = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='none')
         with torch.no_grad():
-            kept, weights = self._hardest(losses, whole), self._weights(labels)
+            kept, weights = self._keep_hardest(losses, whole), self._weights(labels)
         return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
 
     @torch.no_grad()
@@ -52,13 +52,13 @@ class CrossEntropy(PixelLoss):
 
     def _weights(self, labels: Tensor) -> Tensor:
         """How much each pixel counts in the divisor, [B, H, W]."""
-        counted = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
+        in_divisor = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
         if self.class_weights is None:
-            return counted
+            return in_divisor
         class_weights = to_device(torch.tensor(self.class_weights), labels.device)
-        return counted * class_weights[labels.where(labels != VOID, 0)]
+        return in_divisor * class_weights[labels.where(labels != VOID, 0)]
 
-    def _hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
+    def _keep_hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
         """How much of each pixel is kept, [B, H, W]: 1 above the k-th loss of the step, a share at it, 0 below."""
         pixels = losses[0].numel() * whole.count(len(losses))
         k = torch.full((), max(int(self.top_k * pixels), 1), device=losses.device)

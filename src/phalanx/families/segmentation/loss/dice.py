@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, own_classes, samples, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import (
+    PixelLoss,
+    check_class_weights,
+    class_weight_tensor,
+    count_samples,
+    one_hot,
+)
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -37,13 +43,13 @@ class Dice(PixelLoss):
         K = logits.shape[1]
         valid = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
         predicted = logits.softmax(1).flatten(2) * valid  # [B, K, N]
-        true = own_classes(labels, K).flatten(2)  # [B, K, N]
+        true = one_hot(labels, K).flatten(2)  # [B, K, N]
         overlap = (predicted * true).sum(2)  # [B, K]
         areas = predicted.sum(2) + true.sum(2)
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)
-        class_weights = weights_like(logits, self.class_weights)
+        class_weights = class_weight_tensor(logits, self.class_weights)
         weighted = losses if class_weights is None else losses * class_weights
-        return Term(weighted.sum() / K, samples(labels))
+        return Term(weighted.sum() / K, count_samples(labels))
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, own_classes, samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, count_samples, one_hot
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -31,15 +31,15 @@ class LovaszSoftmax(PixelLoss):
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).softmax(1)
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
-        is_own = own_classes(labels, logits.shape[1])  # [B, K, H, W]
+        is_own = one_hot(labels, logits.shape[1])  # [B, K, H, W]
         errors = torch.where(is_own, 1 - probabilities, probabilities) * valid
         with torch.no_grad():
-            places = places_of(errors, is_own)
-            others, own = counted(places, valid, whole)
+            places = find_bins(errors, is_own)
+            others, own = count_pixels(places, valid, whole)
             is_there = own.sum(1, keepdim=True) > 0  # [K, 1]
-            growth = (growth_of(others, own) * is_there).to(errors.dtype)
+            growth = (lovasz_grad(others, own) * is_there).to(errors.dtype)
             classes = is_there.sum().clamp(min=1)
-        return Term((errors * growth.flatten()[places]).sum() / classes, share_of_step(labels, whole))
+        return Term((errors * growth.flatten()[places]).sum() / classes, step_share(labels, whole))
 
     def weights(self, labels: Tensor) -> None:
         """The growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
@@ -63,9 +63,9 @@ class LovaszHinge(PixelLoss):
         valid, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
         errors = F.relu(1 - torch.where(is_own, scores, -scores)) * valid
         with torch.no_grad():
-            places = places_of(errors / (1 + errors), is_own)  # in the same order, but below 1
-            growth = growth_of(*counted(places, valid, whole)).to(errors.dtype)
-        return Term((errors * growth.flatten()[places]).sum(), share_of_step(labels, whole))
+            places = find_bins(errors / (1 + errors), is_own)  # in the same order, but below 1
+            growth = lovasz_grad(*count_pixels(places, valid, whole)).to(errors.dtype)
+        return Term((errors * growth.flatten()[places]).sum(), step_share(labels, whole))
 
     def scores(self, logits: Tensor) -> Tensor:
         """Of the second class, [B, 1, H, W]."""
@@ -82,7 +82,7 @@ class LovaszHinge(PixelLoss):
             raise ValueError(f'lovasz_hinge is for 2 classes, but there are {num_classes}; lovasz is for any number')
 
 
-def counted(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
+def count_pixels(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
     """How many valid pixels of the step are in each of the `places`: of other classes, and of the class itself [K, BINS]."""
     K = places.shape[1]
     counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=places.device)
@@ -91,19 +91,19 @@ def counted(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tensor, Te
     return others, own
 
 
-def share_of_step(labels: Tensor, whole: WholeStep) -> Tensor:
+def step_share(labels: Tensor, whole: WholeStep) -> Tensor:
     """Which share of the samples of the step these are: totals that add up to the step's loss need weights that add up to 1."""
-    return samples(labels) / whole.count(len(labels))
+    return count_samples(labels) / whole.count(len(labels))
 
 
-def places_of(errors: Tensor, is_own: Tensor) -> Tensor:
+def find_bins(errors: Tensor, is_own: Tensor) -> Tensor:
     """Which of the counts [2, K, BINS], laid out flat, each error [B, K, H, W] belongs to; the second half is of `is_own`."""
     bins = (errors * BINS).long().clamp(0, BINS - 1)  # from 0: a NaN must reach the loss, and not end as a wrong index
     classes = torch.arange(errors.shape[1], device=errors.device)[:, None, None]
     return (is_own * errors.shape[1] + classes) * BINS + bins
 
 
-def growth_of(others: Tensor, own: Tensor) -> Tensor:
+def lovasz_grad(others: Tensor, own: Tensor) -> Tensor:
     """How much 1 - IoU grows with each pixel, [2, K, BINS]: one of another class, then one of the class itself.
 
     `others` and `own` [K, BINS] are the counts. Once P of the G pixels of a class and N others are wrong, 1 - IoU is

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, weights_like
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, check_class_weights, class_weight_tensor
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
@@ -41,10 +41,10 @@ class OhemCrossEntropy(PixelLoss):
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
-        class_weights = weights_like(logits, self.class_weights)
+        class_weights = class_weight_tensor(logits, self.class_weights)
         losses = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')  # [B, H, W]
         with torch.no_grad():
-            kept = self._hard(losses, labels, whole)
+            kept = self._find_hard(losses, labels, whole)
         weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
         return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
 
@@ -54,7 +54,7 @@ class OhemCrossEntropy(PixelLoss):
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)
 
-    def _hard(self, losses: Tensor, labels: Tensor, whole: WholeStep) -> Tensor:
+    def _find_hard(self, losses: Tensor, labels: Tensor, whole: WholeStep) -> Tensor:
         """Which pixels are hard, bool [B, H, W].
 
         The probability of the true class is exp(-loss): the least probable pixels are those of the largest loss.

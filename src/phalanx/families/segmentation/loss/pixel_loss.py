@@ -18,7 +18,7 @@ class PixelLoss(Protocol):
 
     def weights(self, labels: Tensor) -> Tensor | None:
         """The weight [] (float64) of the Term for labels [B, H, W]; None where it depends on the outputs for the whole step."""
-        return samples(labels)
+        return count_samples(labels)
 
     def check(self, num_classes: int) -> None:
         """Raises ValueError when the options are not for so many classes."""
@@ -31,17 +31,17 @@ def check_class_weights(class_weights: tuple[float, ...] | None, num_classes: in
         raise ValueError(f'class_weights has {len(class_weights)} values, but there are {num_classes} classes')
 
 
-def samples(labels: Tensor) -> Tensor:
+def count_samples(labels: Tensor) -> Tensor:
     """How many images they are, as the weight of a loss that is a mean over images."""
     return labels.new_full((), len(labels), dtype=torch.float64)
 
 
-def own_classes(labels: Tensor, num_classes: int) -> Tensor:
+def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """Which of the K classes each pixel of `labels` [B, H, W] is, bool [B, K, H, W]; void is none."""
     return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)[:, None, None]
 
 
-def weights_like(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
+def class_weight_tensor(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
     """`class_weights` as a tensor [K] where the logits [B, K, H, W] are. Raises ValueError when there are not K of them."""
     check_class_weights(class_weights, logits.shape[1])
     return None if class_weights is None else to_device(torch.tensor(class_weights, dtype=logits.dtype), logits.device)

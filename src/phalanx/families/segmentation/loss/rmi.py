@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, own_classes, samples
+from phalanx.families.segmentation.loss.pixel_loss import PixelLoss, count_samples, one_hot
 from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
@@ -35,17 +35,17 @@ class RegionMutualInformation(PixelLoss):
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         probabilities = at_least_float32(logits).sigmoid()
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
-        is_own = own_classes(labels, logits.shape[1])  # [B, K, H, W]
-        truth, guess = regions(is_own.to(probabilities.dtype)), regions(probabilities * valid + FLOOR)
+        is_own = one_hot(labels, logits.shape[1])  # [B, K, H, W]
+        truth, guess = extract_regions(is_own.to(probabilities.dtype)), extract_regions(probabilities * valid + FLOOR)
         ridge = RIDGE * torch.eye(SIDE**2, dtype=truth.dtype, device=truth.device)
         together = truth @ guess.mT  # [B, K, 9, 9]
         explained = together @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ together.mT
         left = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
         total = (left / 2 / SIDE**2).sum().to(probabilities.dtype)
-        return Term(total, samples(labels))
+        return Term(total, count_samples(labels))
 
 
-def regions(maps: Tensor) -> Tensor:  # [B, K, H, W] -> [B, K, 9, N]
+def extract_regions(maps: Tensor) -> Tensor:  # [B, K, H, W] -> [B, K, 9, N]
     """The numbers of each region, less their mean over the image; in float64, because what is left of the truth is small."""
     reduced = F.max_pool2d(maps, SIDE, padding=SIDE // 2)
     vectors = F.unfold(reduced, SIDE).view(*maps.shape[:2], SIDE**2, -1).double()

@@ -53,14 +53,14 @@ class OutputLoss(NamedTuple):
     coefficient: float
 
 
-def terms_of(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[OutputLoss]:
+def build_terms(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[OutputLoss]:
     """The terms of each output's loss, given its catalog name and coefficient; those of a mixture one by one.
 
     Raises ValueError for an output that learns nothing.
     """
     terms: dict[str, OutputLoss] = {}
     for output, named in enumerate(losses):
-        parts = [*flattened(*named)]
+        parts = [*flatten_mixture(*named)]
         if all(isinstance(loss, SemanticConnectivity) for _, loss, _ in parts):
             raise ValueError(
                 f'loss[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
@@ -73,10 +73,10 @@ def terms_of(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[Out
     return list(terms.values())
 
 
-def flattened(name: str, loss: PixelLoss | Mixed, coefficient: float) -> Iterator[tuple[str, PixelLoss, float]]:
+def flatten_mixture(name: str, loss: PixelLoss | Mixed, coefficient: float) -> Iterator[tuple[str, PixelLoss, float]]:
     """Name, loss and coefficient of each part of a mixture, or of `loss` itself."""
     if not isinstance(loss, Mixed):
         yield name, loss, coefficient
         return
     for part, inner, share in loss.losses:
-        yield from flattened(part, inner, coefficient * share)
+        yield from flatten_mixture(part, inner, coefficient * share)

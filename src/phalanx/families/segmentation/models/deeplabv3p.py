@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.resnet_vd import resnet50_vd, resnet101_vd
 from phalanx.nn.backbones.xception import xception65
-from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, initialise_convs, resize, use_group_norms
+from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, resize, upsample_logits, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
 WITH_STRIDE_8 = (resnet50_vd, resnet101_vd)  # as PaddleSeg published them, the others with 16
@@ -39,15 +39,17 @@ class DeepLabV3Plus(nn.Module):
         """The options are those of deeplabv3p."""
         super().__init__()
         self.backbone, self.align_corners = backbone, align_corners
-        self.maps = needed(backbone, (4, output_stride), 'deeplabv3p')
+        self.maps = select_maps(backbone, (4, output_stride), 'deeplabv3p')
         fine_channels, channels = (backbone.channels[place] for place in self.maps)
-        self.pyramid: nn.Module = AtrousPyramid(channels, 256, dilations) if pyramid else nn.Identity()
+        self.pyramid: nn.Module = ASPP(channels, 256, dilations) if pyramid else nn.Identity()
         self.dropout: nn.Module = Dropout(dropout) if pyramid else nn.Identity()
         channels = 256 if pyramid else channels
         self.fine = self.decoder = None
         if decoder:
             self.fine = ConvBNReLU(fine_channels, 48, 1, bias=True)
-            self.decoder = nn.Sequential(separable(channels + 48, 256, dilation=1), separable(256, 256, dilation=1))
+            self.decoder = nn.Sequential(
+                build_separable_conv(channels + 48, 256, dilation=1), build_separable_conv(256, 256, dilation=1)
+            )
             channels = 256
         self.classify = nn.Conv2d(channels, num_classes, 1)
         for part in (self.pyramid, self.fine, self.decoder, self.classify):
@@ -61,10 +63,10 @@ class DeepLabV3Plus(nn.Module):
         if self.fine is not None and self.decoder is not None:
             fine = self.fine(fine)  # [B, 48, H/4, W/4]
             x = self.decoder(torch.cat([resize(x, fine, align_corners=self.align_corners), fine], dim=1))
-        return [enlarged_logits(self.classify(x), images, align_corners=self.align_corners)]
+        return [upsample_logits(self.classify(x), images, align_corners=self.align_corners)]
 
 
-class AtrousPyramid(nn.Module):
+class ASPP(nn.Module):
     """A map [B, in, h, w] -> [B, out, h, w]: each pixel, windows of growing width around it, and the mean of all, mixed."""
 
     def __init__(self, in_channels: int, out_channels: int, dilations: tuple[int, ...]) -> None:
@@ -72,7 +74,7 @@ class AtrousPyramid(nn.Module):
         self.windows = nn.ModuleList(
             [
                 ConvBNReLU(in_channels, out_channels, 1, bias=True),
-                *(separable(in_channels, out_channels, dilation) for dilation in dilations),
+                *(build_separable_conv(in_channels, out_channels, dilation) for dilation in dilations),
             ]
         )
         self.mean = ConvBNReLU(in_channels, out_channels, 1)
@@ -85,7 +87,7 @@ class AtrousPyramid(nn.Module):
         return mixed
 
 
-def separable(in_channels: int, out_channels: int, dilation: int) -> nn.Sequential:
+def build_separable_conv(in_channels: int, out_channels: int, dilation: int) -> nn.Sequential:
     """A depthwise convolution, dilated, and a pointwise one, rectified."""
     depthwise = ConvBN(in_channels, in_channels, 3, dilation=dilation, groups=in_channels, bias=True)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1, bias=True))

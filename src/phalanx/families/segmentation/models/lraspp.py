@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.mobilenet_v3 import mobilenet_v3_halved
-from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_convs, resize
+from phalanx.nn.layers import ConvBNReLU, initialise_convs, resize, upsample_logits
 
 STRIDES = (8, 32)  # of the fine and the coarse map
 
@@ -27,7 +27,7 @@ class LRASPP(nn.Module):
         """`window`, `align_corners`: as in lraspp."""
         super().__init__()
         self.backbone = backbone
-        self.maps = needed(backbone, STRIDES, 'lraspp')
+        self.maps = select_maps(backbone, STRIDES, 'lraspp')
         fine_channels, coarse_channels = (backbone.channels[place] for place in self.maps)
         self.cells = None if window is None else (window - 1) // STRIDES[1] + 1  # of the coarse map
         self.align_corners = align_corners
@@ -44,7 +44,7 @@ class LRASPP(nn.Module):
         shares = F.hardsigmoid(self.weigh(self.seen(coarse)))  # of each channel, in each window
         mixed = self.mix(coarse) * resize(shares, coarse, align_corners=self.align_corners)
         scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
-        return [enlarged_logits(scores, images, align_corners=self.align_corners)]
+        return [upsample_logits(scores, images, align_corners=self.align_corners)]
 
     def seen(self, coarse: Tensor) -> Tensor:
         """The means of the coarse map [B, C, h, w] in its windows, or in all of it."""

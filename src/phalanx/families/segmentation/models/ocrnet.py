@@ -10,9 +10,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.hrnet import hrnet_w18, initialise
-from phalanx.nn.layers import ConvBNReLU, enlarged_logits, resize
+from phalanx.nn.layers import ConvBNReLU, resize, upsample_logits
 from phalanx.nn.stochastic import ChannelDropout
 
 STRIDES = (4, 8, 16, 32)  # of the maps that are joined at the size of the first
@@ -28,11 +28,11 @@ class OCRNet(nn.Module):
         """`dropout`: the share of the channels that classify which training leaves out."""
         super().__init__()
         self.backbone = backbone
-        self.maps = needed(backbone, STRIDES, 'ocrnet')
+        self.maps = select_maps(backbone, STRIDES, 'ocrnet')
         channels = sum(backbone.channels[place] for place in self.maps)
         self.guess = nn.Sequential(ConvBNReLU(channels, channels, 1, bias=True), nn.Conv2d(channels, num_classes, 1))
         self.pixels = ConvBNReLU(channels, PIXEL_CHANNELS, 3, bias=True)
-        self.attention = ClassAttention(PIXEL_CHANNELS, KEY_CHANNELS)
+        self.attention = ObjectAttention(PIXEL_CHANNELS, KEY_CHANNELS)
         self.mix = ConvBNReLU(2 * PIXEL_CHANNELS, PIXEL_CHANNELS, 1, bias=True)
         self.dropout = ChannelDropout(dropout)
         self.classify = nn.Conv2d(PIXEL_CHANNELS, num_classes, 1)
@@ -45,20 +45,20 @@ class OCRNet(nn.Module):
         x = torch.cat([resize(maps[place], finest) for place in self.maps], dim=1)  # [B, C, H/4, W/4]
         guess = self.guess(x)  # [B, K, h, w]
         pixels = self.pixels(x)  # [B, C, h, w]
-        context = self.attention(pixels, class_centres(pixels, guess))
+        context = self.attention(pixels, gather_object_regions(pixels, guess))
         logits = self.classify(self.dropout(self.mix(torch.cat([context, pixels], dim=1))))
         if not self.training:
-            return [enlarged_logits(logits, images)]
-        return [enlarged_logits(logits, images), enlarged_logits(guess, images)]
+            return [upsample_logits(logits, images)]
+        return [upsample_logits(logits, images), upsample_logits(guess, images)]
 
 
-def class_centres(pixels: Tensor, guess: Tensor) -> Tensor:
+def gather_object_regions(pixels: Tensor, guess: Tensor) -> Tensor:
     """The mean [B, C, K, 1] of `pixels` [B, C, h, w] over each image, a class counting where `guess` [B, K, h, w] sees it."""
     shares = guess.flatten(2).softmax(dim=2)  # [B, K, hw]
     return (pixels.flatten(2) @ shares.transpose(1, 2)).unsqueeze(3)
 
 
-class ClassAttention(nn.Module):
+class ObjectAttention(nn.Module):
     """Pixels [B, C, h, w] and class centres [B, C, K, 1] -> what each pixel takes over of the classes [B, C, h, w]."""
 
     def __init__(self, channels: int, key_channels: int) -> None:

@@ -11,9 +11,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
-from phalanx.nn.backbones.stdc import stdc1, stdc2, widened
-from phalanx.nn.layers import ConvBN, ConvBNReLU, enlarged_logits, grid_means, initialise_convs, resize
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
+from phalanx.nn.backbones.stdc import scale_width, stdc1, stdc2
+from phalanx.nn.layers import ConvBN, ConvBNReLU, adaptive_avg_pool, initialise_convs, resize, upsample_logits
 
 STRIDES = (8, 16, 32)  # of the maps that are fused
 SMALL, LARGE = ((32, 64, 128), (32, 64, 64)), ((64, 96, 128), (64, 64, 64))  # channels of the fused maps and inside the heads
@@ -35,12 +35,12 @@ class PPLiteSeg(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.maps = needed(backbone, STRIDES, 'pp_liteseg')
+        self.maps = select_maps(backbone, STRIDES, 'pp_liteseg')
         lows, highs = [backbone.channels[place] for place in self.maps], (*arm_channels[1:], context_channels)
-        self.context = PyramidPooling(lows[-1], context_channels)
-        self.fusions = nn.ModuleList(Fusion(low, high, out) for low, high, out in zip(lows, highs, arm_channels, strict=True))
+        self.context = SPPM(lows[-1], context_channels)
+        self.fusions = nn.ModuleList(UAFM(low, high, out) for low, high, out in zip(lows, highs, arm_channels, strict=True))
         self.heads = nn.ModuleList(
-            Head(fused, inner, num_classes) for fused, inner in zip(arm_channels, head_channels, strict=True)
+            SegHead(fused, inner, num_classes) for fused, inner in zip(arm_channels, head_channels, strict=True)
         )
         for part in (self.context, self.fusions, self.heads):
             initialise_convs(part)
@@ -54,11 +54,11 @@ class PPLiteSeg(nn.Module):
             x = fusion(low, x)
             fused.insert(0, x)
         if not self.training:
-            return [enlarged_logits(self.heads[0](fused[0]), images)]
-        return [enlarged_logits(head(x), images) for head, x in zip(self.heads, fused, strict=True)]
+            return [upsample_logits(self.heads[0](fused[0]), images)]
+        return [upsample_logits(head(x), images) for head, x in zip(self.heads, fused, strict=True)]
 
 
-class PyramidPooling(nn.Module):
+class SPPM(nn.Module):
     """The coarsest map [B, in, h, w] -> its context [B, out, h, w]: what it is on grids of 1, 4 and 16 cells, added up."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -68,12 +68,12 @@ class PyramidPooling(nn.Module):
         self.out = ConvBNReLU(out_channels, out_channels, 3, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = [resize(stage(grid_means(x, grid)), x) for stage, grid in zip(self.stages, self.grids, strict=True)]
+        pooled = [resize(stage(adaptive_avg_pool(x, grid)), x) for stage, grid in zip(self.stages, self.grids, strict=True)]
         context: Tensor = self.out(torch.stack(pooled).sum(0))
         return context
 
 
-class Fusion(nn.Module):
+class UAFM(nn.Module):
     """The unified attention fusion of the paper, in its spatial form.
 
     A fine map [B, low, h, w] and a coarse one [B, high, ., .] -> their mixture [B, out, h, w]. How much of each a pixel takes
@@ -95,7 +95,7 @@ class Fusion(nn.Module):
         return mixture
 
 
-class Head(nn.Module):
+class SegHead(nn.Module):
     """A fused map [B, C, h, w] -> logits [B, K, h, w]."""
 
     def __init__(self, in_channels: int, inner_channels: int, num_classes: int) -> None:
@@ -126,11 +126,11 @@ def pp_liteseg(
     if not 0 < width <= 4:
         raise ValueError(f'width is {width}, and has to be above 0 and at most 4')
     published = LARGE if backbone.func is stdc2 else SMALL
-    arms, heads = (tuple(widened(count, width) for count in counts) for counts in published)
+    arms, heads = (tuple(scale_width(count, width) for count in counts) for counts in published)
     return PPLiteSeg(
         num_classes,
         backbone(STRIDES, width) if backbone.func in (stdc1, stdc2) else backbone(STRIDES),
         arm_channels=arm_channels or arms,
         head_channels=head_channels or heads,
-        context_channels=widened(128, width),
+        context_channels=scale_width(128, width),
     )

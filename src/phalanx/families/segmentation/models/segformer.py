@@ -10,9 +10,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.mix_vit import mit_b0, mit_b1
-from phalanx.nn.layers import ConvBNReLU, enlarged_logits, initialise_as_paddle, initialise_convs, resize
+from phalanx.nn.layers import ConvBNReLU, initialise_as_paddle, initialise_convs, resize, upsample_logits
 from phalanx.nn.stochastic import ChannelDropout
 
 STRIDES = (4, 8, 16, 32)  # of the maps that are joined
@@ -27,7 +27,7 @@ class SegFormer(nn.Module):
         """`dropout`: the share of the channels that classify which training leaves out."""
         super().__init__()
         self.backbone = backbone
-        self.maps = needed(backbone, STRIDES, 'segformer')
+        self.maps = select_maps(backbone, STRIDES, 'segformer')
         self.linear = nn.ModuleList(nn.Linear(backbone.channels[place], head_channels) for place in self.maps)
         self.fuse = ConvBNReLU(4 * head_channels, head_channels, 1)
         self.dropout = ChannelDropout(dropout)
@@ -39,12 +39,12 @@ class SegFormer(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         features = self.backbone(images)
         maps = [features[place] for place in self.maps]
-        projected = [channelwise(linear, x) for linear, x in zip(self.linear, maps, strict=True)]  # [B, C, ., .] each
+        projected = [apply_to_channels(linear, x) for linear, x in zip(self.linear, maps, strict=True)]  # [B, C, ., .] each
         x = self.fuse(torch.cat([resize(x, maps[0]) for x in reversed(projected)], dim=1))  # [B, C, H/4, W/4]
-        return [enlarged_logits(self.classify(self.dropout(x)), images)]
+        return [upsample_logits(self.classify(self.dropout(x)), images)]
 
 
-def channelwise(linear: nn.Module, x: Tensor) -> Tensor:
+def apply_to_channels(linear: nn.Module, x: Tensor) -> Tensor:
     """`linear` applied to the channels of a map [B, C, h, w]."""
     return linear(x.movedim(1, 3)).movedim(3, 1)  # type: ignore[no-any-return]
 

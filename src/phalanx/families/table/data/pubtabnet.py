@@ -68,7 +68,7 @@ class Lines:
         """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
         check_file(annotations)
         stat = annotations.stat()
-        lines = index(annotations, stat.st_mtime_ns, stat.st_size)
+        lines = index_lines(annotations, stat.st_mtime_ns, stat.st_size)
         chosen = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))
         if len(chosen) == 0:
             found = ', '.join(np.unique(lines.splits).tolist())
@@ -100,26 +100,26 @@ class Lines:
         except (ValueError, RecursionError) as error:
             raise SampleError(f'{self.annotations}:{number}: is not JSON: {error}') from None
         try:
-            table = table_of(annotation['html'])
+            table = parse_table(annotation['html'])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
             raise SampleError(f'{name} ({self.annotations.name}:{number}): its annotation cannot be used: {what}') from None
         return read_image(name), table
 
 
-def table_of(html: dict[str, Any]) -> Table:
+def parse_table(html: dict[str, Any]) -> Table:
     """The table that the `html` of a line describes. Raises KeyError, TypeError or ValueError when it does not."""
     cells = []
     for cell in html['cells']:
         has_box = cell['tokens'] and 'bbox' in cell
-        cells.append(Cell(tuple(cell['tokens']), *(_place(cell['bbox']) if has_box else ())))
+        cells.append(Cell(tuple(cell['tokens']), *(_parse_box(cell['bbox']) if has_box else ())))
     structure = tuple(html['structure']['tokens'])
     if not all(isinstance(token, str) for token in structure):
         raise TypeError('a token of the structure is not text')
     return Table(structure, tuple(cells))
 
 
-def _place(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float], tuple[float, ...] | None]:
+def _parse_box(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float], tuple[float, ...] | None]:
     """The box and, of eight numbers or four points, the corners of a cell. Raises TypeError or ValueError for others."""
     place = tuple(float(number) for point in numbers for number in (point if isinstance(point, list) else (point,)))
     if not all(map(math.isfinite, place)):  # JSON as Python reads it has NaN
@@ -143,7 +143,7 @@ class Index(NamedTuple):
 
 
 @cache
-def index(annotations: Path, modified: int, size: int) -> Index:
+def index_lines(annotations: Path, modified: int, size: int) -> Index:
     """The index of a file, kept while the file stays as it is: reading that of PubTabNet takes seconds.
 
     Only the structure is parsed; the cells make nine tenths of a line. Raises ValueError, naming the line.
@@ -162,7 +162,7 @@ def index(annotations: Path, modified: int, size: int) -> Index:
                 numbers.append(number)
                 splits.append(split[1].decode() if split else '')
                 filenames.append(_filename(filename[1], annotations.parent, f'{annotations}:{number}'))
-                structures.append(_counts(line[structure.end() :], f'{annotations}:{number}'))
+                structures.append(_count_tokens(line[structure.end() :], f'{annotations}:{number}'))
             offset += len(line)
     tokens, plain = np.array(structures, np.int64).reshape(-1, 2).T
     places = np.array(offsets, np.int64), np.array(numbers, np.int64)
@@ -178,7 +178,7 @@ def _filename(word: bytes, folder: Path, where: str) -> bytes:
     return check_inside(name, folder, where).encode()
 
 
-def _counts(rest: bytes, where: str) -> tuple[int, int]:
+def _count_tokens(rest: bytes, where: str) -> tuple[int, int]:
     """How many tokens the structure has with which the rest of a line begins, and how many of them are `<td>`."""
     try:
         tokens, _ = json.JSONDecoder().raw_decode(rest.decode())

@@ -53,22 +53,22 @@ class DrawnTables(Drawn):
     options: RenderedTables
 
     def read(self, draw: Draw) -> tuple[Image, Table]:
-        layout, rng = self.planned(draw.index)
-        image, boxes = render(layout, rng)
+        layout, rng = self._plan(draw.index)
+        image, boxes = render_table(layout, rng)
         cells = [Cell(tuple(place.text), box) for place, box in zip(layout.places, boxes, strict=True)]
         return image, Table(layout.structure(), tuple(cells))
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-        structures = (self.planned(index)[0].structure() for index in range(len(self)))
+        structures = (self._plan(index)[0].structure() for index in range(len(self)))
         return np.array([vocabulary.length(structure) for structure in structures], np.int64)
 
-    def planned(self, index: int) -> tuple[Layout, Rng]:
+    def _plan(self, index: int) -> tuple[Layout, Rng]:
         """A table before it is drawn, and the random numbers that draw it."""
         rng = self.rng(self.options.seed, index)
-        return plan(self.options.rows, self.options.columns, rng), rng
+        return plan_layout(self.options.rows, self.options.columns, rng), rng
 
 
-class Place(NamedTuple):
+class PlannedCell(NamedTuple):
     """A cell: where in the grid it begins, over how much of it it goes, and what is in it."""
 
     row: int
@@ -85,7 +85,7 @@ class Layout:
     rows: int
     columns: int
     header: int  # how many of the rows
-    places: list[Place]  # row after row
+    places: list[PlannedCell]  # row after row
 
     def structure(self) -> tuple[str, ...]:
         """The tokens of PubTabNet."""
@@ -99,12 +99,12 @@ class Layout:
         return tuple(tokens)
 
 
-def _cell_tokens(place: Place) -> list[str]:
+def _cell_tokens(place: PlannedCell) -> list[str]:
     spans = [f' {name}="{span}"' for name, span in (('colspan', place.colspan), ('rowspan', place.rowspan)) if span > 1]
     return ['<td', *spans, '>', '</td>'] if spans else ['<td>', '</td>']
 
 
-def plan(rows: tuple[int, int], columns: tuple[int, int], rng: Rng) -> Layout:
+def plan_layout(rows: tuple[int, int], columns: tuple[int, int], rng: Rng) -> Layout:
     """What is in a table, and which cells span several."""
     R, C = int(rng.integers(*rows, endpoint=True)), int(rng.integers(*columns, endpoint=True))
     header = 2 if C > 2 and rng.random() < 0.3 else 1
@@ -129,7 +129,7 @@ def plan(rows: tuple[int, int], columns: tuple[int, int], rng: Rng) -> Layout:
             covered |= {(row + y, column + x) for y in range(height) for x in range(width)}
             kind = 0 if row < header else kinds[column]
             is_empty = (height, width) == (1, 1) and rng.random() < 0.08
-            places.append(Place(row, column, height, width, '' if is_empty else CONTENTS[kind](rng)))
+            places.append(PlannedCell(row, column, height, width, '' if is_empty else CONTENTS[kind](rng)))
     return Layout(R, C, header, places)
 
 
@@ -152,7 +152,7 @@ def _share(rng: Rng) -> str:
 CONTENTS = (_word, _integer, _decimal, _share)
 
 
-def render(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, float, float, float] | None]]:
+def render_table(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, float, float, float] | None]]:
     """A picture [H, W, 3] of the table, and the box of the ink in each cell."""
     face, scale = int(rng.choice(FACES)), rng.uniform(0.4, 0.65)
     inks = [_ink(place.text, face, scale) for place in layout.places]
@@ -200,7 +200,7 @@ def _grid(layout: Layout, inks: list[Grey], pad_x: int, pad_y: int, margin: int)
     return xs, ys
 
 
-def _extent(place: Place, xs: list[int], ys: list[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+def _extent(place: PlannedCell, xs: list[int], ys: list[int]) -> tuple[tuple[int, int], tuple[int, int]]:
     """The left and right, and the top and bottom, of a cell in pixels."""
     return ((xs[place.column], xs[place.column + place.colspan]), (ys[place.row], ys[place.row + place.rowspan]))
 

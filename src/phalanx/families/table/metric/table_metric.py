@@ -14,7 +14,7 @@ from phalanx.families.figures import Figure
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
-from phalanx.families.table.tree import tree
+from phalanx.families.table.tree import build_tree
 from phalanx.families.task import Grade
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
@@ -38,9 +38,9 @@ class Score:
     is_right: bool  # every token of the structure
     teds: float | None  # None where no cell has a box: then nobody knows which text a cell would have
     teds_structure: float
-    cells_said: int
-    cells_true: int  # that have a box
-    cells_found: int
+    predicted_cells: int
+    true_cells: int  # that have a box
+    found_cells: int
     has_spans: bool
     is_too_long: bool
 
@@ -49,7 +49,7 @@ class Score:
         value = self.teds_structure if self.teds is None else self.teds
         if self.is_right and value == 1:
             return None
-        cells = '' if self.teds is None else f', {self.cells_found} of {self.cells_true} cells found'
+        cells = '' if self.teds is None else f', {self.found_cells} of {self.true_cells} cells found'
         return Grade(value, f'TEDS {value:.2f}{cells}')
 
 
@@ -82,16 +82,16 @@ class TableMetric:
         return [score.grade() for score in scores]
 
     def _score(self, said: Prediction, truth: Table) -> Score:
-        iou = overlaps(said.boxes, truth)  # [cells said, true boxes]
-        true_tree = tree(truth.structure, [cell.text for cell in truth.cells])
-        said_tree = tree(said.structure, read_perfectly(said.boxes, iou, truth))
+        iou = compute_iou(said.boxes, truth)  # [cells said, true boxes]
+        true_tree = build_tree(truth.structure, [cell.text for cell in truth.cells])
+        said_tree = build_tree(said.structure, assign_texts(said.boxes, iou, truth))
         return Score(
-            is_right=self._joined(said.structure) == self._joined(token for token, _ in self.vocabulary.spelt(truth)),
+            is_right=self._joined(said.structure) == self._joined(token for token, _ in self.vocabulary.spell(truth)),
             teds=teds(said_tree, true_tree) if truth.boxes else None,
             teds_structure=teds(said_tree, true_tree, structure_only=True),
-            cells_said=len(said.boxes) if truth.boxes else 0,
-            cells_true=len(truth.boxes),
-            cells_found=num_found(iou),
+            predicted_cells=len(said.boxes) if truth.boxes else 0,
+            true_cells=len(truth.boxes),
+            found_cells=count_found(iou),
             has_spans=truth.has_spans,
             is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
         )
@@ -120,13 +120,13 @@ class TableMetric:
         return []
 
 
-def overlaps(boxes: Floats, truth: Table) -> Floats:
+def compute_iou(boxes: Floats, truth: Table) -> Floats:
     """[N, M] the intersection over union of each box said with each true one."""
     true = torch.tensor(truth.boxes, dtype=torch.float32).view(-1, 4)
     return pairwise_iou(torch.from_numpy(boxes), true).numpy()
 
 
-def num_found(iou: Floats, at_least: float = 0.5) -> int:
+def count_found(iou: Floats, at_least: float = 0.5) -> int:
     """How many true cells are found; each said cell finds one at most, the pair that overlaps most comes first."""
     left, found = iou.copy(), 0
     while left.size and left.max() >= at_least:
@@ -136,7 +136,7 @@ def num_found(iou: Floats, at_least: float = 0.5) -> int:
     return found
 
 
-def read_perfectly(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ...]]:
+def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ...]]:
     """The text of each cell said, if every text of the picture were found and read without fault.
 
     A text goes to the cell whose box overlaps its own most; where none does, to the nearest, as PaddleOCR matches the lines
@@ -154,8 +154,8 @@ def read_perfectly(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:
     """Sums are exact, so that they do not depend on which rank has which table; a mean of nothing is NaN."""
-    found, said = sum(table.cells_found for table in scores), sum(table.cells_said for table in scores)
-    true = sum(table.cells_true for table in scores)
+    found, said = sum(table.found_cells for table in scores), sum(table.predicted_cells for table in scores)
+    true = sum(table.true_cells for table in scores)
     return {
         'accuracy': _mean(table.is_right for table in scores),
         'teds': _mean(table.teds for table in scores if table.teds is not None),

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """What the algorithm knows of a tree; nodes are numbered children before parents, first to last."""
 
     first: Ints  # [N] the first node below each: its leftmost leaf
@@ -32,7 +32,7 @@ class Shape:
         return np.arange(len(self.first)) - self.first + 1
 
 
-def shape(children: Sequence[Sequence[int]]) -> Shape:
+def index_tree(children: Sequence[Sequence[int]]) -> TreeShape:
     """The shape of the tree of which `children` gives the children of each node.
 
     Keyroots of a group are of one level and of similar size, so that little padding is needed.
@@ -48,10 +48,10 @@ def shape(children: Sequence[Sequence[int]]) -> Shape:
         size = node - first[node] + 1
         if size > 1:
             groups.setdefault((level[node], size.bit_length()), []).append(node)
-    return Shape(np.array(first), tuple(np.array(groups[key]) for key in sorted(groups)))
+    return TreeShape(np.array(first), tuple(np.array(groups[key]) for key in sorted(groups)))
 
 
-def distance(one: Shape, other: Shape, rename: Floats) -> float:
+def edit_distance(one: TreeShape, other: TreeShape, rename: Floats) -> float:
     """The least cost of turning tree `one` into `other`; `rename` [N, M]: what it costs to make a node another, at most 1."""
     trees = np.full(rename.shape, np.nan)  # the distance of what is below each pair of nodes
     _fill_leaves(trees, other, rename, np.flatnonzero(one.size == 1))
@@ -59,13 +59,13 @@ def distance(one: Shape, other: Shape, rename: Floats) -> float:
     for group in one.keyroots:
         for with_group in other.keyroots:
             if one.size[group].max() <= other.size[with_group].max():  # the loop goes over the smaller
-                _fill(trees, one, other, rename, group, with_group)
+                _fill_group(trees, one, other, rename, group, with_group)
             else:
-                _fill(trees.T, other, one, rename.T, with_group, group)
+                _fill_group(trees.T, other, one, rename.T, with_group, group)
     return float(trees[-1, -1])
 
 
-def _fill_leaves(trees: Floats, other: Shape, rename: Floats, leaves: Ints) -> None:
+def _fill_leaves(trees: Floats, other: TreeShape, rename: Floats, leaves: Ints) -> None:
     """The distances of single nodes: such a node becomes the one that it is most alike to, and the rest is inserted."""
     sentinel = np.ones((len(leaves), 1))
     spans = np.stack([other.first, np.arange(len(other.first)) + 1], axis=1).ravel()
@@ -73,13 +73,13 @@ def _fill_leaves(trees: Floats, other: Shape, rename: Floats, leaves: Ints) -> N
     trees[leaves] = other.size - 1 + nearest
 
 
-def _fill(trees: Floats, one: Shape, other: Shape, rename: Floats, group: Ints, with_group: Ints) -> None:
+def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats, group: Ints, with_group: Ints) -> None:
     """The distances of the keyroots of two groups, and of the nodes that share their leftmost leaf.
 
     `forests[x]`: how far the first x nodes below each keyroot of `group` are from the first 0, 1, ... below each of the others.
     """
-    rows, from_rows, is_row = _below(one, group)  # [A, a] each
-    columns, from_columns, is_column = _below(other, with_group)  # [B, b] each
+    rows, from_rows, is_row = _descendants(one, group)  # [A, a] each
+    columns, from_columns, is_column = _descendants(other, with_group)  # [B, b] each
     (A, a), (B, b) = rows.shape, columns.shape
     each_row, each_column = np.arange(A)[:, None, None], np.arange(B)[:, None]
     forests = np.empty((a + 1, A, B, b + 1))
@@ -101,7 +101,7 @@ def _fill(trees: Floats, one: Shape, other: Shape, rename: Floats, group: Ints, 
             trees[rows[at[0], x], columns[at[1], at[2]]] = after[..., 1:][at]
 
 
-def _below(tree: Shape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+def _descendants(tree: TreeShape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """For each keyroot: the nodes below it, how many of these come before what is below each, and which are not padding."""
     sizes = tree.size[group]
     places = np.arange(sizes.max())

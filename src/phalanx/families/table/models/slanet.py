@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.table.output import TableOutput
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
 from phalanx.runtime.table import START
@@ -34,7 +34,7 @@ class SLANet(nn.Module):
     def __init__(self, num_tokens: int, backbone: Backbone, *, channels: int, hidden: int, corners: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
-        self.maps = needed(backbone, STRIDES, 'slanet')
+        self.maps = select_maps(backbone, STRIDES, 'slanet')
         self.neck = CSPPAN([backbone.channels[place] for place in self.maps], channels)
         self.head = SLAHead(channels, hidden, num_tokens, coordinates=8 if corners else 4)
         self.corners = corners

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from phalanx.families.text_detection.models.heads import DBHead, PFHeadLocal
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.families.text_detection.models.necks import FPN, LKPAN, DepthwiseRSELayer, RSELayer
-from phalanx.nn.backbones import BACKBONES, Backbone, needed
+from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.lcnetv3 import merge
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 
@@ -26,7 +26,7 @@ class DB(nn.Module):
     def __init__(self, backbone: Backbone, neck: FPN | LKPAN, head: DBHead) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = backbone, neck, head
-        self.maps = needed(backbone, STRIDES, 'db')
+        self.maps = select_maps(backbone, STRIDES, 'db')
 
     def forward(self, images: Tensor) -> Maps | RefinedMaps:
         """Raises ValueError for a height or width that 32 does not divide."""
@@ -62,7 +62,7 @@ def db(
     if num_classes != 1:
         raise ValueError(f'db finds text, which is one class, not {num_classes}')
     maps = backbone(STRIDES)
-    channels = [maps.channels[place] for place in needed(maps, STRIDES, 'db')]
+    channels = [maps.channels[place] for place in select_maps(maps, STRIDES, 'db')]
     if neck == 'lk_pan':
         joined: FPN | LKPAN = LKPAN(channels, neck_channels)
     elif neck == 'wide_rse_fpn':
