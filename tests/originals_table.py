@@ -17,7 +17,7 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import LITE, OCRNET, UNET_PET, XCEPTION
 
 from mutations import places
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.families.recognition.characters import SHORT_DICTIONARIES
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 from phalanx.paddle.configs import dialect_of
@@ -65,7 +65,7 @@ def write_texts(folder: Path) -> None:
 def outcome(dialect: Dialect, root: Node) -> Outcome:
     reading = Reading(dialect.project)
     recipe = dialect.translate(root, reading)
-    return Outcome(plain(recipe), reading.problems, reading.notes)
+    return Outcome(to_plain(recipe), reading.problems, reading.notes)
 
 
 def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:

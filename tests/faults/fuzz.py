@@ -29,7 +29,7 @@ import PIL.Image
 import safetensors.torch
 import torch
 
-from phalanx.config.read import ConfigError, Node, document, override
+from phalanx.config.read import ConfigError, Node, load_yaml, override
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data.coco import CocoJson
@@ -273,7 +273,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         'PNG': Reader('i.png', (encoded(pixels, 'PNG'), encoded(pixels[..., 0], 'PNG')), read_image),
         'other images': Reader('i', tuple(encoded(pixels, kind) for kind in ('BMP', 'GIF', 'TIFF', 'WEBP', 'PPM')), read_image),
         'label maps': Reader('l.png', grey, read_labels),
-        'YAML': Reader('a.yml', (recipe,), document),
+        'YAML': Reader('a.yml', (recipe,), load_yaml),
         '--set': Reader('set', (b'a.b=[1, {x: 2}]', b'a.0=!!int 5', b'b={x: &y 1, z: *y}'), assigned),
         'COCO': Reader('a.json', (json.dumps(coco).encode(),), coco_json),
         'VOC': Reader('a.xml', (voc,), pascal_voc('list.txt')),

@@ -25,7 +25,7 @@ import lmdb
 import pytest
 import torch
 
-from phalanx.config.read import ConfigError, Node, document, override, read
+from phalanx.config.read import ConfigError, Node, load_yaml, override, read
 from phalanx.data.folders import names_from
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
@@ -80,7 +80,7 @@ def test_yaml(tmp_path: Path, name: str) -> None:
     text, why = YAML[name]
     (tmp_path / 'data.yaml').write_text(text)
     with bounded(), pytest.raises(ConfigError, match=rf'data\.yaml:.*{why}'):
-        document(tmp_path / 'data.yaml')
+        load_yaml(tmp_path / 'data.yaml')
     with bounded(), pytest.raises(ValueError, match=rf'data\.yaml:.*{why}'):
         YoloText(root=tmp_path)
 

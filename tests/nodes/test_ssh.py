@@ -14,7 +14,7 @@ import pytest
 from nodes.conftest import Node
 from nodes.test_nodes import SHORT, ips, nobody_left, steps
 from phalanx.cli.main import main
-from phalanx.launch.remote import bring_home, passed_on, remote_line
+from phalanx.launch.remote import fetch_folder, remote_command, strip_local_flags
 from running import TINY
 
 
@@ -76,7 +76,7 @@ def test_results_come_home_however_late_the_last_record_is(tmp_path: Path, monke
     ssh.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
     monkeypatch.chdir(tmp_path)
-    bring_home('10.0.0.1', tmp_path / 'run')
+    fetch_folder('10.0.0.1', tmp_path / 'run')
     assert (tmp_path / 'run' / 'metrics.jsonl').stat().st_size == 8704
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_ssh_cannot_reach_ends_the_start(nodes: list[Node], ssh: dic
 def test_the_shell_on_the_other_side_gets_exactly_the_words() -> None:
     """A folder and values with spaces, quotes, semicolons and dollars mean nothing to the shell."""
     words = ['data.root=/d\'a t"a; rm -rf $HOME', '$(reboot)', '`id`', '--save_dir', 'a b']
-    line = remote_line('train', words, Path("/tmp/it's here; $x"))
+    line = remote_command('train', words, Path("/tmp/it's here; $x"))
     change, run = line.split(' && exec ')
     assert shlex.split(change) == ['cd', "/tmp/it's here; $x"]
     assert shlex.split(run)[-len(words) :] == words
@@ -163,11 +163,11 @@ def test_results_that_come_home_write_nothing_beside_the_run_folder(
     ssh.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
     with pytest.raises(OSError, match=r'10\.0\.0\.1 sent something else than'):
-        bring_home('10.0.0.1', home / 'run')
+        fetch_folder('10.0.0.1', home / 'run')
     assert [file.name for file in home.iterdir()] == ['run']
     assert [file.name for file in (home / 'run').iterdir()] == ['metrics.jsonl']
 
 
 def test_flags_of_this_node_stay_here() -> None:
     words = ['r.yml', '--ssh', '--host', '10.0.0.1', '--ips=a,b', '--gpus', '0', '--hostfile', 'h', '--set', 'a=b']
-    assert passed_on(words) == ['r.yml', '--gpus', '0', '--set', 'a=b']
+    assert strip_local_flags(words) == ['r.yml', '--gpus', '0', '--set', 'a=b']

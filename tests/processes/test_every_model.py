@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from doubled import InDouble
-from phalanx.config.bind import hints_of
+from phalanx.config.bind import key_types
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
@@ -150,7 +150,7 @@ def cases() -> Iterator[Case]:
 def choices(name: str, build: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The published values of the options of a network that are choices, and each other value."""
     usual, changes = {}, []
-    for option, kind in hints_of(build).items():
+    for option, kind in key_types(build).items():
         values = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         if values:
             usual[option] = inspect.signature(build).parameters[option].default

@@ -12,8 +12,8 @@ from phalanx.bench import comm, train
 from phalanx.bench.data import measure_pipeline
 from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
-from phalanx.cli.ranks import launched
-from phalanx.config.arguments import assignments
+from phalanx.cli.ranks import launch_ranks
+from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
@@ -59,7 +59,7 @@ def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
 def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tuple[str, str, str]) -> int:
     keys = ('precision.dtype', 'train.channels_last', 'train.compile')
     chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
-    job = open_job(given.recipe, [*assignments(given), *((text, f'--set {text}') for text in chosen)])
+    job = open_job(given.recipe, [*collect_assignments(given), *((text, f'--set {text}') for text in chosen)])
     status = _as_ranks(given, words, job)
     if status is not None:
         return status
@@ -88,7 +88,7 @@ def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
 
 
 def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
-    job = open_job(given.recipe, assignments(given))
+    job = open_job(given.recipe, collect_assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
         raise RequestError('--samples must be at least 1 and --rate above 0')
     check_parts(job, 1)
@@ -118,4 +118,4 @@ def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None =
     flags, cluster = bench_cluster(given, job)
     if job is not None and not dist.is_launched():
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
-    return None if cluster is None else launched('bench', words, cluster, flags, LOG, job)
+    return None if cluster is None else launch_ranks('bench', words, cluster, flags, LOG, job)

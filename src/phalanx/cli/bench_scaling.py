@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.bench import scaling
-from phalanx.cli.ranks import cluster_of, requested
-from phalanx.config.arguments import assignments
+from phalanx.cli.ranks import build_cluster, read_launch
+from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.launch.cluster import Cluster
@@ -23,12 +23,12 @@ def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cl
     already, or the only one. Raises RequestError."""
     if given.ssh:
         raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
-    flags, start = requested(given)
-    return flags, None if dist.is_launched() else cluster_of(flags, start, job)
+    flags, start = read_launch(given)
+    return flags, None if dist.is_launched() else build_cluster(flags, start, job)
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
-    job = open_job(given.recipe, assignments(given))
+    job = open_job(given.recipe, collect_assignments(given))
     try:
         worlds = sorted({int(word) for word in given.world.split(',')})
     except ValueError:

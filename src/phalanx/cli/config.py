@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.cli.options import config_parser
-from phalanx.config.arguments import parse_brought
+from phalanx.config.arguments import parse_recipe_words
 from phalanx.config.explain import explain_any
-from phalanx.config.read import plain
-from phalanx.config.show import show
+from phalanx.config.read import to_plain
+from phalanx.config.show import to_yaml
 from phalanx.engine.job import families_of, open_job
 from phalanx.engine.schema import Recipe
 
@@ -22,9 +22,9 @@ def command(words: Sequence[str]) -> int:
         schemas = {name: family.Keys for name, family in families_of(named).items()}
         print(explain_any(Recipe, schemas, asked.explain), end='')
         return 0
-    given, recipe, assigned = parse_brought(parser, words)
+    given, recipe, assigned = parse_recipe_words(parser, words)
     job = open_job(recipe, assigned)
     for note in job.notes:
         print(f'note: {note}', file=sys.stderr)
-    print(json.dumps(plain(job.resolved)) if given.json else show(job.resolved), end='\n' if given.json else '')
+    print(json.dumps(to_plain(job.resolved)) if given.json else to_yaml(job.resolved), end='\n' if given.json else '')
     return 0

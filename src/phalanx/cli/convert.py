@@ -9,9 +9,9 @@ import safetensors.torch
 from torch import nn
 
 from phalanx.cli.options import convert_parser
-from phalanx.config.arguments import Assignments, assignments
-from phalanx.config.read import parsed_assignment, plain
-from phalanx.config.show import show
+from phalanx.config.arguments import Assignments, collect_assignments
+from phalanx.config.read import parse_assignment, to_plain
+from phalanx.config.show import to_yaml
 from phalanx.engine.job import find_recipe, open_job
 from phalanx.engine.zoo import create_model
 from phalanx.paddle.configs import dialect_of, translate
@@ -28,7 +28,7 @@ def command(words: Sequence[str]) -> int:
 
 def convert_recipe(given: argparse.Namespace) -> int:
     """Raises ConfigError or RequestError."""
-    assigned = assignments(given)
+    assigned = collect_assignments(given)
     path = find_recipe(given.file)
     dialect = dialect_of(path)
     if dialect is None:
@@ -42,7 +42,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
         *translation.notes,
         *translation.differs,
     ]
-    text = ''.join(f'# {line}\n' for line in head) + show(translation.root)
+    text = ''.join(f'# {line}\n' for line in head) + to_yaml(translation.root)
     if given.out is None:
         print(text, end='')
         return 0
@@ -71,13 +71,13 @@ def _network(given: argparse.Namespace) -> nn.Module:
     """The network that the weights belong to."""
     try:
         if given.recipe is not None:
-            return _of_recipe(given.recipe, assignments(given), given.num_classes)
+            return _of_recipe(given.recipe, collect_assignments(given), given.num_classes)
         if given.num_classes is None:
             raise RequestError('--model needs --num_classes')
         options: dict[str, Any] = {}
-        for assignment in assignments(given):
-            keys, value = parsed_assignment(*assignment)
-            options['.'.join(keys)] = plain(value)
+        for assignment in collect_assignments(given):
+            keys, value = parse_assignment(*assignment)
+            options['.'.join(keys)] = to_plain(value)
         return create_model(given.model, num_classes=given.num_classes, **options)
     except (ValueError, TypeError, OSError) as error:  # an unknown network or option; a data set that names the classes
         raise RequestError(str(error)) from None
@@ -92,5 +92,5 @@ def _of_recipe(recipe: str, assigned: Assignments, num_classes: int | None) -> n
         num_classes = said.value if said is not None and isinstance(said.value, int) else None
     if num_classes is None or job.recipe.task != 'detection':
         return job.task.model()
-    options = plain(job.resolved.value['model'])
+    options = to_plain(job.resolved.value['model'])
     return create_model(options.pop('name'), num_classes=num_classes, **options)

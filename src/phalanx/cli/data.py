@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phalanx.cli.data_options import data_parser
-from phalanx.config.arguments import assignments
+from phalanx.config.arguments import collect_assignments
 from phalanx.curation.census import SPLITS, Census, Problem, take_census
 from phalanx.curation.page import page
 from phalanx.curation.prepare.command import prepare
@@ -36,7 +36,7 @@ def check(given: argparse.Namespace) -> int:
     """1 when something cannot be used. Raises ConfigError or RequestError."""
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
-    job = open_job(given.recipe, assignments(given))
+    job = open_job(given.recipe, collect_assignments(given))
     workers = min(8, cores()) if given.workers is None else given.workers
     try:
         census = _census(job, given.limit, workers)
@@ -69,7 +69,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
             progress.update(lines[split], completed=done)
 
         census = take_census(task, limit=limit, workers=workers, advance=advance)
-    census.problems += not_batched(job, census)
+    census.problems += check_batches(job, census)
     if not census.problems:
         try:
             check_parts(job, 1)
@@ -78,7 +78,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
     return census
 
 
-def not_batched(job: Job, census: Census) -> list[Problem]:
+def check_batches(job: Job, census: Census) -> list[Problem]:
     """What keeps samples of different sizes from becoming one batch, of each split whose batches have several samples."""
     train, problems = job.recipe.train, []
     of_a_batch = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
@@ -99,7 +99,7 @@ def not_batched(job: Job, census: Census) -> list[Problem]:
 
 def rewrite(given: argparse.Namespace) -> int:
     """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
-    job = open_job(given.recipe, assignments(given))
+    job = open_job(given.recipe, collect_assignments(given))
     task: object = job.task
     if not isinstance(task, Rewritable):
         raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.cli.options import eval_parser
-from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
-from phalanx.config.arguments import Assignments, parse_brought
+from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
+from phalanx.config.arguments import Assignments, parse_recipe_words
 from phalanx.engine import worker
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.launch.remote import everywhere
+from phalanx.launch.remote import run_on_all_nodes
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
 from phalanx.system.errors import CheckpointError, RequestError, RunError, told
@@ -22,23 +22,23 @@ from phalanx.system.errors import CheckpointError, RequestError, RunError, told
 
 def command(words: Sequence[str]) -> int:
     """Evaluates the weights of a run, or others."""
-    given, recipe, assigned = parse_brought(eval_parser(), words)
+    given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
-    flags, start = requested(given)
+    flags, start = read_launch(given)
     job = open_job(recipe, assigned)
     if not dist.is_launched():
-        cluster = cluster_of(flags, start, job)
+        cluster = build_cluster(flags, start, job)
         if flags.ssh:
-            return everywhere(flags, 'eval', words, job.folder)
+            return run_on_all_nodes(flags, 'eval', words, job.folder)
         if cluster is not None:
-            return launched('eval', words, cluster, flags, job.folder / 'log', job)
-    return as_rank(start, flags, job.folder, lambda: _evaluate(job, given))
+            return launch_ranks('eval', words, cluster, flags, job.folder / 'log', job)
+    return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given))
 
 
-def _evaluate(job: Job, given: argparse.Namespace) -> int:
+def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
     """Evaluates as one rank; rank 0 prints the figures."""
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import phalanx
-from phalanx.config.shipped import listing
+from phalanx.config.shipped import list_recipes
 from phalanx.system.errors import RequestError
 
 
@@ -42,7 +42,7 @@ COMMANDS = {
     'bench': Command('cli.bench', 'cli.bench_options', 'Measures training, the input pipeline, the network, or scaling.'),
     'plan': Command('cli.plan', 'cli.bench_options', 'Projects the speed-up of more nodes.'),
 }
-BEGINNING = (
+EXAMPLES = (
     'examples:',
     '  phalanx train pp_liteseg_digits                # a training on data that comes with the package',
     '  phalanx new DIR                                # a recipe for your own images and annotations',
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
         print(problem, file=sys.stderr)
         return 2
     if words == ['config']:
-        print(listing())
+        print(list_recipes())
         return 0
     if {'-h', '--help'} & set(words):  # the parser leaves, unless the word belongs to a program that is launched
         getattr(import_module(f'phalanx.{command.options}'), f'{words[0]}_parser')().parse_known_args(words[1:])
@@ -111,7 +111,7 @@ def _bad_name(words: Sequence[str]) -> str | None:
 
 def _help() -> str:
     lines = [f'  {name:<8} {command.about}' for name, command in COMMANDS.items()]
-    return '\n'.join(('usage: phalanx COMMAND ...', '', *lines, '', *BEGINNING))
+    return '\n'.join(('usage: phalanx COMMAND ...', '', *lines, '', *EXAMPLES))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
 
-from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, add_command, add_json, add_offline
+from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_offline, add_recipe_words
 from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
@@ -42,7 +42,7 @@ CONVERT_EXAMPLES = (
 
 def train_parser() -> Parser:
     parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
-    add_brought_recipe(parser)
+    add_recipe_words(parser)
     parser.add_argument('--save_dir', type=path_of, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
     parser.add_argument(
         *('--resume', '-r', '--resume_model'),
@@ -81,7 +81,7 @@ def train_parser() -> Parser:
 def eval_parser() -> Parser:
     about = 'Evaluates the weights of a run folder, or those of --weights with a recipe.'
     parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
-    add_brought_recipe(parser)
+    add_recipe_words(parser)
     parser.add_argument('--weights', metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
     add_offline(parser)
     parser.add_argument(
@@ -98,7 +98,7 @@ def eval_parser() -> Parser:
 def config_parser() -> Parser:
     about = 'Prints the resolved recipe, each value followed by where it was written; without a recipe, lists the shipped ones.'
     parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
-    add_brought_recipe(parser)
+    add_recipe_words(parser)
     add_json(parser)
     parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='show what may stand at a key, or at every one')
     return parser

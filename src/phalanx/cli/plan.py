@@ -13,7 +13,7 @@ from phalanx.bench.plan import Prediction, plan
 from phalanx.bench.profile import Profile
 from phalanx.bench.show import as_text
 from phalanx.cli.bench_options import plan_parser
-from phalanx.config.arguments import assignments
+from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.job import open_job
@@ -25,7 +25,7 @@ def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
     given = plan_parser().parse_args(words)
     try:
-        nodes = counts(given.nodes)
+        nodes = parse_counts(given.nodes)
         if given.devices_per_node < 1:
             raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
         joined = Network(
@@ -43,11 +43,11 @@ def command(words: Sequence[str]) -> int:
     if given.json:
         print(json.dumps({'recipe': profile.recipe, 'nodes': [each.record() for each in predictions], 'next': tips}))
     else:
-        print(as_table(profile, predictions, given, tips))
+        print(to_table(profile, predictions, given, tips))
     return 0
 
 
-def counts(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int]:
     """The numbers of nodes in `1,2,4`. Raises ValueError."""
     words = [word.strip() for word in text.split(',')]
     if not all(word.isdecimal() and int(word) >= 1 for word in words):
@@ -59,7 +59,7 @@ def _measured(given: argparse.Namespace) -> Profile:
     """A profile of the recipe on one device of this node."""
     if given.recipe is None:
         raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
-    job = open_job(given.recipe, assignments(given))
+    job = open_job(given.recipe, collect_assignments(given))
     check_parts(job, 1)
     print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
     return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]
@@ -84,7 +84,7 @@ def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
     return tips
 
 
-def as_table(profile: Profile, predictions: Sequence[Prediction], given: argparse.Namespace, tips: Sequence[str]) -> str:
+def to_table(profile: Profile, predictions: Sequence[Prediction], given: argparse.Namespace, tips: Sequence[str]) -> str:
     rows = [
         {
             'nodes': str(each.nodes),

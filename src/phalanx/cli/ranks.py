@@ -12,21 +12,21 @@ from typing import Any
 
 import torch
 
-from phalanx.config.read import plain
+from phalanx.config.read import to_plain
 from phalanx.engine.job import Job
-from phalanx.launch.cluster import Cluster, interface_of
+from phalanx.launch.cluster import Cluster, find_interface
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
-from phalanx.launch.preflight import disk_free, fingerprint
-from phalanx.launch.start import OURS, Start, take
+from phalanx.launch.preflight import free_disk, hash_parts
+from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
 from phalanx.system.cores import cores, threads_each
 from phalanx.system.errors import RequestError
 from phalanx.system.stops import STATUSES
 
 
-def requested(given: argparse.Namespace) -> tuple[Flags, Start]:
+def read_launch(given: argparse.Namespace) -> tuple[Flags, Start]:
     """The flags of a command line, and the launcher or scheduler that started this process, which they do not contradict.
 
     Afterwards `dist.is_launched` says whether this process is a rank. Raises RequestError.
@@ -36,11 +36,11 @@ def requested(given: argparse.Namespace) -> tuple[Flags, Start]:
         flags = Flags.of(given, start=start)
     except ValueError as error:
         raise RequestError(str(error)) from None
-    take(start.at(flags.master, flags.start_port))
+    apply_start(start.at(flags.master, flags.start_port))
     return flags, start
 
 
-def cluster_of(flags: Flags, start: Start, job: Job | None) -> Cluster | None:
+def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None:
     """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
     if flags.ssh:
         return None
@@ -56,7 +56,7 @@ def cluster_of(flags: Flags, start: Start, job: Job | None) -> Cluster | None:
     return cluster
 
 
-def as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:
+def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:
     """The exit status of `run`, which is the work of this rank.
 
     Under a launcher of somebody else, only rank 0 writes to the terminal; the output of the others goes to workerlog.<rank>
@@ -66,7 +66,7 @@ def as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) ->
         return run()
     log, rank = flags.log_dir or folder / 'log', dist.rank_of_environment()
     os.environ['PHALANX_LOG_DIR'], os.environ['PHALANX_LOG_MODE'] = str(log.absolute()), 'a' if flags.log_append else 'w'
-    if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := interface_of(start)):
+    if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := find_interface(start)):
         os.environ['GLOO_SOCKET_IFNAME'] = interface
     if 'OMP_NUM_THREADS' not in os.environ and cores() == os.cpu_count():  # a scheduler has not given each rank its cores
         torch.set_num_threads(threads_each(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
@@ -96,13 +96,13 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
     return status
 
 
-def launched(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, job: Job | None) -> int:
+def launch_ranks(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, job: Job | None) -> int:
     """Runs `phalanx COMMAND WORDS` as the ranks of `cluster`; the exit status. `log` is for logs unless flags name another."""
     log = flags.log_dir or log
 
     def facts() -> dict[str, Any]:
-        recipe = json.dumps(plain(job.resolved), sort_keys=True) if job else ''
+        recipe = json.dumps(to_plain(job.resolved), sort_keys=True) if job else ''
         data = job.fingerprint() if job else ''
-        return {'command': command, 'recipe': fingerprint(iter([recipe])), 'data': data, 'disk': disk_free(log)}
+        return {'command': command, 'recipe': hash_parts(iter([recipe])), 'data': data, 'disk': free_disk(log)}
 
     return launch([sys.executable, '-m', 'phalanx', command, *words], cluster, flags, log, facts)

@@ -8,8 +8,8 @@ from importlib import import_module
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from phalanx.cli.options import train_parser
-from phalanx.cli.ranks import as_rank, cluster_of, launched, requested
-from phalanx.config.arguments import Assignments, parse_brought, with_values
+from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
+from phalanx.config.arguments import Assignments, fill_flag_values, parse_recipe_words
 from phalanx.engine import worker
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
@@ -18,8 +18,8 @@ from phalanx.engine.folder import check_folder, set_aside
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.parts import Parts
-from phalanx.launch.preflight import look_here
-from phalanx.launch.remote import everywhere
+from phalanx.launch.preflight import warn_about_this_node
+from phalanx.launch.remote import run_on_all_nodes
 from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.configs.dialect import Dialect
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
@@ -31,18 +31,18 @@ from phalanx.system.process import loading
 
 def command(words: Sequence[str]) -> int:
     """Trains a recipe, on one rank or several."""
-    given, recipe, assigned = parse_words(words)
-    flags, start = requested(given)
-    job = read_job(given, recipe, assigned)
+    given, recipe, assigned = parse_command(words)
+    flags, start = read_launch(given)
+    job = build_job(given, recipe, assigned)
     for option, reason in TAKEN_ALONG.items():
         if getattr(given, option) and not dist.is_launched():
             print(f'--{option} is ignored: {reason}')
 
     if dist.is_launched():
-        return as_rank(start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh))
-    cluster = cluster_of(flags, start, job)
+        return run_as_rank(start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh))
+    cluster = build_cluster(flags, start, job)
     if flags.ssh:
-        return everywhere(flags, 'train', words, job.folder)
+        return run_on_all_nodes(flags, 'train', words, job.folder)
     parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
     if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
@@ -54,15 +54,15 @@ def command(words: Sequence[str]) -> int:
     if cluster is None:
         return _as_rank(job, given.resume, parts=parts)
     del parts  # the ranks build their own
-    return launched('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
+    return launch_ranks('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
 
 
-def parse_words(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
+def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """Options, recipe and assignments of a command line of `phalanx train`."""
-    return parse_brought(train_parser(), with_values(words, ('--use_gpu', '--use_vdl')))
+    return parse_recipe_words(train_parser(), fill_flag_values(words, ('--use_gpu', '--use_vdl')))
 
 
-def read_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
+def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
     """The run that a command line asks for. Raises ConfigError."""
     assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
@@ -100,7 +100,7 @@ def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | N
         with loading():  # torch's optimizers would do it at the first step, in half as much time again
             import_module('torch._dynamo')
     if not dist.is_launched():
-        look_here(job.folder)
+        warn_about_this_node(job.folder)
     try:
         train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
         return train(job, resume, fresh, parts=parts) or 0

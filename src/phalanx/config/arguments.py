@@ -46,10 +46,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=lines, formatter_class=Help, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return super().parse_known_args(None if args is None else underscored(args), namespace)
+        return super().parse_known_args(None if args is None else replace_dashes(args), namespace)
 
 
-def underscored(words: Sequence[str]) -> list[str]:
+def replace_dashes(words: Sequence[str]) -> list[str]:
     """`--save-dir=a-b` -> `--save_dir=a-b`."""
     split = [word.partition('=') for word in words]
     return [
@@ -57,7 +57,7 @@ def underscored(words: Sequence[str]) -> list[str]:
     ]
 
 
-def with_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+def fill_flag_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: one of the `flags` takes no next word but yes or no."""
     return [
         f'{word}=true' if word in flags and after.lower() not in ('true', 'false', 'yes', 'no', '1', '0') else word
@@ -106,11 +106,11 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_assignments(parser)
 
 
-def assignments(given: argparse.Namespace) -> Assignments:
+def collect_assignments(given: argparse.Namespace) -> Assignments:
     return [(word, f'--set {word}') for word in given.set]
 
 
-def add_brought_recipe(parser: argparse.ArgumentParser) -> None:
+def add_recipe_words(parser: argparse.ArgumentParser) -> None:
     """The recipe as people are used to write it: `RECIPE`, `-c RECIPE`, with `--set`, `-o` or pairs `KEY VALUE` behind it."""
     parser.add_argument(
         'words', nargs='*', metavar='RECIPE [KEY VALUE ...]', help='a path, or the name of a shipped one; then assignments'
@@ -119,7 +119,7 @@ def add_brought_recipe(parser: argparse.ArgumentParser) -> None:
     add_assignments(parser)
 
 
-def parse_brought(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
+def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """The options, the recipe, and the assignments: of `--set` first, then the pairs, each in the order of writing."""
     given = parser.parse_intermixed_args(words)
     bare = [*given.words, *(word for word in given.set if '=' not in word)]  # `--set a=1 recipe.yml`: the recipe is none
@@ -137,4 +137,4 @@ def parse_brought(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
             pairs.append((f'{word}={value}', f'{word} {value}'))
         else:
             parser.error(f'{word!r}: expected KEY VALUE pairs after the recipe, this key has no value')
-    return given, recipe, [*assignments(given), *pairs]
+    return given, recipe, [*collect_assignments(given), *pairs]

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from phalanx.config.read import ConfigError, Node, did_you_mean, merge, plain
+from phalanx.config.read import ConfigError, Node, did_you_mean, merge, to_plain
 from phalanx.system.paths import path_of
 
 DEFAULT = 'default'
-WORDS = {
+TYPE_NAMES = {
     int: 'a whole number',
     float: 'a number',
     bool: 'true or false',
@@ -32,7 +32,7 @@ class Part(partial[T]):
 
     name: str
 
-    def named(self, name: str) -> Self:
+    def with_name(self, name: str) -> Self:
         self.name = name
         return self
 
@@ -46,13 +46,13 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
     makes: dict[type, Callable[..., Any]] = {schema: schema}
     if task is not None:
         makes[task.Keys] = lambda **keys: task(task.Keys(**keys))
-    hints = {name: hint for kind in makes for name, hint in hints_of(kind).items()}
+    hints = {name: hint for kind in makes for name, hint in key_types(kind).items()}
     for key, child in root.value.items():
         if key not in hints:
             binder.problems.append(
                 f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
-    parts = [Node({k: v for k, v in root.value.items() if k in hints_of(kind)}, root.origin) for kind in makes]
+    parts = [Node({k: v for k, v in root.value.items() if k in key_types(kind)}, root.origin) for kind in makes]
     bound = [binder.fields(part, *made, '', 'a recipe') for part, made in zip(parts, makes.items(), strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
@@ -71,9 +71,9 @@ class _Binder:
         """`node` as a value of type `kind`; a problem is noted, and None comes back."""
         value, shape = node.value, get_origin(kind)
         if kind is Any:
-            return plain(node), node
+            return to_plain(node), node
         if shape is Annotated:
-            if value is None and may_be_null(kind):
+            if value is None and is_nullable(kind):
                 return None, Node(None, node.origin)
             return self.choice(node, *get_args(kind)[1:], path=path)
         if dataclasses.is_dataclass(kind):
@@ -96,7 +96,7 @@ class _Binder:
     def scalar(self, node: Node, kind: type, path: str) -> Bound:
         value, text = node.value, node.text
         if kind in (int, float) and (cure := _number_cure(node)):
-            return self.wrong(node, path, words_for(kind), cure)
+            return self.wrong(node, path, describe_type(kind), cure)
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 value = float(value)  # YAML 1.1 reads `1e-4` as text; the field says that it is a number
@@ -110,13 +110,13 @@ class _Binder:
             return path_of(text), Node(text, node.origin, text)
         if type(value) is not kind:
             quoted = kind is int and isinstance(value, str) and value.isdecimal()
-            return self.wrong(node, path, words_for(kind), ', a word; leave out the quotes' if quoted else '')
+            return self.wrong(node, path, describe_type(kind), ', a word; leave out the quotes' if quoted else '')
         return value, Node(value, node.origin, text)
 
     def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
         value = next((option for option in options if node.value == option or node.text == option), None)
         if value is None:
-            given = node.text if node.text is not None else plain(node)
+            given = node.text if node.text is not None else to_plain(node)
             choices = ', '.join(map(str, options))
             self.problems.append(f'{node.origin}: {path}: {given!r} is not one of {choices}{did_you_mean(given, options)}')
         return value, Node(value, node.origin)
@@ -133,7 +133,7 @@ class _Binder:
         if len(rest) == 1:
             self.problems += trial.problems
             return None, node
-        return self.wrong(node, path, ' or '.join(words_for(option) for option in rest), _number_cure(node))
+        return self.wrong(node, path, ' or '.join(describe_type(option) for option in rest), _number_cure(node))
 
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value
@@ -169,7 +169,7 @@ class _Binder:
         bound, tree = self.fields(rest, catalog[name], partial(Part, catalog[name]), path, name)
         try:
             if bound is not None:
-                check(bound.named(name))
+                check(bound.with_name(name))
         except ValueError as error:
             self.problems.append(f'{node.origin}: {path}: {error}')
         return bound, Node({'name': Node(name, keys['name'].origin, name), **tree.value}, node.origin)
@@ -180,8 +180,8 @@ class _Binder:
         `called` is what a recipe calls that schema.
         """
         if not isinstance(node.value, dict):
-            return self.wrong(node, path, f'a mapping with {", ".join(hints_of(schema)) or "no keys"}')
-        hints, defaults = hints_of(schema), defaults_of(schema)
+            return self.wrong(node, path, f'a mapping with {", ".join(key_types(schema)) or "no keys"}')
+        hints, defaults = key_types(schema), key_defaults(schema)
         before, given, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
         for key, child in node.value.items():
             if key in hints:
@@ -195,7 +195,7 @@ class _Binder:
             if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
                 given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
             else:
-                choices = f', {words_for(hints[name])}' if get_origin(hints[name]) is Annotated else ''
+                choices = f', {describe_type(hints[name])}' if get_origin(hints[name]) is Annotated else ''
                 self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{choices}')
         for name in hints:
             if name not in resolved and name in defaults:
@@ -210,12 +210,12 @@ class _Binder:
             return None, tree
 
     def wrong(self, node: Node, path: str, expected: str, cure: str = '') -> Bound:
-        given = node.text if node.text is not None else plain(node)
+        given = node.text if node.text is not None else to_plain(node)
         self.problems.append(f'{node.origin}: {path}: expected {expected}, got {given!r}{cure}')
         return None, node
 
 
-def hints_of(schema: Any) -> dict[str, Any]:
+def key_types(schema: Any) -> dict[str, Any]:
     """The keys of a schema: the fields of a dataclass, or the keyword-only options of a function or class.
 
     What a function takes by position is handed over by the code that builds it, and so is not a key.
@@ -228,7 +228,7 @@ def hints_of(schema: Any) -> dict[str, Any]:
     return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}
 
 
-def defaults_of(schema: Any) -> dict[str, Any]:
+def key_defaults(schema: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(schema):
         found = {}
         for field in dataclasses.fields(schema):
@@ -244,7 +244,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
     }
 
 
-def may_be_null(kind: Any) -> bool:
+def is_nullable(kind: Any) -> bool:
     """Whether a part of a catalog, `Annotated[partial[X] | None, CATALOG]`, may be null."""
     return types.NoneType in get_args(get_args(kind)[0])
 
@@ -254,8 +254,8 @@ def default_node(kind: Any, value: Any) -> Node:
     if isinstance(value, tuple) and any(isinstance(part, partial) for part in value):
         return Node([default_node(get_args(kind)[0], part) for part in value], DEFAULT)
     if not isinstance(value, partial):
-        return as_node(value)
-    keys = {'name': Node(name := name_of(value, kind), DEFAULT, name), **as_node(value.keywords).value}
+        return to_node(value)
+    keys = {'name': Node(name := name_of(value, kind), DEFAULT, name), **to_node(value.keywords).value}
     return _Binder().any(Node(keys, DEFAULT), kind, '')[1]
 
 
@@ -276,28 +276,28 @@ def owner_of(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapping[s
         if get_origin(kind) is Annotated and (name in node.value or name in defaults):
             given = node.value.get(name) or default_node(kind, defaults[name])
             part = given.value.get('name', given).text if isinstance(given.value, dict) else given.text
-            if part in get_args(kind)[1] and key in hints_of(get_args(kind)[1][part]):
-                return f'; it is an option of {name}: write {name}: {{name: {part}, {key}: {plain(node.value[key])}}}'
+            if part in get_args(kind)[1] and key in key_types(get_args(kind)[1][part]):
+                return f'; it is an option of {name}: write {name}: {{name: {part}, {key}: {to_plain(node.value[key])}}}'
     return ''
 
 
 def checked_value(value: Any, kind: Any, path: str) -> Any:
     """`value`, of plain Python types, as a recipe with it at `path` would have it, of type `kind`. Raises ValueError."""
     binder = _Binder()
-    bound, _ = binder.any(as_node(value), kind, path)
+    bound, _ = binder.any(to_node(value), kind, path)
     if binder.problems:
         raise ValueError('\n'.join(problem.removeprefix(f'{DEFAULT}: ') for problem in binder.problems))
     return bound
 
 
-def as_node(value: Any) -> Node:
+def to_node(value: Any) -> Node:
     """A default as part of the resolved tree."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Node({name: default_node(kind, getattr(value, name)) for name, kind in hints_of(type(value)).items()}, DEFAULT)
+        return Node({name: default_node(kind, getattr(value, name)) for name, kind in key_types(type(value)).items()}, DEFAULT)
     if isinstance(value, Mapping):
-        return Node({key: as_node(item) for key, item in value.items()}, DEFAULT)
+        return Node({key: to_node(item) for key, item in value.items()}, DEFAULT)
     if isinstance(value, list | tuple):
-        return Node([as_node(item) for item in value], DEFAULT)
+        return Node([to_node(item) for item in value], DEFAULT)
     value = str(value) if isinstance(value, Path) else value
     return Node(value, DEFAULT, value if isinstance(value, str) else None)
 
@@ -312,18 +312,18 @@ def _number_cure(node: Node) -> str:
     return ''
 
 
-def words_for(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list, each a path`."""
     shape, inner = get_origin(kind), get_args(kind)
     if shape is Annotated:
-        return f'one of {", ".join(inner[1])}' + (' or null' if may_be_null(kind) else '')
+        return f'one of {", ".join(inner[1])}' + (' or null' if is_nullable(kind) else '')
     if shape is Literal:
         return ' or '.join(str(option) for option in inner)
     if shape in (Union, types.UnionType):
-        return ' or '.join(words_for(option) for option in inner)
+        return ' or '.join(describe_type(option) for option in inner)
     if shape is dict:
-        return f'a mapping from names to {words_for(inner[1])}'
+        return f'a mapping from names to {describe_type(inner[1])}'
     if shape in (list, tuple):
         variadic = shape is list or inner[-1] is Ellipsis
-        return f'a list, each {words_for(inner[0])}' if variadic else f'[{", ".join(words_for(one) for one in inner)}]'
-    return 'a mapping' if dataclasses.is_dataclass(kind) else WORDS.get(kind, getattr(kind, '__name__', str(kind)))
+        return f'a list, each {describe_type(inner[0])}' if variadic else f'[{", ".join(describe_type(one) for one in inner)}]'
+    return 'a mapping' if dataclasses.is_dataclass(kind) else TYPE_NAMES.get(kind, getattr(kind, '__name__', str(kind)))

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from phalanx.config.bind import default_node, defaults_of, hints_of, words_for
-from phalanx.config.read import ConfigError, did_you_mean, plain
-from phalanx.config.show import scalar
+from phalanx.config.bind import default_node, describe_type, key_defaults, key_types
+from phalanx.config.read import ConfigError, did_you_mean, to_plain
+from phalanx.config.show import to_inline_yaml
 
 
 class Option(NamedTuple):
@@ -75,9 +75,13 @@ def _within(found: Any) -> Mapping[str, Any]:
 
 
 def _options(schema: Any) -> dict[str, Option]:
-    hints, defaults, texts = hints_of(schema), defaults_of(schema), _texts_under_fields(schema)
+    hints, defaults, texts = key_types(schema), key_defaults(schema), _texts_under_fields(schema)
     return {
-        name: Option(kind, scalar(plain(default_node(kind, defaults[name]))) if name in defaults else None, texts.get(name, ''))
+        name: Option(
+            kind,
+            to_inline_yaml(to_plain(default_node(kind, defaults[name]))) if name in defaults else None,
+            texts.get(name, ''),
+        )
         for name, kind in hints.items()
     }
 
@@ -99,7 +103,7 @@ def _entry(name: str, option: Option, depth: int) -> Iterator[str]:
     core, indent = _core(option.kind), '  ' * depth
     is_section = dataclasses.is_dataclass(core)
     default = '(needed)' if option.default is None else f'(default: {option.default})'
-    yield f'{indent}{name}:' + ('' if core is option.kind and is_section else f' {words_for(option.kind)} {default}')
+    yield f'{indent}{name}:' + ('' if core is option.kind and is_section else f' {describe_type(option.kind)} {default}')
     yield from textwrap.indent(option.about or (_about(core) if is_section else ''), f'{indent}      ').splitlines()
     if is_section:
         for child in _options(core).items():

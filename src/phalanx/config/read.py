@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from phalanx.config.shipped import shipped
+from phalanx.config.shipped import shipped_recipes
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import from_here, path_of
 
@@ -52,11 +52,11 @@ def read(path: Path) -> Node:
 
     Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
     """
-    known = shipped(parts=True)
-    return over_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
+    known = shipped_recipes(parts=True)
+    return load_with_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
 
 
-def over_bases(
+def load_with_bases(
     path: Path,
     key: str,
     joined: Callable[[Node, Iterable[Node]], Node],
@@ -76,18 +76,18 @@ def over_bases(
             circle = ' -> '.join(from_here(each) for each in (*above[above.index(file) :], file))
             raise ConfigError([f'{from_here(path)}: `{key}` comes back to itself: {circle}'])
         if file not in whole:
-            own = document(path, notes)
+            own = load_yaml(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:
                 raise ConfigError([f'{from_here(path)}: `{key}` leads to more than {MOST_BASES} files'])
-            whole[file] = joined(own, [one(base_path(base, key, path, known), (*above, file)) for base in named])
+            whole[file] = joined(own, [one(resolve_base(base, key, path, known), (*above, file)) for base in named])
         return whole[file]
 
     return one(path, ())
 
 
-def document(path: Path, notes: list[str] | None = None) -> Node:
+def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
     """The mapping in the YAML file at `path`, as it stands there. Raises ConfigError.
 
     With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
@@ -152,17 +152,17 @@ def _measure(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]) -> 
     return nodes, levels
 
 
-def base_path(base: Node, key: str, path: Path, known: Mapping[str, Path] | None = None) -> Path:
+def resolve_base(base: Node, key: str, path: Path, known: Mapping[str, Path] | None = None) -> Path:
     """The file that `base`, written under `key` in the file at `path`, names: see `base_file`. Raises ConfigError."""
     if not isinstance(base.value, str):
-        raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {plain(base)!r}'])
-    file = base_file(base.value, path, known or {})
+        raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {to_plain(base)!r}'])
+    file = find_base_file(base.value, path, known or {})
     if not file.is_file():
         raise ConfigError([f'{base.origin}: {key}: there is no file {from_here(file)}{did_you_mean(base.value, known or {})}'])
     return file
 
 
-def base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
+def find_base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
     """The file `name` as seen from the file at `path`; when there is none, what is `known` by that name, if anything is."""
     beside = path.parent / path_of(name)
     return beside if beside.is_file() else known.get(name.removesuffix('.yml'), beside)
@@ -200,11 +200,11 @@ def override(root: Node, assignment: str, origin: str | None = None) -> Node:
     Raises ConfigError when it is not an assignment, or when it points into a list past its end.
     """
     origin = origin or f'--set {assignment}'
-    keys, value = parsed_assignment(assignment, origin)
-    return placed(root, keys, value, origin)
+    keys, value = parse_assignment(assignment, origin)
+    return insert(root, keys, value, origin)
 
 
-def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
+def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     """The keys and the value of `optimizer.lr=0.01`. Raises ConfigError."""
     dotted, equals, text = assignment.partition('=')
     if not equals or not dotted.strip():
@@ -225,7 +225,7 @@ def parsed_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     return keys, value
 
 
-def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
+def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
     """`under` with `value` where `keys` lead to. Raises ConfigError, beginning with `origin`, past the end of a list."""
     if not keys:
         return value if under is None else merge(under, value)
@@ -234,25 +234,25 @@ def placed(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):
             raise ConfigError([f'{origin}: {key!r} is not a place in a list of {len(under.value)}, which counts from 0'])
         items = list(under.value)
-        items[int(key)] = placed(items[int(key)], rest, value, origin)
+        items[int(key)] = insert(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
     if under is not None and isinstance(under.value, str) and key != 'name':
         under = Node({'name': under}, under.origin)  # the bare name of a part, which now gets an option
     if under is None or not isinstance(under.value, dict):
-        return Node({key: placed(None, rest, value, origin)}, origin)
-    child = placed(under.value.get(key), rest, value, origin)
+        return Node({key: insert(None, rest, value, origin)}, origin)
+    child = insert(under.value.get(key), rest, value, origin)
     if key == 'name':  # an object that changes its name starts again
         return merge(under, Node({key: child}, origin))
     kept = {name: node for name, node in under.value.items() if name not in _others(key, child)}
     return Node({**kept, key: child}, under.origin)
 
 
-def plain(node: Node) -> Any:
+def to_plain(node: Node) -> Any:
     """The value of `node` without origins."""
     if isinstance(node.value, dict):
-        return {key: plain(child) for key, child in node.value.items()}
+        return {key: to_plain(child) for key, child in node.value.items()}
     if isinstance(node.value, list):
-        return [plain(child) for child in node.value]
+        return [to_plain(child) for child in node.value]
     return node.value
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import phalanx
 
-PARTS = '_base_'  # the folder of those that are not whole recipes, but what several have in common
+BASES = '_base_'  # the folder of those that are not whole recipes, but what several have in common
 
 
 def recipes_folder() -> Path:
@@ -14,15 +14,15 @@ def recipes_folder() -> Path:
     return inside if inside.is_dir() else Path(phalanx.__file__).parents[2] / 'recipes'
 
 
-def shipped(*, parts: bool = False) -> dict[str, Path]:
+def shipped_recipes(*, parts: bool = False) -> dict[str, Path]:
     """The shipped recipes by name, and with `parts` what they have in common, too: a recipe may name it as its base."""
     files = sorted(recipes_folder().glob('*/*.yml'))
-    return {file.stem: file for file in files if parts or file.parent.name != PARTS}
+    return {file.stem: file for file in files if parts or file.parent.name != BASES}
 
 
-def listing() -> str:
+def list_recipes() -> str:
     """The shipped recipes for a person to choose from: the folder of each family; each name with what its file says first."""
-    found = shipped()
+    found = shipped_recipes()
     width = max(map(len, found))
     lines: list[str] = []
     for folder, files in groupby(found.values(), key=lambda file: file.parent):

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.config.arguments import assignments
-from phalanx.config.read import plain
+from phalanx.config.arguments import collect_assignments
+from phalanx.config.read import to_plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
@@ -108,7 +108,7 @@ def command(words: Sequence[str]) -> int:
         newest = onnx.defs.onnx_opset_version()
         if not OLDEST_OPSET <= given.opset <= newest:
             raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
-    job = open_job(given.run, assignments(given))
+    job = open_job(given.run, collect_assignments(given))
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
@@ -321,7 +321,7 @@ def description(
         'format': FORMAT,
         'file': out.name,
         'phalanx': phalanx.__version__,
-        'recipe': hashlib.sha256(json.dumps(plain(job.resolved), sort_keys=True).encode()).hexdigest()[:12],
+        'recipe': hashlib.sha256(json.dumps(to_plain(job.resolved), sort_keys=True).encode()).hexdigest()[:12],
         'metric': best_metric(job) if options.weights is None else None,
         'task': recipe['task'].value,
         'model': recipe['model'].value['name'].value,

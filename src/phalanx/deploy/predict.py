@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from phalanx.config.arguments import assignments
-from phalanx.config.read import plain
+from phalanx.config.arguments import collect_assignments
+from phalanx.config.read import to_plain
 from phalanx.data.samples import Image
 from phalanx.data.video import VIDEOS, Video, VideoWriter
 from phalanx.deploy.inputs import Inputs, is_camera, list_files
@@ -24,18 +24,20 @@ from phalanx.weights.published import class_names
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when the weights or an image could not be read. Raises ConfigError or RequestError."""
     given = predict_parser().parse_args(words)
-    job = open_job(given.run, assignments(given))
+    job = open_job(given.run, collect_assignments(given))
     if given.threshold is not None:
         if 'shown_from' not in job.resolved.value:
-            raise RequestError(f'--threshold: a {plain(job.resolved.value["task"])} has no objects with scores; leave it out')
+            raise RequestError(
+                f'--threshold: a {to_plain(job.resolved.value["task"])} has no objects with scores; leave it out'
+            )
         if not 0 <= given.threshold <= 1:
             raise RequestError(f'--threshold: a score is between 0 and 1, got {given.threshold:g}')
         given.set.append(f'shown_from={given.threshold}')
-        job = open_job(given.run, assignments(given))
+        job = open_job(given.run, collect_assignments(given))
     data = job.resolved.value['data'].value
     if (names := class_names(given.weights or '')) and 'classes' in data and data['classes'].value is None:
         classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
-        job = open_job(given.run, [*assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
+        job = open_job(given.run, [*collect_assignments(given), (f'data.classes={classes}', f'--weights {given.weights}')])
 
     try:
         images, frames, failed = predict_files(

@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from phalanx.config.arguments import Assignments
-from phalanx.config.read import plain
-from phalanx.config.shipped import shipped
+from phalanx.config.read import to_plain
+from phalanx.config.shipped import shipped_recipes
 from phalanx.engine.ema import TRIAL, WINDOWS
 from phalanx.engine.job import Job, open_job
 from phalanx.system.errors import RequestError
@@ -131,10 +131,10 @@ def _weights(job: Job) -> tuple[str, str]:
 
     Raises RequestError.
     """
-    model = plain(job.resolved.value['model'])
+    model = to_plain(job.resolved.value['model'])
     for name, entry in sorted(PUBLISHED.items(), key=lambda item: job.name not in (item[0], item[1].network)):
-        if entry.network in shipped():
-            options = plain(open_job(entry.network).resolved.value['model'])
+        if entry.network in shipped_recipes():
+            options = to_plain(open_job(entry.network).resolved.value['model'])
         else:
             options = yaml.safe_load(f'{{name: {entry.network}}}')
         if _is_within(options, model):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phalanx.config.bind import DEFAULT
-from phalanx.config.read import Node, document, placed, plain
+from phalanx.config.read import Node, load_yaml, insert, to_plain
 from phalanx.engine.job import Job
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import path_of
@@ -41,7 +41,7 @@ def resolve_names(job: Job) -> Node:
     root = job.resolved
     for key, words in job.task.resolved_names().items():
         said = Node([Node(word, FOUND, word) for word in words], FOUND)
-        root = placed(root, key.split('.'), said, FOUND)
+        root = insert(root, key.split('.'), said, FOUND)
     return root
 
 
@@ -53,7 +53,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
-    before = {key: value for key, value, _ in _leaves(document(stored))}
+    before = {key: value for key, value, _ in _leaves(load_yaml(stored))}
     now = {key: value for key, value, origin in _leaves(resolve_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
@@ -69,7 +69,7 @@ def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
         for key, child in node.value.items():
             yield from _leaves(child, f'{path}.{key}' if path else str(key))
     else:
-        yield path, plain(node), node.origin
+        yield path, to_plain(node), node.origin
 
 
 def lock_folder(folder: Path) -> IO[str]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phalanx.config.bind import bind, hints_of
-from phalanx.config.read import ConfigError, Node, did_you_mean, override, plain, read
-from phalanx.config.shipped import shipped
+from phalanx.config.bind import bind, key_types
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, read, to_plain
+from phalanx.config.shipped import shipped_recipes
 from phalanx.engine.plugins import load_plugins
 from phalanx.engine.schema import Recipe
 from phalanx.families.base import Family
@@ -107,9 +107,9 @@ def _family(root: Node) -> type[Family]:
     task = root.value.get('task')
     if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
         return FAMILIES[task.value]
-    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {plain(task)!r} is not'
+    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {to_plain(task)!r} is not'
     problems = [f'{said} one of {", ".join(FAMILIES)}']
-    of_families = {key for family in FAMILIES.values() for key in hints_of(family.Keys)} - hints_of(Recipe).keys()
+    of_families = {key for family in FAMILIES.values() for key in key_types(family.Keys)} - key_types(Recipe).keys()
     common = {key: child for key, child in root.value.items() if key not in of_families}
     try:
         bind(Node({**common, 'task': Node('any', root.origin, 'any')}, root.origin), Recipe)
@@ -127,7 +127,7 @@ def find_recipe(recipe: str) -> Path:
         raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
     if path.is_file():
         return path
-    known, name = shipped(parts=True), recipe.removesuffix('.yml')
+    known, name = shipped_recipes(parts=True), recipe.removesuffix('.yml')
     if name in known:
         return known[name]
     if path.is_dir():

@@ -18,8 +18,8 @@ from types import FrameType
 import torch
 
 import phalanx
-from phalanx.config.read import plain
-from phalanx.config.show import show
+from phalanx.config.read import to_plain
+from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import differences, lock_folder, resolve_names, set_aside
@@ -142,7 +142,7 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
             main=dist.rank() == 0,
             name=job.name,
             total_steps=trainer.until,
-            config=plain(job.resolved),
+            config=to_plain(job.resolved),
             trackers=job.recipe.report.tracker_builders(),
             callback=callback,
         )
@@ -288,7 +288,7 @@ def prepare_folder(job: Job, resume: str | None, fresh: bool, held: contextlib.E
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    write_whole(job.folder / 'config.yml', show(resolve_names(job)).encode(), durable=True)
+    write_whole(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 

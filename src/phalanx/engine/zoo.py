@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from phalanx.config.bind import checked_value, hints_of
+from phalanx.config.bind import checked_value, key_types
 from phalanx.config.read import did_you_mean
 from phalanx.engine.plugins import load_plugins
 from phalanx.families.catalog import models
@@ -26,7 +26,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f'num_classes must be a whole number from 1 on, got {num_classes!r}')
-    hints = hints_of(known[name])
+    hints = key_types(known[name])
     checked = {option: checked_value(value, hints[option], option) for option, value in options.items() if option in hints}
     model: nn.Module = known[name](num_classes, **(options | checked))
     load_own_weights(model)

@@ -13,12 +13,12 @@ from phalanx.launch.flags import Flags, check_port
 from phalanx.launch.names import (
     START_PORT,
     Addresses,
-    address_towards,
-    addresses_of,
-    first_outside,
     is_loopback,
+    local_address_to,
+    outward_address,
     resolve,
-    split,
+    resolve_all,
+    split_list,
 )
 from phalanx.launch.start import Start
 from phalanx.system.cores import cores, threads_each
@@ -62,8 +62,8 @@ class Cluster:
         here, warnings = _ranks_here(flags, available)
         addresses = local_addresses() if addresses is None else addresses
         if flags.ips is not None:
-            if flags.nnodes not in (None, str(len(split(flags.ips)))):
-                raise ValueError(f'--ips {flags.ips} names {len(split(flags.ips))} nodes, --nnodes says {flags.nnodes}')
+            if flags.nnodes not in (None, str(len(split_list(flags.ips)))):
+                raise ValueError(f'--ips {flags.ips} names {len(split_list(flags.ips))} nodes, --nnodes says {flags.nnodes}')
             return _listed(here, flags, addresses, patience), warnings
         if flags.master is not None or flags.nnodes not in (None, '1'):
             return _joining(here, flags, addresses), warnings
@@ -93,17 +93,17 @@ def local_addresses() -> dict[str, str]:
     }
 
 
-def interface_of(start: Start) -> str | None:
+def find_interface(start: Start) -> str | None:
     """The network interface between the nodes of a rank that something else has started; None when nothing tells."""
     own = local_addresses()
-    names = split(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
+    names = split_list(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
     with contextlib.suppress(ValueError):
         for name in names:
             for address in resolve(name):
-                here = address if address in own else address_towards(address)
+                here = address if address in own else local_address_to(address)
                 if not is_loopback(here) and here in own:
                     return own[here]
-        return own.get(first_outside(own))
+        return own.get(outward_address(own))
     return None
 
 
@@ -116,7 +116,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
         crowded = nproc is not None and not available and nproc > cores()
         warnings = [f'--nproc_per_node {nproc}: there are {cores()} cores here; ranks on the CPU take turns'] if crowded else []
         return Cluster(nproc or max(available, 1)), warnings
-    wanted = split(gpus)
+    wanted = split_list(gpus)
     if not wanted or not all(part.isdecimal() for part in wanted):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
     if len(set(wanted)) < len(wanted):
@@ -137,8 +137,8 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
 
 def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
     """Nodes given by `--ips`: this one finds its node rank by its own addresses."""
-    names = split(flags.ips or '')
-    nodes = tuple(addresses_of(names, patience))
+    names = split_list(flags.ips or '')
+    nodes = tuple(resolve_all(names, patience))
     if not nodes:
         raise ValueError('--ips: names no node')
     twice = sorted({name for name, node in zip(names, nodes, strict=True) if nodes.count(node) > 1})
@@ -220,14 +220,14 @@ def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> t
     if not outside and is_loopback(host) and flags.rank != 0:
         raise ValueError(f'--master {flags.master}: other nodes cannot reach a loopback address ({_shown(addresses)})')
     if not outside:
-        own = own or first_outside(addresses)
+        own = own or outward_address(addresses)
         return own, own
     if (here := next((address for address in outside if address in addresses), None)) is not None:
         return here, own or here
     troubles = []
     for master in outside:
         try:
-            return master, own or address_towards(master)
+            return master, own or local_address_to(master)
         except ValueError as error:
             troubles.append(str(error))
     raise ValueError(f'--master {flags.master}: {"; ".join(troubles)}')

@@ -17,9 +17,9 @@ from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.options import launch_parser
-from phalanx.launch.remote import everywhere
-from phalanx.launch.rendezvous import NodeInfo, say
-from phalanx.launch.start import take
+from phalanx.launch.remote import run_on_all_nodes
+from phalanx.launch.rendezvous import NodeInfo, print_line
+from phalanx.launch.start import apply_start
 
 
 def command(words: Sequence[str]) -> int:
@@ -32,22 +32,22 @@ def command(words: Sequence[str]) -> int:
             return write_jobs(given, flags)
         if flags.ssh:
             begin = len(words) - len(given.arguments) - 1  # of the script and its own words
-            return everywhere(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
+            return run_on_all_nodes(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
         started = [given.script, *given.arguments]
         if given.module:
             started = [sys.executable, '-m', *started]
-        elif is_of_paddle(Path(given.script)):
+        elif imports_paddle(Path(given.script)):
             command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
             said = "is PaddlePaddle's own script: it imports paddle. Name Phalanx in its place, with the same options"
             raise ValueError(f'{given.script} {said}: {command}')
         elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
-            say(f'{given.script} is not here; `phalanx train` takes its place')
+            print_line(f'{given.script} is not here; `phalanx train` takes its place')
             started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
         elif not Path(given.script).is_file():
             raise ValueError(f'{given.script}: there is no such script')
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
-        take(start.at(flags.master, flags.start_port))
+        apply_start(start.at(flags.master, flags.start_port))
         if start.per == 'rank':  # the script is what the other launcher has started; nothing is left to launch
             os.execvp(started[0], started)
         if not flags.asks_for_ranks:
@@ -55,15 +55,15 @@ def command(words: Sequence[str]) -> int:
         patience = flags.join_timeout if start.per == 'node' else 0
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
         for warning in warnings:
-            say(f'warning: {warning}')
+            print_line(f'warning: {warning}')
     except ValueError as error:
         print(f'phalanx launch: {error}', file=sys.stderr)
         return 2
     assert cluster is not None
-    return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: facts(flags, started), follow=True)
+    return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: script_facts(flags, started), follow=True)
 
 
-def is_of_paddle(script: Path) -> bool:
+def imports_paddle(script: Path) -> bool:
     """Whether a script imports paddle, as those in a clone of PaddleSeg, PaddleDetection or PaddleOCR do."""
     if script.suffix != '.py' or not script.is_file():
         return False
@@ -92,11 +92,11 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
     return 0
 
 
-def facts(flags: Flags, started: Sequence[str]) -> NodeInfo:
+def script_facts(flags: Flags, started: Sequence[str]) -> NodeInfo:
     """What must be the same on all nodes for a script of which nothing else is known: its command and the files it names."""
     files = [word for word in started[1:] if Path(word).is_file()]
     return {
         'command': ' '.join(started[1:]),
-        'recipe': preflight.fingerprint(part for file in files for part in (file, Path(file).read_bytes())),
-        'disk': preflight.disk_free(flags.log_dir or Path('log')),
+        'recipe': preflight.hash_parts(part for file in files for part in (file, Path(file).read_bytes())),
+        'disk': preflight.free_disk(flags.log_dir or Path('log')),
     }

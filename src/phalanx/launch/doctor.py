@@ -15,8 +15,8 @@ from phalanx.launch.flags import Flags
 from phalanx.launch.names import START_PORT
 from phalanx.launch.options import doctor_parser
 from phalanx.launch.preflight import Finding, Link
-from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, token_of
-from phalanx.launch.start import Start, take
+from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, listen
+from phalanx.launch.start import Start, apply_start
 
 SHOWN = (  # the node, its software, what is free there
     *('address', 'host', 'interface', 'ranks', 'devices'),
@@ -31,10 +31,12 @@ def command(words: Sequence[str]) -> int:
     try:
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
-        take(start.at(flags.master, flags.start_port))
+        apply_start(start.at(flags.master, flags.start_port))
         patience = flags.join_timeout if start.per == 'node' else 0
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
-        infos, findings, link = together(cluster, flags) if cluster and cluster.rendezvous else alone(cluster, flags)
+        infos, findings, link = (
+            check_together(cluster, flags) if cluster and cluster.rendezvous else check_alone(cluster, flags)
+        )
     except ValueError as error:
         print(f'phalanx doctor: {error}', file=sys.stderr)
         return 2
@@ -55,7 +57,7 @@ def command(words: Sequence[str]) -> int:
     else:
         reason = f' ({", ".join(start.variables)})' if start.variables else ''
         print(f'{str(start) or "started by hand"}{reason}\n')
-        show(infos, findings, link)
+        print_nodes(infos, findings, link)
     return 0 if well else 1
 
 
@@ -64,13 +66,13 @@ def _start_facts(start: Start) -> dict[str, object]:
     return {'by': start.by, 'per': start.per, 'count': start.count, 'variables': list(start.variables), 'settings': settings}
 
 
-def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
+def check_alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
     """This node and what it lacks."""
     cluster = cluster or Cluster(max(1, torch.cuda.device_count()))
     addresses = local_addresses()
     outside = [address for address, interface in addresses.items() if interface != 'lo' and ':' not in address]
-    info = {**preflight.node_facts(cluster), 'address': ', '.join(outside) or '127.0.0.1', 'disk': preflight.disk_free(Path())}
-    findings = preflight.compare([info])
+    info = {**preflight.node_facts(cluster), 'address': ', '.join(outside) or '127.0.0.1', 'disk': preflight.free_disk(Path())}
+    findings = preflight.compare_facts([info])
     port = flags.start_port or START_PORT
     try:
         listen(outside[0] if outside else '127.0.0.1', port).close()
@@ -79,18 +81,18 @@ def alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[F
     return [info], findings, None
 
 
-def together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
+def check_together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
     """All nodes, what differs, and the way between them. Raises RendezvousError when they do not come together."""
     os.environ.update(cluster.environment())
-    rendezvous = Rendezvous(cluster, token_of(os.environ, flags.job_id), flags.join_timeout)
-    info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.disk_free(Path()), 'command': 'doctor'}
+    rendezvous = Rendezvous(cluster, get_token(os.environ, flags.job_id), flags.join_timeout)
+    info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.free_disk(Path()), 'command': 'doctor'}
     members = rendezvous.join({**info, **preflight.node_facts(cluster)})
     findings, link = preflight.examine(rendezvous, members)
     rendezvous.leave(members)
     return [info for _, info in members.nodes], findings, link
 
 
-def show(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:
+def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:
     """One column a node, then what was found."""
     rows = [[name.replace('_', ' '), *(_shown(name, info.get(name)) for info in infos)] for name in SHOWN]
     widths = [max(len(row[column]) for row in rows) for column in range(len(infos) + 1)]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from phalanx.launch.names import START_PORT, is_loopback
-from phalanx.launch.start import OURS, TAKEN, Reader, Setting, Start
+from phalanx.launch.start import OURS, STARTED_BY, Reader, Setting, Start
 
 
 def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
@@ -22,7 +22,7 @@ def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
 
     Raises ValueError, a line for the user, where a contract is incomplete or contradicts itself.
     """
-    if TAKEN in environment and 'RANK' not in environment:
+    if STARTED_BY in environment and 'RANK' not in environment:
         return Start()
     if 'RANK' in environment and parent is not None and environment.get('PHALANX_LAUNCHER') == str(parent):
         return Start(OURS, 'rank')  # whose launcher has compared its flags
@@ -33,7 +33,7 @@ def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
     return Start(note=_remark(environment))
 
 
-def hostnames(text: str) -> list[str]:
+def expand_hostlist(text: str) -> list[str]:
     """The nodes of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
     return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
 
@@ -160,7 +160,7 @@ def _slurm_ranks(read: Reader, by: str) -> Start | None:
     """A step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
-    names, tasks = hostnames(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
+    names, tasks = expand_hostlist(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
     if tasks <= len(names):
         return None
     each, rank = tasks // len(names), read.number('SLURM_PROCID')
@@ -220,7 +220,7 @@ def _slurm_nodes(read: Reader, by: str) -> Start | None:
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
     list_, tasks = read.setting('SLURM_STEP_NODELIST'), _number(read, 'SLURM_STEP_NUM_TASKS', 1)
-    names = Setting(','.join(hostnames(list_.value)), list_.origin)
+    names = Setting(','.join(expand_hostlist(list_.value)), list_.origin)
     shown = ('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID')
     return _as_node(read, by, tasks, _number(read, 'SLURM_PROCID'), None, shown, names=names, unit='task')
 

@@ -27,7 +27,7 @@ def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) ->
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
-#SBATCH --job-name={_name(command)}
+#SBATCH --job-name={_job_name(command)}
 #SBATCH --nodes={nodes}                      # nodes
 #SBATCH --ntasks-per-node=1            # one launcher a node; it starts the ranks
 {gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit
@@ -59,15 +59,15 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
     job = {
         'apiVersion': 'trainer.kubeflow.org/v1alpha1',
         'kind': 'TrainJob',
-        'metadata': {'name': _name(command)},
+        'metadata': {'name': _job_name(command)},
         'spec': {
             'runtimeRef': {'name': 'torch-distributed'},
             'trainer': {
                 'image': IMAGE,
-                'command': _on_volume(command),
+                'command': _save_on_volume(command),
                 'numNodes': nodes,
                 'numProcPerNode': max(1, devices),  # else one per core where there are no GPUs
-                'resourcesPerNode': _resources(devices),
+                'resourcesPerNode': _resource_limits(devices),
             },
             'runtimePatches': [
                 {'manager': 'phalanx.io/launch', 'trainingRuntimeSpec': {'template': {'spec': {'replicatedJobs': [patch]}}}}
@@ -82,9 +82,9 @@ def write_pytorchjob(file: Path, command: Sequence[str], nodes: int, devices: in
     container = {
         'name': 'pytorch',  # the operator looks for this name, and for that of the port, which becomes MASTER_PORT
         'image': IMAGE,
-        'command': _on_volume(command),
+        'command': _save_on_volume(command),
         'ports': [{'name': 'pytorchjob-port', 'containerPort': START_PORT}],
-        'resources': _resources(devices),
+        'resources': _resource_limits(devices),
         'volumeMounts': MOUNTS,
     }
     pod = {'spec': {'terminationGracePeriodSeconds': GRACE, 'containers': [container], 'volumes': VOLUMES}}
@@ -95,19 +95,19 @@ def write_pytorchjob(file: Path, command: Sequence[str], nodes: int, devices: in
     job = {
         'apiVersion': 'kubeflow.org/v1',
         'kind': 'PyTorchJob',
-        'metadata': {'name': _name(command)},
+        'metadata': {'name': _job_name(command)},
         'spec': {'pytorchReplicaSpecs': replicas},
     }
     _write_manifest(file, job)
 
 
-def _resources(devices: int) -> dict[str, dict[str, int]]:
+def _resource_limits(devices: int) -> dict[str, dict[str, int]]:
     return {'limits': {'nvidia.com/gpu': devices} if devices else {'cpu': 16}}
 
 
-def _on_volume(command: Sequence[str]) -> list[str]:
+def _save_on_volume(command: Sequence[str]) -> list[str]:
     """The command, with its run folder on the volume that all pods share: their own disks are gone with them."""
-    words, name = list(command), _name(command)
+    words, name = list(command), _job_name(command)
     if words[:2] != ['phalanx', 'train']:
         place = words.index('launch') + 1
         return words if '--log_dir' in words else [*words[:place], '--log_dir', f'{VOLUME}/runs/{name}/log', *words[place:]]
@@ -130,7 +130,7 @@ def _write_manifest(file: Path, job: dict[str, Any]) -> None:
     file.write_text(heading + yaml.safe_dump(written_out, sort_keys=False, width=1000))
 
 
-def _name(command: Sequence[str]) -> str:
+def _job_name(command: Sequence[str]) -> str:
     """A job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes wants them."""
     words = [Path(word).stem for word in command if not word.startswith('-')]
     named = next((word for word in words[1:] if word not in ('train', 'launch')), words[0])

@@ -18,8 +18,8 @@ from phalanx.launch import preflight
 from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
-from phalanx.launch.remote import live_by_standard_input
-from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, say, token_of
+from phalanx.launch.remote import stop_when_stdin_closes
+from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, print_line
 from phalanx.launch.watchdog import HEARTBEAT, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
@@ -46,16 +46,16 @@ def launch(
     0; 1 with the first cause on the last line; 2 when nothing was started; 130 or 143 when it was stopped. `facts` is what must
     be the same on all nodes, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
     """
-    live_by_standard_input()
-    pass_pauses_on()
-    end_by_exception()
+    stop_when_stdin_closes()
+    forward_pauses()
+    raise_at_stop_signals()
     trouble = ''
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         trouble = f'{log_dir}: the folder for logs cannot be made: {error}'
         if cluster.rendezvous is None:
-            say(trouble)
+            print_line(trouble)
             return 2
     os.environ.update(cluster.environment())
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
@@ -69,7 +69,7 @@ def launch(
             run = _Launch(command, cluster, flags, first)
             return run.alone() if cluster.rendezvous is None else run.together(lambda: facts() | {'trouble': trouble})
         except RendezvousError as error:
-            say(str(error))
+            print_line(str(error))
             return 2
         except RendezvousLostError as error:
             print(f'the run failed: {error}', file=sys.stderr, flush=True)
@@ -79,7 +79,7 @@ def launch(
             return 128 + int(stopped.sigval)
 
 
-def end_by_exception() -> None:
+def raise_at_stop_signals() -> None:
     """Lets a signal that ends a run clear up before the first attempt too, as torch's agent does from then on."""
 
     def end(number: int, frame: object) -> None:
@@ -89,7 +89,7 @@ def end_by_exception() -> None:
         signal.signal(number, end)
 
 
-def pass_pauses_on() -> None:
+def forward_pauses() -> None:
     """Lets Ctrl-Z pause the ranks with their launcher, and `fg` or SIGCONT both: ranks are in sessions of their own."""
 
     def pause(number: int, frame: object) -> None:
@@ -140,7 +140,7 @@ class _Launch:
     # On one node.
 
     def alone(self) -> int:
-        preflight.look_here(self.first.log_dir)
+        preflight.warn_about_this_node(self.first.log_dir)
         attempt = self.first
         while True:
             watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout)
@@ -157,7 +157,7 @@ class _Launch:
     # On several.
 
     def together(self, facts: Callable[[], NodeInfo]) -> int:
-        token = token_of(os.environ, self.flags.job_id)
+        token = get_token(os.environ, self.flags.job_id)
         rendezvous = Rendezvous(self.cluster, token, self.flags.join_timeout, self.flags.heartbeat_timeout)
         own = {'pid': os.getpid(), 'wanted_rank': self.cluster.wanted_rank, 'max_restart': self.restarts}
         own |= preflight.node_facts(self.cluster) | facts()
@@ -167,8 +167,8 @@ class _Launch:
             attempt = replace(
                 self.first, number=members.attempt, node_rank=node_rank, nodes=len(members.nodes), endpoint=endpoint
             )
-            link = preflight.check(rendezvous, members)
-            say(
+            link = preflight.check_nodes(rendezvous, members)
+            print_line(
                 f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
                 f'logs in {attempt.log_dir}'
@@ -224,7 +224,7 @@ class _Launch:
         """The exit status, or None to go on with another attempt."""
         kind = verdict['kind']
         if kind == 'newcomer':
-            say(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
+            print_line(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
             return None
         if kind in ('done', 'stopped'):
             return outcome.status if kind == 'done' or outcome.was_stopped else int(verdict['status'])
@@ -234,7 +234,7 @@ class _Launch:
         lost_first = kind == 'lost' and verdict['number'] == members.nodes[0][0]
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
         if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
-            say(f'{cause}; going on with the nodes that are left, from the last checkpoint')
+            print_line(f'{cause}; going on with the nodes that are left, from the last checkpoint')
             return None
         if self.restarts and not lost_first and not verdict.get('stopped'):
             self.restart(cause)
@@ -255,7 +255,7 @@ class _Launch:
     def restart(self, cause: str) -> None:
         self.restarts -= 1
         left = f'{self.restarts} restart{"" if self.restarts == 1 else "s"} left'
-        say(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
+        print_line(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
 
     def last_words(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
         """The last lines of a run that failed, its first cause at the very end."""

@@ -14,7 +14,7 @@ REMIND = 10  # seconds between two lines about a name that nobody knows yet
 Addresses = Mapping[str, str]  # of this node: address -> network interface
 
 
-def split(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """`a, b,` -> a, b."""
     return [part.strip() for part in text.split(',') if part.strip()]
 
@@ -45,7 +45,7 @@ def resolve(name: str, patience: float = 0) -> list[str]:
         time.sleep(0.5)
 
 
-def same(one: str, other: str) -> bool:
+def is_same_node(one: str, other: str) -> bool:
     """Whether two names mean one node, as far as this node knows their addresses."""
     if one.lower() == other.lower():
         return True
@@ -55,7 +55,7 @@ def same(one: str, other: str) -> bool:
         return False
 
 
-def addresses_of(names: Sequence[str], patience: float = 0) -> list[str]:
+def resolve_all(names: Sequence[str], patience: float = 0) -> list[str]:
     """One address per name, all of one family, since a socket has one: IPv4 where every node has it. Raises ValueError.
 
     Debian gives a node its own name as 127.0.1.1, which other nodes do not mean by it: the address by which this node reaches
@@ -70,7 +70,7 @@ def addresses_of(names: Sequence[str], patience: float = 0) -> list[str]:
         if any(address is None and left for address, left in zip(chosen, outside, strict=True)):
             continue
         if any(mine) and others:
-            here = address_towards(others[0])
+            here = local_address_to(others[0])
             chosen = [here if is_mine else address for address, is_mine in zip(chosen, mine, strict=True)]
         return [address or found[0] for address, found in zip(chosen, answers, strict=True)]
     shown = '; '.join(f'{name}: {", ".join(left)}' for name, left in zip(names, outside, strict=True))
@@ -95,7 +95,7 @@ def _reverse_lookup(address: str) -> None:
         socket.getnameinfo((address, START_PORT), 0)
 
 
-def address_towards(address: str) -> str:
+def local_address_to(address: str) -> str:
     """The address of this node on the way to another. Nothing is sent. Raises ValueError when there is no way."""
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -106,10 +106,10 @@ def address_towards(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def first_outside(own: Addresses) -> str:
+def outward_address(own: Addresses) -> str:
     """The address of this node towards the world, or else its first one that is no loopback. Raises ValueError."""
     try:
-        found = address_towards('192.0.2.1')  # of a network that is reserved for documentation
+        found = local_address_to('192.0.2.1')  # of a network that is reserved for documentation
     except ValueError:
         found = next((address for address in own if not is_loopback(address) and '.' in address), '')
     if not found or is_loopback(found):

@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 import phalanx
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, reach_all, say
+from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, print_line, probe_all
 from phalanx.system.cores import cores
 
 Level = Literal['error', 'warning']  # an error stops the start, a warning does not
@@ -51,7 +51,7 @@ RULES = (
     Rule('data', 'the list of samples', 'error', 'bring the same data to all nodes; check data.root there'),
     Rule('max_restart', '--max_restart', 'error', 'give the same number on all nodes'),
 )
-PATIENCE = 60  # seconds that nodes wait for each other while they compare themselves
+COMPARE_TIMEOUT = 60  # seconds that nodes wait for each other while they compare themselves
 CLOCK = 5.0  # seconds that clocks may differ without a word
 DISK = 2.0  # GiB free below which a run is likely to fail
 SHARED_MEMORY = 0.25  # GiB free in /dev/shm, the same for GPUs of one node that exchange through NCCL
@@ -89,7 +89,7 @@ def node_facts(cluster: Cluster) -> NodeInfo:
     return {
         'host': socket.gethostname(),
         'phalanx': phalanx.__version__,
-        'code': code_fingerprint(),
+        'code': hash_code(),
         'torch': torch.__version__,
         'python': platform.python_version(),
         'cuda': torch.version.cuda if count else None,
@@ -97,22 +97,22 @@ def node_facts(cluster: Cluster) -> NodeInfo:
         'interface': cluster.interface,
         'devices': f'{count} x {", ".join(names)}' if count else f'{cores()} CPU cores',
         'memory': [round(torch.cuda.get_device_properties(n).total_memory / 2**30, 1) for n in range(count)],
-        **shared_memory(),
+        **shared_memory_fact(),
     }
 
 
-def shared_memory() -> NodeInfo:
+def shared_memory_fact() -> NodeInfo:
     """GiB free in /dev/shm. Loader workers do not use it."""
     return {'shared_memory': round(_free(Path('/dev/shm')), 2)}
 
 
-def code_fingerprint() -> str:
+def hash_code() -> str:
     """One word for the source of this package: equal code, equal word."""
     root = Path(phalanx.__file__).parent
-    return fingerprint(part for file in sorted(root.rglob('*.py')) for part in (str(file.relative_to(root)), file.read_bytes()))
+    return hash_parts(part for file in sorted(root.rglob('*.py')) for part in (str(file.relative_to(root)), file.read_bytes()))
 
 
-def fingerprint(parts: Iterator[str | bytes]) -> str:
+def hash_parts(parts: Iterator[str | bytes]) -> str:
     """The first 12 digits of a sha256 over the parts and where each ends."""
     digest = hashlib.sha256()
     for part in parts:
@@ -121,7 +121,7 @@ def fingerprint(parts: Iterator[str | bytes]) -> str:
     return digest.hexdigest()[:12]
 
 
-def disk_free(folder: Path) -> float:
+def free_disk(folder: Path) -> float:
     """GiB free where a folder is, or will be."""
     return _free(next(parent for parent in (folder, *folder.absolute().parents) if parent.exists()))
 
@@ -130,7 +130,7 @@ def _free(folder: Path) -> float:
     return shutil.disk_usage(folder).free / 2**30 if folder.exists() else float('inf')
 
 
-def check(rendezvous: Rendezvous, members: Members) -> Link:
+def check_nodes(rendezvous: Rendezvous, members: Members) -> Link:
     """The way between the nodes, when all is well. Raises RendezvousError with all that must be fixed."""
     findings, link = examine(rendezvous, members)
     if link is None:
@@ -138,35 +138,35 @@ def check(rendezvous: Rendezvous, members: Members) -> Link:
         report = '\n'.join(f'  {finding}' for finding in findings)
         raise RendezvousError(f'the nodes do not fit together; nothing was started\n{report}')
     for finding in findings:
-        say(str(finding))
+        print_line(str(finding))
     return link
 
 
 def examine(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], Link | None]:
     """Compares the nodes, and tries and measures the ways between them (None: what was found forbids it)."""
-    findings, latency = look_around(rendezvous, members)
+    findings, latency = compare_nodes(rendezvous, members)
     if any(finding.level == 'error' for finding in findings):
         return findings, None
     if len(members.nodes) == 1:
         return findings, Link(0.0, float('inf'))
-    link = Link(latency, bandwidth(rendezvous, members))
+    link = Link(latency, measure_bandwidth(rendezvous, members))
     if link.bandwidth < SLOW * 1e9:
         findings.append(Finding('warning', f'{link}: exchanging gradients will hold the run up'))
     return findings, link
 
 
-def look_around(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], float]:
+def compare_nodes(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], float]:
     """What is not as it should be, and the longest time to connect in seconds; the same on all nodes."""
     blocked, slowest = _ways(rendezvous, members)
     rendezvous.put(members.key('ways', rendezvous.number), {'blocked': blocked, 'latency': slowest, 'clock': time.time()})
     ways = _everybodys(rendezvous, members, 'ways')
     findings = [Finding('error', line) for way in ways for line in way['blocked']]
-    findings += compare([info for _, info in members.nodes])
+    findings += compare_facts([info for _, info in members.nodes])
     findings += _clocks(members, [way['clock'] for way in ways])
     return findings, max(way['latency'] for way in ways)
 
 
-def compare(infos: Sequence[NodeInfo]) -> list[Finding]:
+def compare_facts(infos: Sequence[NodeInfo]) -> list[Finding]:
     """What differs between nodes, and what a node lacks."""
     findings = []
     for rule in RULES:
@@ -174,16 +174,16 @@ def compare(infos: Sequence[NodeInfo]) -> list[Finding]:
         if len({str(value) for value in values.values()}) > 1:
             shown = '; '.join(f'{address}: {value}' for address, value in values.items())
             findings.append(Finding(rule.level, f'not the same everywhere: {rule.name} ({shown}): {rule.cure}'))
-    return findings + [finding for info in infos for finding in lacking(info)]
+    return findings + [finding for info in infos for finding in find_shortages(info)]
 
 
-def look_here(folder: Path) -> None:
+def warn_about_this_node(folder: Path) -> None:
     """Says what this node has too little of for a run into `folder` that it makes alone, of one process or several."""
-    for finding in lacking({'address': 'this node', 'disk': disk_free(folder), **shared_memory()}):
-        say(str(finding))
+    for finding in find_shortages({'address': 'this node', 'disk': free_disk(folder), **shared_memory_fact()}):
+        print_line(str(finding))
 
 
-def lacking(info: NodeInfo) -> list[Finding]:
+def find_shortages(info: NodeInfo) -> list[Finding]:
     """What a node has too little of."""
     findings, where, shared = [], info['address'], info['shared_memory']
     if info.get('trouble'):
@@ -221,7 +221,7 @@ def _ways(rendezvous: Rendezvous, members: Members) -> tuple[list[str], float]:
         if troubles := [trouble for trouble in _everybodys(rendezvous, members, 'door') if trouble]:
             rendezvous.leave(members)
             raise RendezvousError('; '.join(troubles))
-        tried = reach_all(own, others, port)
+        tried = probe_all(own, others, port)
         rendezvous.put(members.key('tried', rendezvous.number), True)
         _everybodys(rendezvous, members, 'tried')  # the door stays open until everybody has come by
     blocked = [
@@ -233,11 +233,11 @@ def _ways(rendezvous: Rendezvous, members: Members) -> tuple[list[str], float]:
 def _everybodys(rendezvous: Rendezvous, members: Members, what: str) -> list[Any]:
     """What every node writes of itself at this point, in order of rank. Raises RendezvousError naming those that do not."""
     try:
-        return rendezvous.wait(members.keys(what), PATIENCE)
+        return rendezvous.wait(members.keys(what), COMPARE_TIMEOUT)
     except RendezvousError:
         absent = [members.name(number) for number in members.numbers if rendezvous.get(members.key(what, number)) is None]
         raise RendezvousError(
-            f'{", ".join(absent)} did not answer within {PATIENCE:.0f} s while the nodes compared themselves: '
+            f'{", ".join(absent)} did not answer within {COMPARE_TIMEOUT:.0f} s while the nodes compared themselves: '
             'look what became of the launcher there; nothing was started'
         ) from None
 
@@ -266,7 +266,7 @@ def _door(rendezvous: Rendezvous, port: int) -> Iterator[None]:
             thread.join()
 
 
-def bandwidth(rendezvous: Rendezvous, members: Members) -> float:
+def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     """Bits a second that leave a node in an all-reduce over all of them, as long as it takes about a second."""
     node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)

@@ -25,8 +25,8 @@ from types import FrameType
 
 from phalanx.launch.cluster import local_addresses
 from phalanx.launch.flags import Flags
-from phalanx.launch.names import resolve, split
-from phalanx.launch.rendezvous import say
+from phalanx.launch.names import resolve, split_list
+from phalanx.launch.rendezvous import print_line
 from phalanx.system.errors import RequestError
 from phalanx.system.stops import STATUSES, wanted
 
@@ -37,38 +37,38 @@ SSH = (
 )
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
 LINGER = 60  # seconds within which all nodes end once one has
-SAVED = (0, *STATUSES)  # how a command ends that heeded a stop
+STOPPED_STATUSES = (0, *STATUSES)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
-def everywhere(flags: Flags, command: str, words: Sequence[str], folder: Path, script: Sequence[str] = ()) -> int:
+def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: Path, script: Sequence[str] = ()) -> int:
     """Runs `phalanx COMMAND WORDS SCRIPT` on all nodes of `--ips`, this one among them or not; the exit status of the whole.
 
     `words` are read by Phalanx, and adapted to each node; the words of `script` are the user's, and stay as they were typed.
     Afterwards `folder` is on this node: brought home from the first node when that is another. Raises RequestError.
     """
-    names = split(flags.ips or '')
+    names = split_list(flags.ips or '')
     if not names:
         raise RequestError('--ssh: on which nodes? give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:
         raise RequestError(f'--ips: {dashed[0]!r} is not the name of a node')
-    words = ['--ips', ','.join(names), *passed_on(words), *script]
+    words = ['--ips', ','.join(names), *strip_local_flags(words), *script]
     try:
         own = local_addresses()
         mine = {name for name in names if own.keys() & set(resolve(name))}
     except ValueError as error:
         raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
-    here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_line(command, words, Path.cwd())
+    here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_command(command, words, Path.cwd())
     nodes, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
     if unreached := [node.name for node in nodes if node.status == UNREACHED]:
-        say(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
+        print_line(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
         return 2
-    if asked and all(node.status in SAVED for node in nodes):
+    if asked and all(node.status in STOPPED_STATUSES for node in nodes):
         return 128 + asked
     status = max(node.status for node in nodes if node.name in mine or not mine)
     if names[0] not in mine and status == 0:
-        bring_home(names[0], folder)
+        fetch_folder(names[0], folder)
     return status
 
 
@@ -109,7 +109,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
     return nodes, asked
 
 
-def passed_on(words: Sequence[str]) -> list[str]:
+def strip_local_flags(words: Sequence[str]) -> list[str]:
     """The words of a command without the flags that concern the node where it was typed."""
     kept, skip = [], 0
     for word in words:
@@ -124,7 +124,7 @@ def passed_on(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def remote_line(command: str, words: Sequence[str], folder: Path) -> str:
+def remote_command(command: str, words: Sequence[str], folder: Path) -> str:
     """The one line that the remote shell gets: every word is quoted, so that none of them means anything to the shell."""
     run = shlex.join(['env', f'{REMOTE}=1', sys.executable, '-m', 'phalanx', command, *words])
     return f'cd {shlex.quote(str(folder))} && exec {run}'
@@ -179,7 +179,7 @@ class _Node:
         self.reader.join(5)  # its last lines; a process that ssh left behind may hold the pipe open forever
 
 
-def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
+def stop_when_stdin_closes(environment: Mapping[str, str] = os.environ) -> None:
     """In a launcher that another node started: takes the token from standard input, and stops when that is closed."""
     if environment.get(REMOTE) != '1':
         return
@@ -194,7 +194,7 @@ def live_by_standard_input(environment: Mapping[str, str] = os.environ) -> None:
     threading.Thread(target=watch, name='standard input', daemon=True).start()
 
 
-def bring_home(name: str, folder: Path) -> None:
+def fetch_folder(name: str, folder: Path) -> None:
     """Copies `folder` of another node, at the same path there, to this one, unless both share the disk. Raises OSError."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def bring_home(name: str, folder: Path) -> None:
             pass
     if copied.returncode:
         raise OSError(f'the results of {name} could not be copied from {folder} there')
-    say(f'the results of {name} are in {folder}')
+    print_line(f'the results of {name} are in {folder}')
 
 
 class _Inside:

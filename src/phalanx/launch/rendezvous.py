@@ -30,10 +30,10 @@ from phalanx.launch.names import shorten_silent_lookups
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
 POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines that say who is missing
-SETTLE = 20  # seconds within which a run notices that a node has died
+REJOIN_TIMEOUT = 20  # seconds within which a run notices that a node has died
 QUIET = 3  # seconds without a newcomer after which an elastic run starts with fewer than its maximum
-PREPARED = ('heartbeat', 'ended', 'failure')  # keys of each node during an attempt, null until it writes them
-STRANGER = 'it uses another --job_id or PHALANX_TOKEN'
+NODE_KEYS = ('heartbeat', 'ended', 'failure')  # keys of each node during an attempt, null until it writes them
+WRONG_TOKEN = 'it uses another --job_id or PHALANX_TOKEN'
 NodeInfo = dict[str, Any]  # the facts that a node publishes about itself
 
 
@@ -88,7 +88,9 @@ class Rendezvous:
         self.connect = timedelta(seconds=10)
         if shorten_silent_lookups(cluster.address) or shorten_silent_lookups(self.address):
             self.connect = timedelta(seconds=120)
-            say(f'no name server answers when asked for {cluster.address}: starting takes longer; name nodes in /etc/hosts')
+            print_line(
+                f'no name server answers when asked for {cluster.address}: starting takes longer; name nodes in /etc/hosts'
+            )
         self.server: Any = _serve(self.address, self.port, self.connect) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
         self.store = self._connect()
@@ -199,7 +201,7 @@ class Rendezvous:
             info = self.get(f'waiting/{number}') if number not in members.numbers else None
             if info is None or self.get(f'refused/{number}') is not None:
                 continue
-            if trouble := unfit(info) if self._is_signed(info) else STRANGER:
+            if trouble := unfit(info) if self._is_signed(info) else WRONG_TOKEN:
                 self.put(f'refused/{number}', trouble)
             else:
                 fitting.append(number)
@@ -218,9 +220,9 @@ class Rendezvous:
             return attempt
         patience, trouble = float('inf'), 'a run is under way'
         if seat is not None:  # an earlier life of this node: the run ends that attempt as soon as it misses it
-            patience = SETTLE
+            patience = REJOIN_TIMEOUT
             trouble = f'{self.cluster.address} takes part in this run already (process {seat.get("pid")} there)'
-        say(f'{trouble}; waiting to be let in')
+        print_line(f'{trouble}; waiting to be let in')
         self.put(f'waiting/{self.number}', info)
         if not self._until(lambda: self._opened() != attempt or self.get(f'refused/{self.number}') is not None, patience):
             raise RendezvousError(f'{trouble}; end that one first, or use another --start_port for a second run')
@@ -272,10 +274,10 @@ class Rendezvous:
             if now - reminded > REMIND:
                 reminded = now
                 self._compare_with_other_first(present)
-                say(f'{self._missing(present)}; start this same command there')
+                print_line(f'{self._missing(present)}; start this same command there')
             time.sleep(POLL)
         numbers = self._in_order(attempt, present[: self.cluster.max_nodes])
-        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in PREPARED for number in numbers)]
+        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in NODE_KEYS for number in numbers)]
         self._ask(lambda: self.store.multi_set(keys, ['null'] * len(keys)))
         self.put(f'{attempt}/members', {'numbers': numbers, 'port': self._serve_ranks(), 'refused': refused})
 
@@ -298,8 +300,8 @@ class Rendezvous:
             if self._is_signed(info):
                 arrived.append(number)
             else:
-                refused[str(number)] = STRANGER
-                say(f'{info.get("address")} wanted to join, but {STRANGER}')
+                refused[str(number)] = WRONG_TOKEN
+                print_line(f'{info.get("address")} wanted to join, but {WRONG_TOKEN}')
         return arrived
 
     def _in_order(self, attempt: int, numbers: list[int]) -> list[int]:
@@ -312,7 +314,7 @@ class Rendezvous:
         if self.cluster.nodes:
             absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
             missing = f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
-            tried = reach_all(self.cluster.address, absent, self.port)
+            tried = probe_all(self.cluster.address, absent, self.port)
             hosts = ', '.join(address for address, (_, trouble) in tried.items() if trouble is None)
             doubt = f' (something listens at port {self.port} of {hosts}: does its list of nodes begin with itself?)'
             return missing + (doubt if hosts else '')
@@ -321,7 +323,7 @@ class Rendezvous:
     def _compare_with_other_first(self, present: list[int]) -> None:
         """A node whose list begins with itself waits at its own store: shows both sides both lists."""
         absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
-        for address, (_, trouble) in reach_all(self.cluster.address, absent, self.port).items():
+        for address, (_, trouble) in probe_all(self.cluster.address, absent, self.port).items():
             if trouble is None:
                 with contextlib.suppress(RendezvousError, RuntimeError, ValueError):  # something else listens there
                     other = _connect(address, self.port, self.connect)
@@ -350,14 +352,14 @@ class Rendezvous:
     def _connect(self) -> Any:
         """A connection to the store. Raises RendezvousError when the first node cannot be reached for too long."""
         begun = reminded = time.monotonic()
-        while (trouble := reach(self.cluster.address, self.address, self.port)[1]) is not None:
+        while (trouble := probe(self.cluster.address, self.address, self.port)[1]) is not None:
             now = time.monotonic()
             waited = f'cannot reach the first node, {self.address}, port {self.port}: {trouble}'
             if now - begun > self.patience:
                 raise RendezvousError(f'{waited}; gave up after {self.patience:.0f} s')
             if now - reminded > REMIND:
                 reminded = now
-                say(f'{waited}; is this same command running there? still trying')
+                print_line(f'{waited}; is this same command running there? still trying')
             time.sleep(0.5)
         return _connect(self.address, self.port, self.connect)
 
@@ -373,7 +375,7 @@ def _connect(address: str, port: int, timeout: timedelta) -> Any:
         ) from None
 
 
-def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
+def probe(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
     """Seconds that it takes to connect from `own` to another node, and what is in the way (None: nothing)."""
     begun = time.monotonic()
     try:
@@ -387,10 +389,10 @@ def reach(own: str, address: str, port: int, seconds: float = 2) -> tuple[float,
         return 0.0, error.strerror or str(error)
 
 
-def reach_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
+def probe_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
     """`reach` for several nodes at once: as long as the slowest of them takes."""
     with futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        return dict(zip(addresses, pool.map(lambda address: reach(own, address, port), addresses), strict=True))
+        return dict(zip(addresses, pool.map(lambda address: probe(own, address, port), addresses), strict=True))
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -435,11 +437,11 @@ def _holder(port: int) -> str:
     return 'a process of another user'
 
 
-def token_of(environment: Mapping[str, str], job_id: str | None) -> str:
+def get_token(environment: Mapping[str, str], job_id: str | None) -> str:
     """What nodes must share to be admitted: PHALANX_TOKEN if set, else the name of the job."""
     return environment.get('PHALANX_TOKEN') or f'job {job_id or ""}'
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """One line for the person at this node."""
     print(f'phalanx: {line}', file=sys.stderr, flush=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from phalanx.launch.names import START_PORT, same, split
+from phalanx.launch.names import START_PORT, is_same_node, split_list
 
-TAKEN = 'PHALANX_STARTED_BY'  # set once a contract was read: processes started from here are not started by it again
+STARTED_BY = 'PHALANX_STARTED_BY'  # set once a contract was read: processes started from here are not started by it again
 OURS = 'Phalanx'
 
 Variables = Mapping[str, str]
@@ -54,9 +54,9 @@ class Start:
         if self.by == OURS:
             return {}
         if self.per == 'rank':
-            return {**self.exports, TAKEN: self.by}
+            return {**self.exports, STARTED_BY: self.by}
         unset = dict.fromkeys(('RANK', 'WORLD_SIZE'))
-        return {**unset, 'MASTER_ADDR': None, 'MASTER_PORT': None, TAKEN: self.by} if self.per else {**unset}
+        return {**unset, 'MASTER_ADDR': None, 'MASTER_PORT': None, STARTED_BY: self.by} if self.per else {**unset}
 
     def at(self, master: str | None, port: int | None) -> Start:
         """The same, with ranks that meet where flags say, as far as the launcher leaves it to us."""
@@ -86,23 +86,23 @@ class Start:
             port = self.settings['master'].value.rpartition(':')[2] if 'master' in self.settings else flag.value
             ours = not flag.origin.startswith('--') or port == flag.value  # FLAGS_START_PORT is a default, and often set
             return '' if ours else f'{flag.origin}, but {self.settings["master"].origin}'
-        name, value = {'gpus': ('nproc_per_node', str(len(split(flag.value))))}.get(name, (name, flag.value))
+        name, value = {'gpus': ('nproc_per_node', str(len(split_list(flag.value))))}.get(name, (name, flag.value))
         own = self.settings.get(name)
-        if name == 'ips' and (own is None or len(split(value)) != len(split(own.value))):
-            name, value, own = 'nnodes', str(len(split(value))), self.settings.get('nnodes')
-        agree = AGREE.get(name)
+        if name == 'ips' and (own is None or len(split_list(value)) != len(split_list(own.value))):
+            name, value, own = 'nnodes', str(len(split_list(value))), self.settings.get('nnodes')
+        agree = COMPARISONS.get(name)
         if own is None or agree is None or agree(value, own.value):
             return ''
         return f'{flag.origin} ({_words(name, value)}), but {own.origin} ({_words(name, own.value)})'
 
 
 def _same_nodes(one: str, other: str) -> bool:
-    return one == other or all(same(*pair) for pair in zip(split(one), split(other), strict=True))
+    return one == other or all(is_same_node(*pair) for pair in zip(split_list(one), split_list(other), strict=True))
 
 
 def _same_master(one: str, other: str) -> bool:
     (host, _, port), (other_host, _, other_port) = one.rpartition(':'), other.rpartition(':')
-    return port == other_port and same(host.strip('[]'), other_host.strip('[]'))
+    return port == other_port and is_same_node(host.strip('[]'), other_host.strip('[]'))
 
 
 def _within(one: str, other: str) -> bool:
@@ -115,7 +115,7 @@ def _within(one: str, other: str) -> bool:
     return least <= other_most and other_least <= most
 
 
-AGREE: Mapping[str, Callable[[str, str], bool]] = {
+COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     'nproc_per_node': lambda one, other: one == other or not other.isdecimal(),  # `auto` leaves it to the flag
     'nnodes': _within,
     'ips': _same_nodes,
@@ -132,7 +132,7 @@ def _words(name: str, value: str) -> str:
     )
 
 
-def take(start: Start) -> None:
+def apply_start(start: Start) -> None:
     """Makes the environment of this process that of a rank, or of no rank, and says what started it, once over all ranks."""
     for name, value in start.changes().items():
         if value is None:

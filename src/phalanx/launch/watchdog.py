@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from phalanx.launch.preflight import compare
-from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, say
+from phalanx.launch.preflight import compare_facts
+from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, print_line
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
@@ -73,7 +73,7 @@ class Watchdog(threading.Thread):
         text = f'{type(error).__name__}: {error}'
         if text != self.reported:
             self.reported = text
-            say(f'warning: the watchdog of this node met an error and goes on: {text}')
+            print_line(f'warning: the watchdog of this node met an error and goes on: {text}')
 
     def exchange(self, beats: dict[int, Beat]) -> None:
         """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
@@ -114,7 +114,7 @@ class Watchdog(threading.Thread):
     def unfit(self, info: NodeInfo) -> str:
         """Why a node cannot join the run; '' when it can."""
         assert self.members is not None
-        findings = compare([self.members.nodes[0][1], info])
+        findings = compare_facts([self.members.nodes[0][1], info])
         return '; '.join(finding.text for finding in findings if finding.level == 'error')
 
     def decide(self, verdict: Verdict) -> None:
@@ -157,7 +157,7 @@ class Watchdog(threading.Thread):
         self.await_ends(children, 3)
         # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
         if not self.over.wait(8):
-            say(str(self.verdict['cause']))
+            print_line(str(self.verdict['cause']))
             os._exit(1)
 
     def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
@@ -177,7 +177,7 @@ class Watchdog(threading.Thread):
             file = self.folder / f'stack.{rank}'
             text = file.read_text(errors='replace').strip() if file.is_file() else ''
             for line in (text or 'no answer: its process is stopped, or waits in the kernel').splitlines():
-                say(f'[rank {rank}] {line}')
+                print_line(f'[rank {rank}] {line}')
 
 
 def _send(process: psutil.Process, number: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.config.shipped import shipped
+from phalanx.config.shipped import shipped_recipes
 
 APACHE = 'Apache-2.0'
 PADDLEDET = 'https://paddledet.bj.bcebos.com/models'
@@ -144,7 +144,7 @@ def class_names(source: str) -> tuple[str, ...]:
 def recipe_of(source: str) -> str | None:
     """The shipped recipe that the weights which `source` names or is the address of were trained by, where one is."""
     entry = entry_of(source)
-    return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped() else None
+    return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped_recipes() else None
 
 
 def entry_of(source: str) -> Published | None:

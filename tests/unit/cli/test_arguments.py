@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from phalanx.cli.main import COMMANDS, main
-from phalanx.config.arguments import Parser, add_assignments, add_brought_recipe, assignments, parse_brought, underscored
+from phalanx.config.arguments import (
+    Parser,
+    add_assignments,
+    add_recipe_words,
+    collect_assignments,
+    parse_recipe_words,
+    replace_dashes,
+)
 from phalanx.families.catalog import TASKS
 
 
@@ -21,7 +28,7 @@ def test_dashes_and_underscores_name_the_same_option_and_values_keep_theirs(word
 
 
 def test_what_is_no_option_is_left_alone() -> None:
-    assert underscored(['a-b', '-o', '--', '--x-y=p-q', 'k-e=v']) == ['a-b', '-o', '--', '--x_y=p-q', 'k-e=v']
+    assert replace_dashes(['a-b', '-o', '--', '--x-y=p-q', 'k-e=v']) == ['a-b', '-o', '--', '--x_y=p-q', 'k-e=v']
 
 
 def test_a_subcommand_takes_dashes_too() -> None:
@@ -35,7 +42,7 @@ def test_a_subcommand_takes_dashes_too() -> None:
 def test_an_assignment_is_named_as_one_of_set(flag: str) -> None:
     parser = Parser('phalanx try')
     add_assignments(parser)
-    assert assignments(parser.parse_args([flag, 'a=1', 'b=2'])) == [('a=1', '--set a=1'), ('b=2', '--set b=2')]
+    assert collect_assignments(parser.parse_args([flag, 'a=1', 'b=2'])) == [('a=1', '--set a=1'), ('b=2', '--set b=2')]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +50,9 @@ def test_an_assignment_is_named_as_one_of_set(flag: str) -> None:
 )
 def test_a_recipe_and_its_assignments_in_the_orders_that_people_write(words: str) -> None:
     parser = Parser('phalanx try')
-    add_brought_recipe(parser)
+    add_recipe_words(parser)
     parser.add_argument('--seed')
-    _, recipe, assigned = parse_brought(parser, words.split())
+    _, recipe, assigned = parse_recipe_words(parser, words.split())
     assert recipe == 'r.yml'
     assert sorted(text for text, _ in assigned) == ['a=1', 'b=2']
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from phalanx.config.bind import bind
-from phalanx.config.read import ConfigError, Node, override, plain, read
-from phalanx.config.show import show
+from phalanx.config.read import ConfigError, Node, override, read, to_plain
+from phalanx.config.show import to_yaml
 
 
 def circle(centre: tuple[float, float], *, radius: float = 1.0, colour: Literal['red', 'green', 'off'] = 'red') -> object:
@@ -137,8 +137,8 @@ def test_a_missing_part_is_reported_with_the_choices(tmp_path: Path) -> None:
 def test_the_resolved_recipe_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
     text = 'shape: {name: circle, colour: off}\nmore: [{name: square, side: 2}]\ninner: {mode: on}\ntitle: "a: b # c"\n'
     outer, resolved = bound(text, tmp_path, 'ratio=0.25')
-    again, second = bound(show(resolved), tmp_path)
-    assert plain(second) == plain(resolved)
+    again, second = bound(to_yaml(resolved), tmp_path)
+    assert to_plain(second) == to_plain(resolved)
     assert (again.ratio, again.title, again.inner, again.shape((0, 0))) == (
         0.25,
         'a: b # c',
@@ -149,7 +149,7 @@ def test_the_resolved_recipe_reads_back_as_the_same_recipe(tmp_path: Path) -> No
 
 def test_the_resolved_recipe_says_where_each_value_comes_from(tmp_path: Path) -> None:
     _, resolved = bound('shape: circle\nsize: [3, 4]\n', tmp_path, 'ratio=0.25')
-    lines = {line.split(':')[0].strip(): line.rpartition('# ')[2] for line in show(resolved).splitlines()}
+    lines = {line.split(':')[0].strip(): line.rpartition('# ')[2] for line in to_yaml(resolved).splitlines()}
     assert lines['size'] == f'{tmp_path}/r.yml:2'
     assert (lines['ratio'], lines['limit']) == ('--set ratio=0.25', 'default')
-    assert yaml.safe_load(show(resolved))['size'] == [3, 4]
+    assert yaml.safe_load(to_yaml(resolved))['size'] == [3, 4]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.config.read import ConfigError, Node, override, plain, read
+from phalanx.config.read import ConfigError, Node, override, read, to_plain
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -15,7 +15,7 @@ def write(folder: Path, **files: str) -> Path:
 
 def test_own_keys_win_over_bases_and_later_bases_over_earlier(tmp_path: Path) -> None:
     recipe = write(tmp_path, run='_base_: [a.yml, b.yml]\nx: 1\n', a='x: 2\ny: 2\nz: 2\n', b='x: 3\ny: 3\n')
-    assert plain(read(recipe)) == {'x': 1, 'y': 3, 'z': 2}
+    assert to_plain(read(recipe)) == {'x': 1, 'y': 3, 'z': 2}
 
 
 def test_every_value_knows_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,20 +28,20 @@ def test_every_value_knows_its_file_and_line(tmp_path: Path, monkeypatch: pytest
 def test_a_part_with_another_name_starts_again(tmp_path: Path) -> None:
     """Else AdamW would inherit the momentum of SGD."""
     recipe = write(tmp_path, run='_base_: a.yml\no: {name: adamw, lr: 1}\n', a='o: {name: sgd, momentum: 0.9}\n')
-    assert plain(read(recipe)) == {'o': {'name': 'adamw', 'lr': 1}}
+    assert to_plain(read(recipe)) == {'o': {'name': 'adamw', 'lr': 1}}
 
 
 def test_two_ways_to_say_one_thing_replace_each_other(tmp_path: Path) -> None:
     recipe = write(tmp_path, run='_base_: a.yml\ntrain: {steps: 10}\n', a='train: {epochs: 3, seed: 1}\n')
-    assert plain(read(recipe)) == {'train': {'steps': 10, 'seed': 1}}
-    assert plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
-    assert plain(override(read(recipe), 'train.epochs=null')) == {'train': {'steps': 10, 'epochs': None, 'seed': 1}}
+    assert to_plain(read(recipe)) == {'train': {'steps': 10, 'seed': 1}}
+    assert to_plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
+    assert to_plain(override(read(recipe), 'train.epochs=null')) == {'train': {'steps': 10, 'epochs': None, 'seed': 1}}
 
 
 def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: Path) -> None:
     """Whoever installed the package need not know where it lies; a file beside the recipe goes first."""
     recipe = write(tmp_path, run='_base_: [pp_liteseg, slanet.yml, own.yml]\ntrain: {steps: 1}\n', own='clip: {norm: 2}\n')
-    own = plain(read(recipe))
+    own = to_plain(read(recipe))
     assert own['loss'] == ['structure', 'smooth_l1']  # of slanet
     assert own['transforms'][0]['name'] == 'resize_step_scaling'  # of pp_liteseg
     assert own['clip']['norm'] == 2
@@ -58,7 +58,7 @@ def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: P
     ],
 )
 def test_a_merge_key_brings_in_what_the_mapping_does_not_say(tmp_path: Path, text: str, result: object) -> None:
-    assert plain(read(write(tmp_path, run=f'a: &a {{steps: 5, seed: 1}}\n{text}\n')).value['b']) == result
+    assert to_plain(read(write(tmp_path, run=f'a: &a {{steps: 5, seed: 1}}\n{text}\n')).value['b']) == result
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_merge_key_brings_in_what_the_mapping_does_not_say(tmp_path: Path, tex
 )
 def test_an_assignment_overrides_one_key(assignment: str, result: object) -> None:
     under = Node({'a': Node({'b': Node(0, ''), 'c': Node([Node({'d': Node(0, '')}, '')], '')}, '')}, '')
-    assert plain(override(under, assignment)) == result
+    assert to_plain(override(under, assignment)) == result
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import drawn
-from phalanx.config.read import plain
+from phalanx.config.read import to_plain
 from phalanx.curation.new import create, plan
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
@@ -93,7 +93,7 @@ def test_published_weights_are_trained_on_where_they_are_there(family: Family, c
     weights.touch()
     assert run_here(*words, '--no_trial') == 0
     assert f'begins with the weights of {start.about}, {weights.absolute()}' in capsys.readouterr().out
-    resolved, base = plain(open_job('mine_phalanx/mine.yml').resolved), plain(open_job(start.base).resolved)
+    resolved, base = to_plain(open_job('mine_phalanx/mine.yml').resolved), to_plain(open_job(start.base).resolved)
     assert resolved['train']['init_from'] == str(weights.absolute())
     assert resolved['model'] == base['model']
     assert resolved['data']['root'] != base['data'].get('root')

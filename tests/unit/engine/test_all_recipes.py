@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from phalanx.cli.main import main
-from phalanx.config.read import document
+from phalanx.config.read import load_yaml
 from phalanx.config.shipped import recipes_folder
 from phalanx.engine.job import open_job
 from phalanx.engine.optim.groups import parameter_groups
@@ -142,7 +142,7 @@ def test_every_anchor_is_used(path: Path) -> None:
 def test_every_base_is_used() -> None:
     named = set()
     for path in (*BASES, *RECIPES):
-        bases = document(path).value.get('_base_')
+        bases = load_yaml(path).value.get('_base_')
         listed = [] if bases is None else bases.value if isinstance(bases.value, list) else [bases]
         named |= {(path.parent / base.value).resolve() for base in listed}
     assert {path.resolve() for path in BASES} <= named

@@ -13,8 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from phalanx.config.read import ConfigError, plain
-from phalanx.config.show import show
+from phalanx.config.read import ConfigError, to_plain
+from phalanx.config.show import to_yaml
 from phalanx.deploy.inputs import list_files
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names
@@ -32,7 +32,7 @@ def kept(recipe: Path) -> Path:
     """A run folder of the recipe, as a start leaves it."""
     folder = recipe.parent / 'run'
     folder.mkdir()
-    (folder / 'config.yml').write_text(show(resolve_names(open_job(str(recipe)))), encoding='utf-8')
+    (folder / 'config.yml').write_text(to_yaml(resolve_names(open_job(str(recipe)))), encoding='utf-8')
     return folder
 
 
@@ -169,10 +169,10 @@ def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
 
 def test_a_new_name_begins_a_part_again_whichever_assignment_was_typed_first() -> None:
     typed = ('optimizer.weight_decay=0.3', 'train.steps=4', 'optimizer.name=adamw', 'optimizer.lr=0.001')
-    optimizer = plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
+    optimizer = to_plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
     assert (optimizer['name'], optimizer['weight_decay'], optimizer['lr']) == ('adamw', 0.3, 0.001)
     typed = ('optimizer.lr=9', 'optimizer={name: sgd, lr: 1}', 'optimizer.momentum=0.5', 'optimizer.name=sgd')
-    optimizer = plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
+    optimizer = to_plain(open_job('pp_liteseg_digits', [(text, text) for text in typed]).resolved)['optimizer']
     assert (optimizer['name'], optimizer['momentum'], optimizer['lr']) == ('sgd', 0.5, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.config.bind import hints_of
+from phalanx.config.bind import key_types
 from phalanx.config.read import ConfigError
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
@@ -23,7 +23,7 @@ DEMOS = {
 def test_every_family_has_losses_to_list() -> None:
     for family in FAMILIES:
         assert CATALOGS[family]['losses'], family
-        assert 'loss' in hints_of(FAMILIES[family].Keys), family
+        assert 'loss' in key_types(FAMILIES[family].Keys), family
 
 
 @pytest.mark.parametrize('family', DEMOS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.config.bind import hints_of
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.bind import key_types
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.families.base import Family
@@ -52,7 +52,7 @@ def test_every_family_has_the_same_catalogs_and_keys() -> None:
     for family, task in FAMILIES.items():
         assert CATALOGS[family].keys() == kinds | OWN_KINDS.get(family, {}).keys(), family
         assert all(CATALOGS[family].values()), family
-        assert keys <= hints_of(task.Keys).keys(), family
+        assert keys <= key_types(task.Keys).keys(), family
 
 
 @pytest.mark.parametrize('family', DEMOS)
@@ -85,7 +85,7 @@ def test_data_sets_are_mixed_alike(family: str) -> None:
 def test_networks_of_every_family_can_learn_from_one_another(family: str) -> None:
     """The frozen teacher has no loss of its own and no gradient; what is evaluated is the student."""
     output = DEMOS[family][2]
-    teacher = plain(open_job(DEMOS[family][0]).resolved)['model']
+    teacher = to_plain(open_job(DEMOS[family][0]).resolved)['model']
     between = f'between=[{{name: feature_distance, output: {output}}}]'
     task = task_of(family, f'networks={{teacher: {teacher}}}'.replace('None', 'null'), 'frozen=[teacher]', between)
     torch.manual_seed(0)

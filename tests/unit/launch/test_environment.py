@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from phalanx.launch.environment import detect, hostnames
+from phalanx.launch.environment import detect, expand_hostlist
 from phalanx.launch.flags import Flags, add_flags
 
 PODS = {'MASTER_ADDR': 'job-master-0', 'MASTER_PORT': '23456'}
@@ -388,4 +388,4 @@ def test_an_incomplete_contract_is_one_line_with_the_variable(environment: dict[
 )
 def test_a_node_list_is_spelt_out(text: str, names: list[str]) -> None:
     """Examples of the format in `man scontrol`, show hostnames."""
-    assert hostnames(text) == names
+    assert expand_hostlist(text) == names

@@ -53,18 +53,18 @@ def test_nodes_get_addresses_of_one_family_that_others_reach(
     resolver: Resolver, answers: dict[str, list[str]], chosen: list[str]
 ) -> None:
     resolver.answers |= answers
-    assert names.addresses_of(['gpu01', 'gpu02']) == chosen
+    assert names.resolve_all(['gpu01', 'gpu02']) == chosen
 
 
 def test_nodes_without_a_common_family_are_reported(resolver: Resolver) -> None:
     resolver.answers |= {'gpu01': ['10.0.0.1'], 'gpu02': ['fd00::2']}
     with pytest.raises(ValueError, match=r'gpu01: 10\.0\.0\.1; gpu02: fd00::2'):
-        names.addresses_of(['gpu01', 'gpu02'])
+        names.resolve_all(['gpu01', 'gpu02'])
 
 
 def test_a_loopback_address_in_a_list_stays_what_it_is(resolver: Resolver) -> None:
     resolver.answers |= {'localhost': ['127.0.0.1']}
-    assert names.addresses_of(['localhost', '10.0.0.2']) == ['127.0.0.1', '10.0.0.2']
+    assert names.resolve_all(['localhost', '10.0.0.2']) == ['127.0.0.1', '10.0.0.2']
 
 
 def test_a_name_is_waited_for(resolver: Resolver, capsys: pytest.CaptureFixture[str]) -> None:

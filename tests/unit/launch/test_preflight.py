@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.preflight import Link, compare, fingerprint, node_facts
+from phalanx.launch.preflight import Link, compare_facts, hash_parts, node_facts
 
 
 def infos(**second: Any) -> list[dict[str, Any]]:
@@ -15,12 +15,12 @@ def infos(**second: Any) -> list[dict[str, Any]]:
 
 
 def test_equal_nodes_have_nothing_to_report() -> None:
-    assert compare(infos()) == []
+    assert compare_facts(infos()) == []
 
 
 @pytest.mark.parametrize('fact', ['phalanx', 'code', 'torch', 'ranks', 'recipe', 'data', 'max_restart'])
 def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> None:
-    (finding,) = compare(infos(**{fact: 'other'}))
+    (finding,) = compare_facts(infos(**{fact: 'other'}))
     assert finding.level == 'error'
     assert '10.0.0.1: ' in finding.text
     assert '10.0.0.2: other' in finding.text
@@ -29,12 +29,12 @@ def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> No
 
 @pytest.mark.parametrize('fact', ['python', 'devices'])
 def test_what_only_may_hurt_is_a_warning(fact: str) -> None:
-    (finding,) = compare(infos(**{fact: 'other'}))
+    (finding,) = compare_facts(infos(**{fact: 'other'}))
     assert finding.level == 'warning'
 
 
 def test_a_full_disk_and_little_shared_memory_are_reported_with_the_node() -> None:
-    told = [finding.text for finding in compare(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
+    told = [finding.text for finding in compare_facts(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
     assert told[0] == '10.0.0.2 has 512 MiB of disk left for the run folder: make room'
     assert told[1].startswith(
         '10.0.0.2 has 64 MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
@@ -42,8 +42,8 @@ def test_a_full_disk_and_little_shared_memory_are_reported_with_the_node() -> No
 
 
 def test_a_fingerprint_knows_where_its_parts_end() -> None:
-    assert fingerprint(iter(['ab', 'c'])) != fingerprint(iter(['a', 'bc']))
-    assert fingerprint(iter(['ab', 'c'])) == fingerprint(iter([b'ab', 'c']))
+    assert hash_parts(iter(['ab', 'c'])) != hash_parts(iter(['a', 'bc']))
+    assert hash_parts(iter(['ab', 'c'])) == hash_parts(iter([b'ab', 'c']))
 
 
 def test_the_way_between_nodes_reads_in_milliseconds_and_gigabits() -> None:

@@ -133,7 +133,7 @@ def test_a_node_that_is_gone_during_the_comparison_is_named(seat: Seat, monkeypa
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
     with ThreadPoolExecutor(2) as pool:
-        for found in [pool.submit(preflight.look_around, one, members) for one in seats[:2]]:
+        for found in [pool.submit(preflight.compare_nodes, one, members) for one in seats[:2]]:
             with pytest.raises(RendezvousError, match=r'^127\.0\.0\.3 did not answer within'):
                 found.result()
 
@@ -143,6 +143,6 @@ def test_a_node_whose_port_is_taken_is_named_on_all_with_the_holder(seat: Seat) 
     members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
     seats[1].cluster = Cluster(1, nodes=ADDRESSES[:2], address='127.0.0.2', rendezvous=('127.0.0.1', seats[0].port))
     with listen('127.0.0.2', seats[0].port), ThreadPoolExecutor(2) as pool:
-        for found in [pool.submit(preflight.look_around, one, members) for one in seats]:
+        for found in [pool.submit(preflight.compare_nodes, one, members) for one in seats]:
             with pytest.raises(RendezvousError, match=rf'127\.0\.0\.2: port {seats[0].port} is in use'):
                 found.result()

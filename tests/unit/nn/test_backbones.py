@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from phalanx import create_model
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.checks import check_can_freeze, check_parts
 from phalanx.engine.job import open_job
 from phalanx.nn import stochastic
@@ -85,7 +85,7 @@ def test_a_recipe_with_a_backbone_that_does_not_fit_is_refused_before_training()
 
 
 def model_of(*sets: str, recipe: str = 'db_pages') -> Any:
-    return plain(open_job(recipe, [(text, text) for text in sets]).resolved)['model']
+    return to_plain(open_job(recipe, [(text, text) for text in sets]).resolved)['model']
 
 
 def test_options_of_a_backbone_are_given_with_its_name_or_to_the_one_that_is_there() -> None:

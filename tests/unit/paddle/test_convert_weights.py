@@ -18,8 +18,8 @@ import torch
 import yaml
 from torch import nn
 
-from phalanx.config.read import plain, read
-from phalanx.config.shipped import shipped
+from phalanx.config.read import read, to_plain
+from phalanx.config.shipped import shipped_recipes
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.distillation import Distilled
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
@@ -329,7 +329,7 @@ def shapes_of(num_classes: int, **options: Any) -> dict[str, torch.Tensor]:
 
 
 def recipes_with_published_weights() -> list[tuple[str, str]]:
-    heads = {name: path.read_text() for name, path in shipped().items()}
+    heads = {name: path.read_text() for name, path in shipped_recipes().items()}
     found = {name: re.search(r'train\.init_from=(\w+)', head) for name, head in heads.items()}
     return [(name, match[1]) for name, match in found.items() if match and match[1] not in ('RUN', 'FILE', 'runs')]
 
@@ -339,7 +339,7 @@ def test_a_recipe_can_start_from_the_weights_that_its_head_names(recipe: str, na
     """Compared by name and shape, without numbers: what the larger networks would hold is half a gigabyte."""
     published = PUBLISHED[name]
     source = yaml.safe_load(f'{{name: {published.network}}}')
-    options = plain(read(shipped()[recipe]).value['model'])
+    options = to_plain(read(shipped_recipes()[recipe]).value['model'])
     assert (options['name'], options['size']) == (source.pop('name'), source['size'])
     del options['name']
     file = shapes_of(CLASSES.get(published.trained_on, 1), **source)

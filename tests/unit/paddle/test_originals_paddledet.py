@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.job import open_job
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.paddle.configs import paddledet
@@ -208,7 +208,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recipe(name: str, *assignments: str) -> dict[str, Any]:
-    resolved: dict[str, Any] = plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
+    resolved: dict[str, Any] = to_plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
     return resolved
 
 
@@ -363,7 +363,7 @@ def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
     )
     (folder / 'run.yml').write_text(f'_BASE_: [ppyoloe_plus.yml]\n{student}')
     job = open_job('run.yml')
-    assert plain(job.resolved)['model'] == {**MODEL, 'size': 'l', 'plus': True}
+    assert to_plain(job.resolved)['model'] == {**MODEL, 'size': 'l', 'plus': True}
     assert any('for_distill is ignored' in note and 'trains alone' in note for note in job.notes)
     with pytest.raises(ConfigError, match='a file for --slim_config'):
         recipe('ppyoloe', 'slim_method=PPYOLOEDistill')

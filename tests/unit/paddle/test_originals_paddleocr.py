@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.job import open_job
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.families.recognition.characters import SHORT_DICTIONARIES, BuiltIn
@@ -428,7 +428,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recipe(name: str, *assignments: str) -> dict[str, Any]:
-    resolved: dict[str, Any] = plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
+    resolved: dict[str, Any] = to_plain(open_job(f'{name}.yml', [(text, text) for text in assignments]).resolved)
     return resolved
 
 
@@ -607,7 +607,7 @@ def test_slanet_comes_out_as_published() -> None:
 
 
 def test_slanet_ch_comes_out_as_published_and_as_the_shipped_recipe() -> None:
-    got, ours = recipe('slanet_ch'), plain(open_job('SLANet_ch').resolved)
+    got, ours = recipe('slanet_ch'), to_plain(open_job('SLANet_ch').resolved)
     assert got['model'] == {**SLANET_MODEL, 'corners': True} == ours['model']
     for key in ('tokens', 'metric', 'image_size', 'max_length', 'merge_cells', 'loss', 'loss_coefficients', 'clip'):
         assert got[key] == ours[key], key
@@ -632,7 +632,7 @@ def test_slanet_ch_comes_out_as_published_and_as_the_shipped_recipe() -> None:
     ],
 )
 def test_detectors_come_out_as_the_shipped_recipes_of_the_same_names(name: str, shipped: str, differs: dict[str, Any]) -> None:
-    got, ours = recipe(name), plain(open_job(shipped).resolved)
+    got, ours = recipe(name), to_plain(open_job(shipped).resolved)
     assert got['data'].pop('root') == 'train_data/icdar2015/text_localization'
     ours['data'].pop('root')
     ours['post_processing'] |= differs

@@ -12,7 +12,7 @@ import pytest
 
 from mutations import mutated, translated
 from phalanx.cli.main import main
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.optim.schedule import Schedule
 from phalanx.paddle.configs import dialect_of, paddleseg, translate
@@ -126,7 +126,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def recipe(name: str, *assignments: str) -> dict[str, Any]:
     """The resolved recipe of a file, defaults of ours left in."""
-    resolved: dict[str, Any] = plain(job(name, *assignments).resolved)
+    resolved: dict[str, Any] = to_plain(job(name, *assignments).resolved)
     return resolved
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mutations import mutated, translated
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.schedule import Schedule
@@ -109,7 +109,7 @@ def job(name: str, *assignments: str) -> Job:
 
 
 def recipe(name: str, *assignments: str) -> dict[str, Any]:
-    resolved: dict[str, Any] = plain(job(name, *assignments).resolved)
+    resolved: dict[str, Any] = to_plain(job(name, *assignments).resolved)
     return resolved
 
 
@@ -186,7 +186,7 @@ def test_other_backbones_of_deeplab_come_out_as_published() -> None:
 def test_the_rates_of_the_lite_backbone_are_those_of_its_convolutions_by_depth() -> None:
     """Its release 0.8 counts blocks in threes and gives no rate to norms: here, for every parameter that there is."""
     got = job('lite')
-    assert plain(got.resolved)['model'] == {
+    assert to_plain(got.resolved)['model'] == {
         'name': 'lraspp',
         'backbone': {'name': 'mobilenet_v3_halved'},
         'window': 769,
@@ -212,7 +212,7 @@ def test_losses_of_one_score_for_two_classes_are_taken_on_two() -> None:
     got = job(
         'unet_pet', 'SOLVER.LOSS=["lovasz_hinge_loss", "bce_loss"]', 'DATASET.NUM_CLASSES=2', 'SOLVER.LOSS_WEIGHT.BCE_LOSS=0.5'
     )
-    (loss,) = plain(got.resolved)['loss']
+    (loss,) = to_plain(got.resolved)['loss']
     assert [each['name'] for each in loss['losses']] == ['lovasz_hinge', 'cross_entropy']
     assert (loss['losses'][0]['score'], loss['coefficients']) == ('log_odds', [1.0, 0.5])
     assert any('that of PaddleSeg 0.x one for both' in note for note in got.notes)

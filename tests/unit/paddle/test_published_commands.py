@@ -19,8 +19,8 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import UNET_PET
 
 import drawn
-from phalanx.cli.train import parse_words, read_job
-from phalanx.config.read import plain
+from phalanx.cli.train import build_job, parse_command
+from phalanx.config.read import to_plain
 from phalanx.engine.job import Job
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
@@ -63,8 +63,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def job(line: str) -> tuple[Job, dict[str, Any]]:
-    job = read_job(*parse_words(shlex.split(line)))
-    return job, plain(job.resolved)
+    job = build_job(*parse_command(shlex.split(line)))
+    return job, to_plain(job.resolved)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_script_of_a_document_stands_for_phalanx_train(folder: Path, started
     script = next(word for word in line.split() if word.endswith('train.py'))
     own = shlex.split(line.partition(script)[2])
     assert started == [[sys.executable, '-m', 'phalanx', 'train', *own], ranks]
-    read_job(*parse_words(own))
+    build_job(*parse_command(own))
 
 
 def test_a_clone_of_the_originals_is_shown_which_script_to_name(

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from phalanx.config.show import show
+from phalanx.config.show import to_yaml
 from phalanx.engine.folder import resolve_names
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
@@ -95,7 +95,7 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     model = source.task.model()
     run = tmp_path / 'digits'
     run.mkdir()
-    (run / 'config.yml').write_text(show(resolve_names(source)))
+    (run / 'config.yml').write_text(to_yaml(resolve_names(source)))
     Checkpoints(run, keep=1).save(1, model.state_dict(), None, {'best_step': 1}, True)
 
     job = open_job('crnn_digits', [(f'train.init_from={run}', '--set'), ('characters.dictionary=[a, "3", "1"]', '--set')])

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from phalanx.config.read import ConfigError, document
+from phalanx.config.read import ConfigError, load_yaml
 from phalanx.curation.prepare.checks import AnnotationError, shortened
 from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
 from phalanx.curation.prepare.shapes import polygon
@@ -85,7 +85,7 @@ def _class_names(tree: Tree) -> list[str]:
     """Of data.yaml, or of a file with a name in each line; empty without."""
     for path in tree.having('.yaml', '.yml'):
         try:
-            entry = document(path, notes=[]).value.get('names')
+            entry = load_yaml(path, notes=[]).value.get('names')
         except ConfigError:
             continue
         names = entry.value if entry is not None else None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from phalanx.config.read import MOST_BASES, ConfigError, Node, base_file, document, parsed_assignment
-from phalanx.config.shipped import shipped
+from phalanx.config.read import MOST_BASES, ConfigError, Node, find_base_file, load_yaml, parse_assignment
+from phalanx.config.shipped import shipped_recipes
 from phalanx.paddle.configs.dialect import Dialect, Reading, assigned, holds
 
 Assignment = tuple[str, str]  # text (`iters=100`) and origin
@@ -48,11 +48,11 @@ def _keys(path: Path, seen: set[Path]) -> set[str]:
     if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
         return set()
     seen.add(path.resolve())
-    root = document(path, notes=[])
+    root = load_yaml(path, notes=[])
     keys = set(root.value)
     for named in filter(None, map(root.value.get, BASES)):
         for base in named.value if isinstance(named.value, list) else [named]:
-            keys |= _keys(base_file(str(base.value), path, shipped(parts=True)), seen)
+            keys |= _keys(find_base_file(str(base.value), path, shipped_recipes(parts=True)), seen)
     return keys
 
 
@@ -66,7 +66,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     root = dialect.read(path, reading)
     rest = []
     for text, origin in assignments:
-        keys, value = parsed_assignment(text, origin)
+        keys, value = parse_assignment(text, origin)
         if holds(root, keys) or keys[0] in dialect.keys:
             root = assigned(root, keys, value)
         else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, did_you_mean, document, plain
+from phalanx.config.read import Node, did_you_mean, load_yaml, to_plain
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Reading:
 
 def read_alone(path: Path, reading: Reading) -> Node:
     """The configuration at `path`, which has no bases. Raises ConfigError."""
-    return document(path, reading.notes)
+    return load_yaml(path, reading.notes)
 
 
 REQUIRED = object()  # in place of a default: the original has none
@@ -72,7 +72,7 @@ class Section:
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
-            self.problem(node, None, f'expected a mapping of keys, got {plain(node)!r}')
+            self.problem(node, None, f'expected a mapping of keys, got {to_plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
         """The value of `key`, or the `default` that the original has."""
@@ -105,7 +105,7 @@ class Section:
         node = self.take(key, [])
         if isinstance(node.value, list):
             return node.value
-        self.problem(node, key, f'expected a list, got {plain(node)!r}')
+        self.problem(node, key, f'expected a list, got {to_plain(node)!r}')
         return []
 
     def sections(self, key: str) -> list[Section]:
@@ -120,7 +120,7 @@ class Section:
                 ((name, under),) = node.value.items()
                 found.append((name, self.opened(under, f'{key}[{place}].{name}')))
             else:
-                self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {plain(node)!r}')
+                self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {to_plain(node)!r}')
         return found
 
     def word(self, key: str, default: str | None = None) -> Node:
@@ -130,7 +130,7 @@ class Section:
         if isinstance(node.value, str):
             return node
         if node.value is not None or not is_reported:
-            self.problem(node, key, f'expected a word, got {plain(node)!r}')
+            self.problem(node, key, f'expected a word, got {to_plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -140,7 +140,7 @@ class Section:
         number = as_number(node)
         if number is None:
             if not is_reported:
-                self.problem(node, key, f'expected a number, got {plain(node)!r}')
+                self.problem(node, key, f'expected a number, got {to_plain(node)!r}')
             return 1.0
         return number
 
@@ -149,13 +149,13 @@ class Section:
         is_reported = key not in self.left
         node = self.required(key)
         if not is_reported and (as_number(node) or 0) < 1:
-            self.problem(node, key, f'expected a number from 1 on, got {plain(node)!r}')
+            self.problem(node, key, f'expected a number from 1 on, got {to_plain(node)!r}')
         return node
 
     def only(self, key: str, *allowed: Any) -> Node:
         """The value of `key`, by default the first of those `allowed`; others have no counterpart here."""
         node = self.take(key, allowed[0])
-        value = plain(node)
+        value = to_plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
             shown = ' or '.join('none' if option is None else str(option) for option in allowed)
             self.problem(node, key, f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
@@ -175,9 +175,9 @@ class Section:
 
     def same(self, key: str, other: Node, whose: str) -> None:
         """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
-        node = self.take(key, plain(other))
-        if plain(node) != plain(other):
-            self.problem(node, key, f'{plain(node)!r} is not that of {whose}, {plain(other)!r}; Phalanx has one for both')
+        node = self.take(key, to_plain(other))
+        if to_plain(node) != to_plain(other):
+            self.problem(node, key, f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both')
 
     def ignore(self, *keys: str, reason: str) -> None:
         """Takes those `keys` that are there, and notes why they have no effect."""
@@ -188,7 +188,7 @@ class Section:
 
     def always(self, key: str, value: Any, reason: str) -> None:
         """Takes `key`, which is always `value` here, and notes why another value has no effect."""
-        if self.has(key) and plain(self.left[key]) != value:
+        if self.has(key) and to_plain(self.left[key]) != value:
             self.ignore(key, reason=reason)
         self.left.pop(key, None)
 
@@ -235,7 +235,7 @@ class Section:
         if node.value in (None, ''):  # reported already
             return
         hint = did_you_mean(node.value, known, cutoff=0.8)
-        self.problem(node, key, f'{plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+        self.problem(node, key, f'{to_plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
     def unknown(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Reports it as `not_one_of` does, and gives up."""
@@ -294,7 +294,7 @@ def decaying(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
 
 def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Whether two sets of options differ; options that are None are not there."""
-    first, second = ({key: plain(value) for key, value in each.items() if value is not None} for each in (options, others))
+    first, second = ({key: to_plain(value) for key, value in each.items() if value is not None} for each in (options, others))
     return first != second
 
 

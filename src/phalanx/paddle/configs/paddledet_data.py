@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, renamed
 
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
@@ -142,4 +142,4 @@ def _transform(name: str, step: Section) -> Node:
 
 def _interpolation(step: Section, default: int) -> Node:
     node = step.take('interp', default)
-    return renamed(node, INTERPOLATIONS.get(int(as_number(node) or 0), plain(node)))
+    return renamed(node, INTERPOLATIONS.get(int(as_number(node) or 0), to_plain(node)))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number
 from phalanx.paddle.configs.paddledet_file import read
 from phalanx.paddle.configs.paddledet_model import SIZES, is_known, read_initial, read_network
@@ -60,5 +60,5 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
     for key, default, network in (('teacher_width_mult', 1.0, teacher), ('student_width_mult', 0.75, student)):
         node, size = section.take(key, default), str(network.value['size'].value)
         if as_number(node) != widths.get(size):
-            section.problem(node, key, f'{plain(node)} is not that of the network, which has the size {size!r}')
+            section.problem(node, key, f'{to_plain(node)} is not that of the network, which has the size {size!r}')
     return learned

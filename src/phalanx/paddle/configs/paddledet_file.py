@@ -3,7 +3,7 @@
 from functools import reduce
 from pathlib import Path
 
-from phalanx.config.read import Node, over_bases
+from phalanx.config.read import Node, load_with_bases
 from phalanx.paddle.configs.dialect import Reading
 
 BASE = '_BASE_'
@@ -11,7 +11,7 @@ BASE = '_BASE_'
 
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_BASE_`, of which a later one wins. Raises ConfigError."""
-    return over_bases(path, BASE, lambda own, bases: reduce(_merged, [*bases, own]), notes=reading.notes)
+    return load_with_bases(path, BASE, lambda own, bases: reduce(_merged, [*bases, own]), notes=reading.notes)
 
 
 def _merged(under: Node, over: Node) -> Node:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, renamed
 
 SIZES = {  # (depth_mult, width_mult) -> ours
@@ -42,13 +42,13 @@ def is_known(top: Section, architecture: Node) -> bool:
     for part, known in PARTS.items():
         named = whole.value.get(part) if isinstance(whole.value, dict) else None
         if named is not None and named.value != known:
-            said = f'the {part} {plain(named)!r} has no counterpart in Phalanx'
+            said = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
             top.problem(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
             return False
     for key, what in METHODS.items():
         if top.has(key):
             node = top.take(key)
-            top.problem(node, key, f'{plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
+            top.problem(node, key, f'{to_plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
             return False
     return True
 
@@ -70,8 +70,8 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0
-    if plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
-        backbone.problem(levels, 'return_idx', f'{plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
+    if to_plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
+        backbone.problem(levels, 'return_idx', f'{to_plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
     backbone.must({'use_large_stem': True})
     plus = backbone.take('use_alpha', False)
     neck.must({'out_channels': [768, 384, 192, 64][:count]})
@@ -101,7 +101,7 @@ def _reach(head: Section) -> Node | None:
         return None
     ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
     if len(ends) != 2 or None in ends:
-        head.problem(node, 'reg_range', f'expected two numbers, got {plain(node)!r}')
+        head.problem(node, 'reg_range', f'expected two numbers, got {to_plain(node)!r}')
         return None
     return Node([node.value[0], renamed(node.value[1], int((ends[1] or 0) - 1))], node.origin)
 

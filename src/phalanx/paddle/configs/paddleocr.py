@@ -7,7 +7,7 @@ names). Its files have no bases.
 from pathlib import PurePath
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs import paddleocr_det, paddleocr_table, paddleocr_text
 from phalanx.paddle.configs.dialect import (
     OTHER_DEVICES,
@@ -110,7 +110,7 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
-            said = f'{algorithm.value} with the {part} {plain(named)!r} has no counterpart in Phalanx'
+            said = f'{algorithm.value} with the {part} {to_plain(named)!r} has no counterpart in Phalanx'
             architecture.problem(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
             return False
     return True
@@ -211,7 +211,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
             listed = section.items('decay_epochs')
             for node in listed[len(factors) :]:
-                said = f'the boundary {plain(node)} is ignored: there is no rate for what comes after it'
+                said = f'the boundary {to_plain(node)} is ignored: there is no rate for what comes after it'
                 section.note(node, 'decay_epochs', said)
             boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed, swapped
 from phalanx.paddle.configs.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained
 
@@ -60,7 +60,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     shares = train.take('ratio_list', 1.0)
     for node in shares.value if isinstance(shares.value, list) else [shares]:
         if as_number(node) != 1:
-            train.problem(node, 'ratio_list', f'{plain(node)!r}: Phalanx takes all pages of a list')
+            train.problem(node, 'ratio_list', f'{to_plain(node)!r}: Phalanx takes all pages of a list')
     return train.becomes(label_files(train, evaluation))
 
 
@@ -105,8 +105,8 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
 def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
     """`ratio`, which both maps of the targets must have."""
     other = targets.get('shrink_ratio', ratio)
-    if plain(other) != plain(ratio):
-        said = f'shrink_ratio {plain(ratio)} is not that of the other map, {plain(other)}; Phalanx has one for both'
+    if to_plain(other) != to_plain(ratio):
+        said = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}; Phalanx has one for both'
         dataset.problem(ratio, 'transforms', said)
     return ratio
 
@@ -211,7 +211,7 @@ def _head(head: Section) -> dict[str, Any]:
     keys: dict[str, Any] = {'steepness': head.take('k', 50)}
     kernels = head.take('kernel_list', [3, 2, 2])
     if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
-        said = f'{plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
+        said = f'{to_plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
         head.problem(kernels, 'kernel_list', said)
         return keys
     keys['head_kernel'] = kernels.value[0]

@@ -5,7 +5,7 @@ import os
 from pathlib import Path, PurePath
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed
 from phalanx.paddle.configs.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained
 
@@ -163,7 +163,7 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
                 size = step.required('size')
             case _ if not common_step(name, step):
                 step.none_of(TRANSFORMS)
-    if longer is None or size is None or plain(size) != [plain(longer)] * 2:
+    if longer is None or size is None or to_plain(size) != [to_plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
         dataset.problem(dataset.node, 'transforms', said)
     return {**options, 'image_size': longer}

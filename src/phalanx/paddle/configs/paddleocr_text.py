@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, renamed
 from phalanx.paddle.configs.paddleocr_parts import common_step, dictionary_of, label_files
 
@@ -50,7 +50,7 @@ def translate(
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
     if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
         size, keep_ratio = eval_size, eval_keep_ratio
-    if plain(size) != plain(eval_size) or keep_ratio != eval_keep_ratio:
+    if to_plain(size) != to_plain(eval_size) or keep_ratio != eval_keep_ratio:
         said = 'differs from that of Train.dataset; Phalanx has one for both'
         evaluation.problem(evaluation.node, 'transforms', f'RecResizeImg {said}')
     return {
@@ -166,7 +166,7 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     sampler.only('is_training', True)
     first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
     factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
-    loader.always('batch_size_per_card', plain(first), 'Train.sampler.first_bs says it')
+    loader.always('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs says it')
     sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
     listed = sampler.items('scales')
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
@@ -202,7 +202,7 @@ def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
     """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
-        step.problem(channels, 'image_shape', f'{plain(channels)!r} channels; Phalanx reads images of 3')
+        step.problem(channels, 'image_shape', f'{to_plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
     return Node([shape.value[height], shape.value[width]], shape.origin)
@@ -360,7 +360,7 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
             frozen.append(ours)
         node = model.take('pretrained')
         if node.value is not None:
-            cure = f'leave it out and set train.init_networks.{ours}={plain(node)}'
+            cure = f'leave it out and set train.init_networks.{ours}={to_plain(node)}'
             model.problem(node, 'pretrained', f'weights of one network are named elsewhere: {cure}')
         networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
@@ -412,6 +412,6 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
 def _between(part: Section, kind: str, pair: Node, names: dict[str, str], weight: Node, output: Node | None) -> Node:
     listed = [str(node.value) for node in pair.value] if isinstance(pair.value, list) else []
     if len(listed) != 2 or not all(name in names for name in listed):
-        part.problem(pair, 'model_name_pairs', f'expected two of {", ".join(names)}, got {plain(pair)!r}')
+        part.problem(pair, 'model_name_pairs', f'expected two of {", ".join(names)}, got {to_plain(pair)!r}')
     ours = [names.get(name, '') for name in listed]
     return part.becomes({'name': kind, 'between': ours, 'output': output, 'weight': weight})

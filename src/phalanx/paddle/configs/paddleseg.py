@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, over_bases
+from phalanx.config.read import Node, load_with_bases
 from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, swapped
 from phalanx.paddle.configs.paddleseg_data import read_data
 from phalanx.paddle.configs.paddleseg_loss import read_losses
@@ -27,7 +27,7 @@ IGNORED = {
 
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-    merged = over_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
+    merged = load_with_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
     return _without_marks(merged)
 
 

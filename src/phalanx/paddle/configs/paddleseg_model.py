@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, renamed
 
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
@@ -27,7 +27,7 @@ def is_known(model: Section) -> bool:
     named = backbone.value.get('type') if backbone is not None and isinstance(backbone.value, dict) else None
     known = BACKBONES.get(kind.value, {})
     if named is not None and known and str(named.value) not in known:
-        said = f'{kind.value} with the backbone {plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
+        said = f'{kind.value} with the backbone {to_plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
         model.problem(named, 'backbone.type', said)
         return False
     return True

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, decaying, optimizer_options, piecewise_rates, renamed
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
@@ -29,7 +29,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             period = section.required('T_max')
             own = {'name': 'cosine', 'steps': _later(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:
-                said = f'the rate would rise again after step {plain(own["steps"])}, before the end of training'
+                said = f'the rate would rise again after step {to_plain(own["steps"])}, before the end of training'
                 section.problem(period, 'T_max', f'{said}; Phalanx has no such schedule')
         case 'StepDecay' if not warmup:
             own = {'name': 'step', 'every': section.required('step_size'), 'gamma': section.take('gamma', 0.1)}

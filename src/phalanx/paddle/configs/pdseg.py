@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import Node, plain
+from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, decaying, norm_sync, renamed, swapped
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
@@ -131,13 +131,13 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             deeplab = parts['DEEPLAB']
             backbone = deeplab.word('BACKBONE', 'xception_65')
             if backbone.value == LITE:
-                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, plain(classes) if classes else None)}
+                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, to_plain(classes) if classes else None)}
             elif backbone.value in BACKBONES:
                 keys |= {'backbone': renamed(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
                 norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
             else:
                 those = ', '.join((*BACKBONES, LITE))
-                said = f'deeplabv3p with the backbone {plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
+                said = f'deeplabv3p with the backbone {to_plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
                 deeplab.problem(backbone, 'BACKBONE', said)
                 return None
             keys['align_corners'] = True
@@ -149,8 +149,8 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             width = listed[0].value[0] if isinstance(listed[0].value, list) and listed[0].value else listed[0]
             known = HRNETS.get(int(as_number(width) or 0))
             expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
-            if [plain(node) for node in listed] != expected:
-                said = f'ocrnet with channels {[plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
+            if [to_plain(node) for node in listed] != expected:
+                said = f'ocrnet with channels {[to_plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
                 hrnet.problem(width, None, said)
                 return None
             for stage, modules in zip(channels, (1, 4, 3), strict=True):
@@ -193,9 +193,9 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
     """The options of LR-ASPP, which the keys of DeepLabv3+ describe with these values and no others."""
     encoder, decoder = deeplab.section('ENCODER'), deeplab.section('DECODER')
     window = encoder.take('POOLING_CROP_SIZE')
-    sides = plain(window) if isinstance(window.value, list) else []
+    sides = to_plain(window) if isinstance(window.value, list) else []
     if window.value is not None and (len(sides) != 2 or sides[0] != sides[1]):
-        said = f'expected the same width and height, got {plain(window)!r}'
+        said = f'expected the same width and height, got {to_plain(window)!r}'
         encoder.problem(window, 'POOLING_CROP_SIZE', said)
     encoder.only('ASPP_RATIOS', None)
     deeplab.must({'OUTPUT_STRIDE': 32})
@@ -217,7 +217,7 @@ def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
     if listed.value is None:
         return [deeplab.becomes({'match': 'backbone.*', **decays})] if decays else []
     if not isinstance(listed.value, list) or len(listed.value) != len(RESNET_PARTS):
-        deeplab.problem(listed, 'BACKBONE_LR_MULT_LIST', f'expected 5 numbers, got {plain(listed)!r}')
+        deeplab.problem(listed, 'BACKBONE_LR_MULT_LIST', f'expected 5 numbers, got {to_plain(listed)!r}')
         return []
     return [
         deeplab.becomes({'match': pattern, 'lr_factor': factor, **decays})
@@ -232,7 +232,7 @@ def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], An
     if name.value != 'ocrnet':  # PaddleSeg 0.x uses the weights for several outputs only
         return [loss], [1.0]
     if not isinstance(weights.value, list) or len(weights.value) != 2:
-        model.problem(weights, 'MULTI_LOSS_WEIGHT', f'expected 2 numbers, got {plain(weights)!r}')
+        model.problem(weights, 'MULTI_LOSS_WEIGHT', f'expected 2 numbers, got {to_plain(weights)!r}')
     return [loss, loss], weights
 
 
@@ -270,7 +270,7 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
             train = [{'name': renamed(method, 'resize_step_scaling'), **scales}]
         case 'rangescaling':
             low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
-            if plain(low) != plain(high):
+            if to_plain(low) != to_plain(high):
                 said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
                 section.problem(method, 'AUG_METHOD', said)
             train = [{'name': renamed(method, 'resize_by_long'), 'side': low}]
@@ -308,7 +308,7 @@ def _loss(solver: Section) -> Node:
     names, weights = solver.take('LOSS', ['softmax_loss']), solver.section('LOSS_WEIGHT')
     class_weights = solver.take('CROSS_ENTROPY_WEIGHT')
     if class_weights.value is not None and not isinstance(class_weights.value, list):
-        solver.problem(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{plain(class_weights)!r} has no counterpart')
+        solver.problem(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{to_plain(class_weights)!r} has no counterpart')
     losses, coefficients = list[dict[str, Any]](), list[Node]()
     for node in names.value if isinstance(names.value, list) else [names]:
         if str(node.value) not in LOSSES:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from phalanx.config.arguments import PLUGINS
-from phalanx.config.read import ConfigError, plain
+from phalanx.config.read import ConfigError, to_plain
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.families.catalog import CATALOGS
@@ -118,6 +118,6 @@ def test_what_is_no_detection_loss_is_refused_before_the_start(plugin: None) -> 
 
 
 def test_null_is_no_assigner_and_a_wrong_name_gets_the_nearest() -> None:
-    assert plain(open_job('ppyoloe_digits', [('assigner=null', '')]).resolved)['assigner'] is None
+    assert to_plain(open_job('ppyoloe_digits', [('assigner=null', '')]).resolved)['assigner'] is None
     with pytest.raises(ConfigError, match=r"assigner.name: 'ats' is not one of atss, .*did you mean 'atss'\?"):
         open_job('ppyoloe_digits', [('assigner=ats', '')])

@@ -179,7 +179,7 @@ def test_semantic_connectivity_has_no_gradient_but_leaves_no_parameter_without_o
 @pytest.mark.parametrize('name', ['cross_entropy', 'ohem', 'dice'])
 def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
-    part = Part(LOSSES[name], class_weights=(1, 2), **options).named(name)
+    part = Part(LOSSES[name], class_weights=(1, 2), **options).with_name(name)
     part().check(2)
     for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
         (term,) = build_terms([(name, loss, 1.0)])

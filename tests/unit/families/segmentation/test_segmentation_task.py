@@ -31,7 +31,7 @@ from phalanx.runtime.segmentation import Segmentation as Runtime
 
 RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'segmentation').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))
-CE = Part(LOSSES['cross_entropy']).named('cross_entropy')
+CE = Part(LOSSES['cross_entropy']).with_name('cross_entropy')
 
 
 def task(**changes: Any) -> Segmentation:
@@ -104,7 +104,7 @@ def test_each_output_has_its_loss_times_its_coefficient() -> None:
             return [images.new_zeros(1, 11, 4, 4) for _ in range(3)]
 
     labels = np.array([[0, 3, 5, VOID]] * 4, np.uint8)
-    ours = task(loss=(CE, CE, Part(LOSSES['ohem'], min_kept_per_sample=0).named('ohem')), loss_coefficients=(1.0, 0.4, 0.5))
+    ours = task(loss=(CE, CE, Part(LOSSES['ohem'], min_kept_per_sample=0).with_name('ohem')), loss_coefficients=(1.0, 0.4, 0.5))
     batch = ours.collate([sample(half_red(4, 4), labels)])
     terms = ours.loss(ours.outputs(Zeros(), batch), batch, WholeStep())
     assert list(terms) == ['cross_entropy', 'cross_entropy_1', 'ohem_2']
@@ -209,12 +209,12 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
     [
         ({'loss_coefficients': (1.0, 0.4)}, 'loss has 1 entries, but loss_coefficients has 2'),
         (
-            {'loss': (Part(LOSSES['semantic_connectivity']).named('semantic_connectivity'),)},
+            {'loss': (Part(LOSSES['semantic_connectivity']).with_name('semantic_connectivity'),)},
             'loss[0]: semantic_connectivity has no gradient',
         ),
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
         ({'transforms': (partial(TRANSFORMS['resize'], target_size=(0, 1)),)}, 'target_size is (height, width)'),
-        ({'loss': (Part(LOSSES['ohem'], min_kept_per_sample=-1).named('ohem'),)}, 'min_kept_per_sample is -1'),
+        ({'loss': (Part(LOSSES['ohem'], min_kept_per_sample=-1).with_name('ohem'),)}, 'min_kept_per_sample is -1'),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:

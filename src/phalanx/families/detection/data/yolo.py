@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from phalanx.config.read import ConfigError, document
+from phalanx.config.read import ConfigError, load_yaml
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, lines_of, names_from, text_of
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
@@ -109,7 +109,7 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
     try:
-        content = document(path, notes=[]).value
+        content = load_yaml(path, notes=[]).value
     except ConfigError as error:
         raise ValueError(str(error)) from None
     names = content['names'].value if 'names' in content else None
