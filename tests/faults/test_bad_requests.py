@@ -18,7 +18,7 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
     for told in (
         "mine.yml:2: model.name: 'pp_litseg' is not one of pp_liteseg, unet, ocrnet, segformer, deeplabv3p, lraspp; did",
         "mine.yml:4: train.stepps: unknown key; did you mean 'steps'?",
-        "mine.yml:4: train.global_batch_size: expected a whole number, got 'many'",
+        "mine.yml:4: train.global_batch_size: expected an integer, got 'many'",
         "mine.yml:5: optimizer.lr: expected a number, got 'fast'",
         "--set report.evry=1: report.evry: unknown key; did you mean 'every'?",
     ):

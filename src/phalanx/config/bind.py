@@ -15,10 +15,10 @@ from phalanx.system.paths import path_of
 
 DEFAULT = 'default'
 TYPE_NAMES = {
-    int: 'a whole number',
+    int: 'an integer',
     float: 'a number',
     bool: 'true or false',
-    str: 'a word',
+    str: 'a string',
     Path: 'a path',
     types.NoneType: 'null',
     Any: 'anything',
@@ -105,12 +105,12 @@ class _Binder:
             if not math.isfinite(value):
                 return self.wrong(node, path, 'a finite number')
         elif kind is str and text is not None and value is not None:
-            value = text  # `2015` or `on` where a word is wanted
+            value = text  # `2015` or `on` where a string is expected
         elif kind is Path and text and value is not None:
             return path_of(text), Node(text, node.origin, text)
         if type(value) is not kind:
             quoted = kind is int and isinstance(value, str) and value.isdecimal()
-            return self.wrong(node, path, describe_type(kind), ', a word; leave out the quotes' if quoted else '')
+            return self.wrong(node, path, describe_type(kind), ', a string; leave out the quotes' if quoted else '')
         return value, Node(value, node.origin, text)
 
     def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
@@ -303,7 +303,7 @@ def to_node(value: Any) -> Node:
 
 
 def _number_cure(node: Node) -> str:
-    """The fix for digits that YAML 1.1 reads as another number, `010` as 8 and `1:30` as 90, or as a word, `08`; else empty."""
+    """The fix for digits that YAML 1.1 reads as another number (`010` is 8, `1:30` is 90) or as a string (`08`); else empty."""
     text = (node.text or '').replace('_', '')
     if re.fullmatch(r'[-+]?0\d+', text) and node.value != int(text):
         return f'; a leading zero means octal in YAML: write {int(text)}'

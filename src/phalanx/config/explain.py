@@ -102,7 +102,7 @@ def _entry(name: str, option: Option, depth: int) -> Iterator[str]:
     """The lines of a key; those of a section are followed by its own keys."""
     core, indent = _core(option.kind), '  ' * depth
     is_section = dataclasses.is_dataclass(core)
-    default = '(needed)' if option.default is None else f'(default: {option.default})'
+    default = '(required)' if option.default is None else f'(default: {option.default})'
     yield f'{indent}{name}:' + ('' if core is option.kind and is_section else f' {describe_type(option.kind)} {default}')
     yield from textwrap.indent(option.about or (_about(core) if is_section else ''), f'{indent}      ').splitlines()
     if is_section:

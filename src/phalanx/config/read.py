@@ -43,7 +43,7 @@ class Node:
 
     value: Any
     origin: str
-    text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field that wants a word still gets it
+    text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field of type str still gets the text
 
 
 def read(path: Path) -> Node:
@@ -276,7 +276,7 @@ def _node(
                 merged = _merged(value, source, problems, lines, notes) | merged
                 continue
             if not isinstance(name, yaml.ScalarNode):
-                problems.append(f'{source}:{name.start_mark.line + 1}: a key is a word, not a list or a mapping')
+                problems.append(f'{source}:{name.start_mark.line + 1}: a key is a string, not a list or a mapping')
                 continue
             child = _node(value, source, problems, lines, key=name, notes=notes)
             if name.value in children:

@@ -118,5 +118,5 @@ def _size(text: str) -> tuple[int, int]:
 
 def _natural(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 1 on')
+        raise argparse.ArgumentTypeError(f'{text!r} is not an integer from 1 on')
     return int(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phalanx.config.bind import DEFAULT
-from phalanx.config.read import Node, load_yaml, insert, to_plain
+from phalanx.config.read import Node, insert, load_yaml, to_plain
 from phalanx.engine.job import Job
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import path_of

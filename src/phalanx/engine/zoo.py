@@ -25,7 +25,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
     if name not in known:
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
-        raise ValueError(f'num_classes must be a whole number from 1 on, got {num_classes!r}')
+        raise ValueError(f'num_classes must be an integer from 1 on, got {num_classes!r}')
     hints = key_types(known[name])
     checked = {option: checked_value(value, hints[option], option) for option, value in options.items() if option in hints}
     model: nn.Module = known[name](num_classes, **(options | checked))

@@ -97,8 +97,8 @@ def test_a_training_imports_no_family_but_its_own(recipe: str, family: str) -> N
     """Every rank pays for what is imported: 292 modules of ours when all families were."""
     code = f"""if True:
         import sys
-        from phalanx.cli.train import parse_words, read_job
-        read_job(*parse_words(['{recipe}'])).task.model()
+        from phalanx.cli.train import parse_command, build_job
+        build_job(*parse_command(['{recipe}'])).task.model()
         print(*(name for name in sys.modules if name.startswith('phalanx.')))"""
     ended = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     loaded = [name.split('.') for name in ended.stdout.split()]

@@ -76,7 +76,7 @@ def test_a_named_part_becomes_its_builder_with_the_options_filled_in(tmp_path: P
         ('scale: dynamic', 'scale', 'dynamic'),
         ('limit: null', 'limit', None),
         ('limit: 4', 'limit', 4),
-        ('title: 2015', 'title', '2015'),  # a word that looks like a number
+        ('title: 2015', 'title', '2015'),  # a string that looks like a number
         ('title: 010', 'title', '010'),
         ('title: on', 'title', 'on'),  # and one that looks like a truth value
         ('inner: {mode: off}', 'inner', Inner(mode='off')),  # YAML 1.1 reads off as false
@@ -98,16 +98,16 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('ratio: fast', "ratio: expected a number, got 'fast'"),
         ('size: [1]', 'size: expected 2 values, got [1]'),
         ('size: 1', "size: expected a list such as [1], got '1'"),
-        ('limit: 1.5', "limit: expected a whole number, got '1.5'"),
+        ('limit: 1.5', "limit: expected an integer, got '1.5'"),
         ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
-        ('limit: "4"', "limit: expected a whole number, got '4', a word; leave out the quotes"),
-        ('limit: 010', "limit: expected a whole number, got '010'; a leading zero means octal in YAML: write 10"),
-        ('limit: 08', "limit: expected a whole number, got '08'; a leading zero means octal in YAML: write 8"),
-        ('limit: 0o10', "limit: expected a whole number, got '0o10'"),
+        ('limit: "4"', "limit: expected an integer, got '4', a string; leave out the quotes"),
+        ('limit: 010', "limit: expected an integer, got '010'; a leading zero means octal in YAML: write 10"),
+        ('limit: 08', "limit: expected an integer, got '08'; a leading zero means octal in YAML: write 8"),
+        ('limit: 0o10', "limit: expected an integer, got '0o10'"),
         ('ratio: -0_12', "ratio: expected a number, got '-0_12'; a leading zero means octal in YAML: write -12"),
         ('ratio: 1:30', "ratio: expected a number, got '1:30', which YAML reads as 90 (base 60)"),
         ('scale: 010', "scale: expected dynamic or a number, got '010'; a leading zero means octal"),
-        ('limit: on', "limit: expected a whole number, got 'on'"),
+        ('limit: on', "limit: expected an integer, got 'on'"),
         ('size: (3, 4)', "size: expected a list such as [3, 4], got '(3, 4)'"),
         ('root: null', "root: expected a path, got 'null'"),
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),

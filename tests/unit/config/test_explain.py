@@ -55,21 +55,21 @@ class Drawing:
     [
         (
             '',
-            'shape: one of circle, square (needed)\n      What is drawn.\n      Once.\n'
-            'pen:\n      What draws.\n  width: a whole number (default: 3)\n        In pixels.\n'
-            '  tip: a word or null (default: null)\n',
+            'shape: one of circle, square (required)\n      What is drawn.\n      Once.\n'
+            'pen:\n      What draws.\n  width: an integer (default: 3)\n        In pixels.\n'
+            '  tip: a string or null (default: null)\n',
         ),
-        ('pen.width', 'pen.width: a whole number (default: 3)\n      In pixels.\n'),
+        ('pen.width', 'pen.width: an integer (default: 3)\n      In pixels.\n'),
         (
             'shape.circle',
             'name: circle\n      All points with one distance from another point.\n\n      It is round.\n'
-            '  radius: a number (needed)\n  colours: a list, each a word (default: [red])\n',
+            '  radius: a number (required)\n  colours: a list, each a string (default: [red])\n',
         ),
         (
             'shape',
-            'shape: one of circle, square (needed)\n      What is drawn.\n      Once.\n\n'
+            'shape: one of circle, square (required)\n      What is drawn.\n      Once.\n\n'
             'name: circle\n      All points with one distance from another point.\n\n      It is round.\n'
-            '  radius: a number (needed)\n  colours: a list, each a word (default: [red])\n\n'
+            '  radius: a number (required)\n  colours: a list, each a string (default: [red])\n\n'
             'name: square\n      Four corners, all alike.\n  side: a number (default: 2.0)\n',
         ),
     ],

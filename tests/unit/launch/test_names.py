@@ -33,7 +33,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     monkeypatch.setattr(names.socket, 'getaddrinfo', made)
     for module in ('names', 'cluster'):
         monkeypatch.setattr(
-            f'phalanx.launch.{module}.address_towards', lambda address: 'fd00::1' if ':' in address else '10.0.0.1'
+            f'phalanx.launch.{module}.local_address_to', lambda address: 'fd00::1' if ':' in address else '10.0.0.1'
         )
     return made
 
@@ -100,7 +100,7 @@ def test_a_master_with_addresses_of_both_families_is_reached_by_one_that_has_a_w
             raise ValueError(f'{address}: there is no way to it from this node')
         return 'fd00::1'
 
-    monkeypatch.setattr('phalanx.launch.cluster.address_towards', towards)
+    monkeypatch.setattr('phalanx.launch.cluster.local_address_to', towards)
     resolver.answers['gpu02'] = ['10.0.0.2', 'fd00::2']
     made = met(Flags(nnodes='2', master='gpu02:7000', rank=1))
     assert (made.rendezvous, made.address) == (('fd00::2', 7000), 'fd00::1')

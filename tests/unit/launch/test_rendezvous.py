@@ -67,7 +67,7 @@ def test_a_node_that_waits_says_whether_another_takes_itself_for_the_first(seat:
 
 
 def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, 'SETTLE', 0.3)
+    monkeypatch.setattr(room, 'REJOIN_TIMEOUT', 0.3)
     joined([seat(address) for address in ADDRESSES])
     with pytest.raises(RendezvousError, match='another --start_port for a second run') as told:
         seat('127.0.0.2').join({'pid': 8})
@@ -116,7 +116,7 @@ def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path
     """A file of heartbeats that cannot be read, here a folder of that name."""
     (tmp_path / 'beat.0').mkdir()
     said: list[str] = []
-    monkeypatch.setattr(watchdog, 'say', said.append)
+    monkeypatch.setattr(watchdog, 'print_line', said.append)
     watching = Watchdog(tmp_path, range(1), 60)
     watching.start()
     while not said:
@@ -129,7 +129,7 @@ def test_the_watchdog_survives_an_error_of_its_own_and_reports_it(tmp_path: Path
 
 def test_a_node_that_is_gone_during_the_comparison_is_named(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third joins, and does nothing more."""
-    monkeypatch.setattr(preflight, 'PATIENCE', 0.5)
+    monkeypatch.setattr(preflight, 'COMPARE_TIMEOUT', 0.5)
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
     with ThreadPoolExecutor(2) as pool:

@@ -130,7 +130,7 @@ class Section:
         if isinstance(node.value, str):
             return node
         if node.value is not None or not is_reported:
-            self.problem(node, key, f'expected a word, got {to_plain(node)!r}')
+            self.problem(node, key, f'expected a string, got {to_plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
