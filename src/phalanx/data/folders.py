@@ -139,6 +139,13 @@ def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
     return check_names(tuple(line.strip() for _, line in lines_of(path)), str(path))
 
 
+def keypoint_fields(settings: dict[str, Any]) -> int:
+    """Numbers behind each box that are keypoints, by `kpt_shape: [count, 2 or 3]` of a data.yaml; 0 without."""
+    entry = settings.get('kpt_shape')
+    shape = [one.value for one in entry.value] if entry is not None and isinstance(entry.value, list) else []
+    return shape[0] * shape[1] if len(shape) == 2 and all(type(value) is int for value in shape) else 0
+
+
 def decoded_xml(data: bytes) -> str:
     """The text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
 

@@ -101,7 +101,7 @@ def _from_coco(given: argparse.Namespace) -> int:
         read_content(read_json(given.file), given.file, lambda name, _, where: file_below(root, root, name, where), found)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
-    picked = chosen({'coco': usable(found, Tree(root))}, given.family)
+    picked = chosen({'coco': usable(found, Tree(root), {})}, given.family)
     return _copied(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
 
 

@@ -1,7 +1,7 @@
 """The formats of annotations, and which of them a folder holds."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from phalanx.curation.prepare.label_studio import find_label_studio
 from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
-from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample, join
+from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample, SplitName, join
+from phalanx.curation.prepare.splits import listed_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
@@ -52,6 +53,7 @@ def look(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut]
     Why they have none, where they found annotations, is added to `refused`.
     """
     held: dict[str, Found] = {}
+    splits = listed_splits(tree)
     for name in names:
         if name == 'class_folders' and held:  # any other annotation says more
             continue
@@ -59,14 +61,17 @@ def look(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut]
         with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
             FORMATS[name].find(tree, found)
         if found.samples:
-            held[name] = usable(found, tree)
+            held[name] = usable(found, tree, splits)
         elif found.left_out and refused is not None:
             refused[name] = found.left_out
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 
-def usable(found: Found, tree: Tree) -> Found:
-    """Samples without unreadable images and boxes without area, one per image; boxes end at the edges of their image."""
+def usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
+    """Samples without unreadable images and boxes without area, one per image; boxes end at the edges of their image.
+
+    Where `splits` names images to train on, only images that it names are used, as its author does.
+    """
     counts, samples = Counter[str](), list[Sample]()
     of_image = defaultdict[Path, list[Sample]](list)
     for sample in found.samples:
@@ -89,7 +94,12 @@ def usable(found: Found, tree: Tree) -> Found:
                 if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 things.append(replace(thing, box=box))
-            samples.append(replace(sample, things=tuple(things)))
+            split = splits.get(sample.image) or sample.split
+            samples.append(replace(sample, things=tuple(things), split=split))
+    if any(splits.get(sample.image) == 'train' for sample in samples):
+        unlisted = [sample for sample in samples if not sample.split]
+        counts['images that no list of the splits names, not used'] = len(unlisted)
+        samples = [sample for sample in samples if sample.split]
     samples.sort(key=lambda sample: str(sample.image))
     notes = [f'{what}: {count}' for what, count in counts.items() if count]
     used = {thing.label for sample in samples for thing in sample.things}

@@ -4,21 +4,23 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from phalanx.curation.prepare.checks import AnnotationError, number_in
-from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing
-from phalanx.curation.prepare.tree import SPLITS, Tree, bytes_in, text_in
+from phalanx.curation.prepare.samples import Found, Sample, Thing
+from phalanx.curation.prepare.tree import Tree, bytes_in, text_in
 from phalanx.data.folders import decoded_xml
 
 
 def read_voc(tree: Tree, found: Found) -> None:
-    """The XML files whose root is `annotation`; lists in ImageSets say what belongs to which split."""
-    splits = _image_sets(tree)
+    """The XML files whose root is `annotation`; PaddleDetection's label_list.txt has the order of the classes."""
+    for path in tree.files:
+        if path.name.lower() == 'label_list.txt':
+            found.class_names = tuple(dict.fromkeys(line.strip() for line in text_in(path).splitlines() if line.strip()))
     for path, root in parse_xml(tree, 'annotation', found):
         with found.left_out.noted():
             name = (root.findtext('filename') or '').strip()
             own = f'{path.stem}{Path(name).suffix}'  # files are renamed more often than what is written in them
             image = tree.image(own if tree.has_image(own) else name or own, path, f'{path}')
             things = [_voc_thing(element, f'{path}: object {n}') for n, element in enumerate(root.findall('object'), 1)]
-            found.samples.append(Sample(image, splits.get(path.stem) or tree.split_of(path), tuple(things)))
+            found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
 
 
 def _voc_thing(element: ElementTree.Element, where: str) -> Thing:
@@ -28,19 +30,6 @@ def _voc_thing(element: ElementTree.Element, where: str) -> Thing:
     corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
     x0, y0, x1, y1 = (number_in(text, f'{where}: bndbox') for text in corners)
     return Thing(label, (x0, y0, x1, y1), ignored=(element.findtext('difficult') or '0').strip() not in ('0', ''))
-
-
-def _image_sets(tree: Tree) -> dict[str, SplitName]:
-    """What the lists of VOC say: names, or paths of image and annotation; `trainval` yields to `val`."""
-    splits: dict[str, SplitName] = {}
-    for path in tree.having('.txt'):
-        if path.stem.lower() in SPLITS and (path.parent.name == 'Main' or path.parent.parent.name == 'ImageSets'):
-            split = SPLITS[path.stem.lower()]
-            for line in text_in(path).splitlines():
-                stem = Path(line.split()[0]).stem if line.strip() else ''
-                if splits.get(stem, 'train') == 'train':
-                    splits[stem] = split
-    return splits
 
 
 def parse_xml(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.Element]]:

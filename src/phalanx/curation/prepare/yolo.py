@@ -3,11 +3,12 @@
 from collections import defaultdict
 from pathlib import Path
 
-from phalanx.config.read import ConfigError, load_yaml
 from phalanx.curation.prepare.checks import AnnotationError, shortened
 from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
 from phalanx.curation.prepare.shapes import polygon
+from phalanx.curation.prepare.splits import yaml_settings
 from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.data.folders import keypoint_fields
 
 MOST_CLASSES = 10_000
 NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
@@ -19,17 +20,19 @@ def read_yolo(tree: Tree, found: Found) -> None:
     The file of an image is named like it and lies beside it or in a folder `labels`; an empty one shows nothing.
     """
     names, files = _class_names(tree), defaultdict(list)
+    pose = next((fields for _, settings in yaml_settings(tree) if (fields := keypoint_fields(settings))), 0)
     for path in tree.having('.txt'):
         files[path.stem].append(path)
-    confident, highest = 0, -1
+    confident, keypoints, highest = 0, 0, -1
     for image in tree.images:
         candidates = [path for path in files.get(image.stem, []) if _belongs(path, image, tree)]
         if not candidates:
             continue
         path = max(candidates, key=lambda path: (path.parent == image.parent, len(set(path.parts) & set(image.parts))))
         with found.left_out.noted():
-            rows = [_numbers(line, f'{path}:{n}') for n, line in enumerate(text_in(path).splitlines(), 1) if line.strip()]
+            rows = [_numbers(line, f'{path}:{n}', pose) for n, line in enumerate(text_in(path).splitlines(), 1) if line.strip()]
             size = tree.size(image)
+            keypoints += sum(len(row) == 5 for row in rows) if pose else 0
             confident += sum(len(row) == 6 for row in rows)
             highest = max([highest, *(int(row[0]) for row in rows)])
             things = [_thing(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
@@ -38,6 +41,8 @@ def read_yolo(tree: Tree, found: Found) -> None:
         found.samples.clear()
         return
     found.class_names = tuple(names or (f'class_{number}' for number in range(highest + 1)))
+    if keypoints:
+        found.notes.append(f'{keypoints} objects have keypoints (kpt_shape), which are not used: their boxes are')
     if confident:
         found.notes.append(f'{confident} boxes have a confidence behind them, which is not used: were they drawn by a person?')
     if not names:
@@ -55,15 +60,18 @@ def _belongs(path: Path, image: Path, tree: Tree) -> bool:
     )
 
 
-def _numbers(line: str, where: str) -> list[float]:
+def _numbers(line: str, where: str, pose: int) -> list[float]:
+    """Class and box, a confidence or a polygon; `pose`: keypoint numbers behind each box. Raises AnnotationError."""
     try:
         row = [float(word) for word in line.split()]
     except ValueError:
         row = []
-    if len(row) not in (5, 6) and (len(row) < 7 or len(row) % 2 == 0):
-        raise AnnotationError(
-            f'{where}: expected class x y width height, or class and a polygon, got {shortened(line.strip())}'
-        )
+    if pose and len(row) == 5 + pose:
+        row = row[:5]
+    elif pose or (len(row) not in (5, 6) and (len(row) < 7 or len(row) % 2 == 0)):
+        expected = f'class, box and {pose} numbers of keypoints' if pose else 'class x y width height, or class and a polygon'
+        hint = '' if pose or len(row) < 8 else '; are there keypoints behind the box? then data.yaml needs kpt_shape'
+        raise AnnotationError(f'{where}: expected {expected}, got {shortened(line.strip())}{hint}')
     if not 0 <= row[0] < MOST_CLASSES or row[0] % 1 or not all(-1 <= value <= 2 for value in row[1:]):
         raise AnnotationError(f'{where}: expected a class and fractions of the image, got {shortened(line.strip())}')
     return row
@@ -83,11 +91,8 @@ def _thing(row: list[float], size: tuple[int, int], names: list[str], where: str
 
 def _class_names(tree: Tree) -> list[str]:
     """Of data.yaml, or of a file with a name in each line; empty without."""
-    for path in tree.having('.yaml', '.yml'):
-        try:
-            entry = load_yaml(path, notes=[]).value.get('names')
-        except ConfigError:
-            continue
+    for _, settings in yaml_settings(tree):
+        entry = settings.get('names')
         names = entry.value if entry is not None else None
         if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):  # numbers, quoted or not
             names = [names[str(number)] for number in range(len(names))]

@@ -2,9 +2,19 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
-from phalanx.data.folders import Problems, check_folder, check_inside, check_names, lines_of, names_from, text_of
+from phalanx.data.folders import (
+    Problems,
+    check_folder,
+    check_inside,
+    check_names,
+    keypoint_fields,
+    lines_of,
+    names_from,
+    text_of,
+)
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
 
@@ -18,7 +28,7 @@ class YoloText:
     The boxes of `images/train/X.jpg` stand in `labels/train/X.txt`; an image without such a file shows nothing. `classes`:
     names, or a file below `root`: text with one in each line, or YAML with `names` (`data.yaml`). `empty_images`: train also
     where there is nothing to find, as YOLO does. Of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) the bounding box is taken; a
-    confidence behind a box is left out.
+    confidence behind a box is left out, and so are the keypoints of poses (`kpt_shape` in data.yaml).
     """
 
     def __init__(
@@ -36,6 +46,8 @@ class YoloText:
             check_inside(path, root, f'data.{key}')
         is_yaml = isinstance(classes, str) and classes.endswith(('.yaml', '.yml'))
         self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else names_from(classes, root)
+        settings = root / (str(classes) if is_yaml else 'data.yaml')
+        self._keypoint_fields = keypoint_fields(_settings(settings)) if settings.is_file() else 0
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
@@ -70,7 +82,16 @@ class YoloText:
             if not line.strip():
                 continue
             with problems:
-                label, x, y, width, height = _row(line.split(), f'{path}:{number}', annotations.notes)
+                fields = line.split()
+                if self._keypoint_fields:
+                    if len(fields) != 5 + self._keypoint_fields:
+                        raise ValueError(
+                            f'{path}:{number}: expected class, box and {self._keypoint_fields} numbers of keypoints (kpt_shape '
+                            f'in data.yaml), got {len(fields)} fields'
+                        )
+                    annotations.notes['objects with keypoints, of which the boxes are taken'] += 1
+                    fields = fields[:5]
+                label, x, y, width, height = _row(fields, f'{path}:{number}', annotations.notes)
                 if label not in range(len(self.class_names)):
                     raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
                 if max(abs(x), abs(y), width, height) > 2:
@@ -108,13 +129,19 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     path = root / check_inside(name, root, 'data.classes')
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
-    try:
-        content = load_yaml(path, notes=[]).value
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
+    content = _settings(path)
     names = content['names'].value if 'names' in content else None
     if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):
         names = [names[str(number)] for number in range(len(names))]
     if not isinstance(names, list) or not all(isinstance(name.value, str | int | float) for name in names):
         raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
     return check_names(tuple(str(name.text) for name in names), str(path))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The keys of a YAML file. Raises ValueError."""
+    try:
+        settings: dict[str, Any] = load_yaml(path, notes=[]).value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return settings

@@ -1,0 +1,138 @@
+"""Splits that files of a data set name are kept, and random ones leave objects to evaluate with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import drawn
+from phalanx.curation.prepare.formats import look
+from phalanx.curation.prepare.samples import Found, LeftOut
+from phalanx.curation.prepare.tree import Tree
+from phalanx.data.samples import Draw
+from phalanx.families.detection.data.yolo import YoloText
+
+EXPECTED = {'0': 'train', '1': 'train', '2': 'val', '3': 'test'}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def found_in(name: str) -> Found:
+    return look(Tree(Path('mine').absolute()), [name])[name]
+
+
+def splits_in(name: str) -> dict[str, str]:
+    return {sample.image.stem: sample.split for sample in found_in(name).samples}
+
+
+def yolo_in(folder: str, names: str = '0123') -> None:
+    for name in names:
+        drawn.draw(Path(f'mine/{folder}/{name}.png'), 1)
+        drawn.write(Path(f'mine/{folder}/{name}.txt'), drawn.yolo_line(1))
+
+
+def write(file: str, *lines: str) -> None:
+    drawn.write(Path('mine') / file, '\n'.join(lines) + '\n')
+
+
+def data_yaml_with_lists() -> None:
+    yolo_in('pictures')
+    write('one.txt', './pictures/0.png', 'D:\\data\\pictures\\1.png')
+    write('two.txt', 'pictures/2.png')
+    write('three.txt', '/home/me/pictures/3.png')
+    write('data.yaml', 'train: ../mine/one.txt', 'val: two.txt', 'test: [three.txt]', 'names: [bolt, nut]')
+
+
+def data_yaml_with_folders() -> None:
+    yolo_in('a/images', '01')
+    yolo_in('b/images', '2')
+    yolo_in('c/images', '3')
+    write('data.yaml', 'train: ../a/images', 'val: b/images', 'test: c/images', 'names: [bolt, nut]')
+
+
+def darknet() -> None:
+    yolo_in('obj_train_data')
+    write('train.txt', 'data/obj_train_data/0.png', 'data/obj_train_data/1.png')
+    write('test.txt', 'data/obj_train_data/2.png')
+    write('last.txt', 'data/obj_train_data/3.png')
+    write('obj.data', 'classes = 2', 'train = data/train.txt', 'valid = data/test.txt', 'test = last.txt')
+
+
+def lists_beside_the_images() -> None:
+    yolo_in('my pictures')
+    write('train.txt', 'my pictures/0.png', 'my pictures/1.png', 'my pictures/2.png')
+    write('valid.txt', 'my pictures/2.png')
+    write('test.txt', 'my pictures/3.png')
+
+
+@pytest.mark.parametrize('layout', [data_yaml_with_lists, data_yaml_with_folders, darknet, lists_beside_the_images])
+def test_the_split_of_a_yolo_set_is_kept(layout: Callable[[], None]) -> None:
+    layout()
+    assert splits_in('yolo') == EXPECTED
+
+
+def test_the_lists_and_class_order_of_paddledetection_are_kept() -> None:
+    drawn.voc(Path('mine'))
+    row = './JPEGImages/part {0}.JPG ./Annotations/part {0}.xml'
+    write('train.txt', *(row.format(number) for number in range(6)))
+    write('valid.txt', *(row.format(number) for number in range(6, 10)))
+    write('label_list.txt', 'nut', 'bolt')
+    assert [split for _, split in sorted(splits_in('voc').items())] == ['train'] * 6 + ['val'] * 4
+    assert found_in('voc').class_names == ('nut', 'bolt')
+
+
+def test_an_image_that_no_list_names_is_not_used() -> None:
+    yolo_in('pictures')
+    write('train.txt', 'pictures/0.png', 'pictures/1.png')
+    write('val.txt', 'pictures/2.png')
+    assert set(splits_in('yolo')) == {'0', '1', '2'}
+    assert 'images that no list of the splits names, not used: 1' in found_in('yolo').notes
+
+
+def test_labels_of_an_image_called_train_are_no_list() -> None:
+    yolo_in('pictures', '01')
+    drawn.draw(Path('mine/pictures/train.png'), 1)
+    write('pictures/train.txt', drawn.yolo_line(1))
+    assert splits_in('yolo') == {'0': '', '1': '', 'train': ''}
+
+
+# Poses.
+
+
+def pose_set(keypoints: int, *settings: str) -> None:
+    for number, image in enumerate(drawn.images(Path('mine/images/train'))):
+        row = f'{drawn.yolo_line(number)} ' + ' '.join(['0.5'] * keypoints)
+        drawn.write(Path(f'mine/labels/train/{image.stem}.txt'), row)
+    write('data.yaml', 'names: [bolt, nut]', *settings)
+
+
+def test_the_boxes_of_a_pose_are_taken_not_a_polygon_of_its_keypoints() -> None:
+    pose_set(8, 'kpt_shape: [4, 2]')
+    found = found_in('yolo')
+    expected = {f'part {number}': drawn.box_of(number) for number in range(drawn.COUNT)}
+    assert {s.image.stem: tuple(round(value) for value in s.things[0].box) for s in found.samples} == expected
+    assert '10 objects have keypoints (kpt_shape), which are not used: their boxes are' in found.notes
+    source = YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
+    boxes = source.read(Draw(0))[1].boxes
+    assert [tuple(round(float(value)) for value in box) for box in boxes] == [drawn.box_of(0)]
+
+
+def test_a_pose_of_another_shape_is_refused() -> None:
+    pose_set(6, 'kpt_shape: [4, 2]')
+    refused: dict[str, LeftOut] = {}
+    assert look(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
+    assert 'expected class, box and 8 numbers of keypoints' in refused['yolo'][0]
+    with pytest.raises(ValueError, match='box and 8 numbers of keypoints'):
+        YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
+
+
+def test_an_even_number_of_fields_points_to_the_shape_of_keypoints() -> None:
+    pose_set(51)
+    refused: dict[str, LeftOut] = {}
+    assert look(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
+    assert 'then data.yaml needs kpt_shape' in refused['yolo'][0]
