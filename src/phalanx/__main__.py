@@ -11,18 +11,18 @@ RUNS = (['train'], ['launch'])  # what they make is in a folder, whoever reads w
 
 def main(words: list[str] | None = None) -> int:
     from phalanx.cli.main import main
-    from phalanx.system.output import keep_output
-    from phalanx.system.process import loading, to_the_end
-    from phalanx.system.stops import signal_of
+    from phalanx.system.output import protect_output
+    from phalanx.system.process import fast_imports, run_and_exit
+    from phalanx.system.stops import interrupting_signal
 
     words = sys.argv[1:] if words is None else words
-    output = keep_output()
+    output = protect_output()
 
     def command() -> int:
         try:
-            status = main(words, loading)
+            status = main(words, fast_imports)
         except KeyboardInterrupt as stop:  # while there is nothing to save
-            number = signal_of(stop)
+            number = interrupting_signal(stop)
             sys.stderr.write(f'phalanx: stopped by {number.name}\n')
             status = 128 + number
         sys.stdout.flush()
@@ -31,7 +31,7 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr.write(f'standard output could not be written: {output.lost.strerror}\n')
         return status or 1
 
-    return to_the_end(command)
+    return run_and_exit(command)
 
 
 def fleetrun() -> int:

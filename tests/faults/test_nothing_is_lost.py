@@ -14,7 +14,7 @@ import torch
 from faults.started import BOUND, Started, left
 from phalanx.engine.folder import lock_folder
 from phalanx.launch.launcher import MARK, PREFIX, scratch_folder
-from phalanx.system.disk import write_whole
+from phalanx.system.disk import write_atomically
 from phalanx.weights.checkpoint import Checkpoints, weights_at
 from running import TINY, records
 
@@ -85,7 +85,7 @@ def test_a_kill_between_any_two_changes_of_the_disk_leaves_the_step_that_is_save
 
 def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / 'config.yml'
-    write_whole(file, b'before')
+    write_atomically(file, b'before')
     for moment in range(6):
         child = os.fork()
         if child == 0:
@@ -98,7 +98,7 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
                     os._exit(9)
 
             sys.addaudithook(watch)
-            write_whole(file, b'after', durable=True)
+            write_atomically(file, b'after', durable=True)
             os._exit(0)
         os.waitpid(child, 0)
         assert file.read_bytes() in (b'before', b'after')

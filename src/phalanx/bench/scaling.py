@@ -25,7 +25,7 @@ from phalanx.engine.timeline import in_steps
 from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, render
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
-from phalanx.system.disk import write_whole
+from phalanx.system.disk import write_atomically
 from phalanx.system.errors import RunError
 
 LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while they do a run without it
@@ -259,7 +259,7 @@ def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequen
         ('scaling.json', json.dumps(record, indent=1) + '\n'),
         ('scaling.html', page),
     ):
-        write_whole(folder / name, content.encode())
+        write_atomically(folder / name, content.encode())
     return record, text
 
 

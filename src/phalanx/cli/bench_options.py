@@ -2,7 +2,7 @@
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_recipe
 from phalanx.launch.flags import add_flags
-from phalanx.system.paths import path_of
+from phalanx.system.paths import parse_path
 
 ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
 EXAMPLES = (
@@ -24,7 +24,7 @@ def bench_parser() -> Parser:
     training.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
     training.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
     training.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
-    training.add_argument('--profile', type=path_of, metavar='FILE', help='write what `phalanx plan` needs')
+    training.add_argument('--profile', type=parse_path, metavar='FILE', help='write what `phalanx plan` needs')
     add_flags(training)
     loading = add_command(commands, 'data', 'the input pipeline alone, by transform')
     add_recipe(loading)
@@ -45,7 +45,7 @@ def bench_parser() -> Parser:
     scaling.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
     scaling.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
     scaling.add_argument(
-        '--out', type=path_of, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)'
+        '--out', type=parse_path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)'
     )
     add_flags(scaling)
     return parser
@@ -59,7 +59,7 @@ def plan_parser() -> Parser:
     )
     add_assignments(parser)
     parser.add_argument(
-        '--profile', type=path_of, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it'
+        '--profile', type=parse_path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it'
     )
     parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
     parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices of a node (8)')

@@ -14,7 +14,7 @@ from phalanx.engine.job import Job, open_job
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.parallel import dist
-from phalanx.system.cores import threads_each
+from phalanx.system.cores import threads_per_rank
 from phalanx.system.errors import RequestError, RunError
 
 
@@ -38,7 +38,7 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
     check_parts(job, worlds[-1])
     nodes = _nodes(given, worlds, job)
     ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
-    threads = given.threads or threads_each(ranks_here)
+    threads = given.threads or threads_per_rank(ranks_here)
     folder = given.out or Path('runs') / 'scaling' / job.name
     comparison = scaling.Comparison(
         given.recipe, tuple(given.set), worlds, None if given.full else given.steps, given.repeats, threads, folder, nodes

@@ -19,8 +19,8 @@ from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.families.curated import Rewritable, Surveyed
 from phalanx.report.terminal import terminal
-from phalanx.system.cores import cores
-from phalanx.system.disk import write_whole
+from phalanx.system.cores import count_cores
+from phalanx.system.disk import write_atomically
 from phalanx.system.errors import RequestError
 
 TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
@@ -37,12 +37,12 @@ def check(given: argparse.Namespace) -> int:
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
     job = open_job(given.recipe, collect_assignments(given))
-    workers = min(8, cores()) if given.workers is None else given.workers
+    workers = min(8, count_cores()) if given.workers is None else given.workers
     try:
         census = _census(job, given.limit, workers)
         place = given.page or job.folder / 'data.html'
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, page(census, job.name).encode())
+        write_atomically(place, page(census, job.name).encode())
     except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed
         print(f'the check failed: {error}', file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ from phalanx.config.arguments import Parser, add_json, add_recipe
 from phalanx.curation.prepare.command import add_kinds
 from phalanx.curation.prepare.formats import FORMATS
 from phalanx.curation.prepare.samples import FAMILIES
-from phalanx.system.paths import path_of
+from phalanx.system.paths import parse_path
 
 EXAMPLES = (
     'phalanx new photos                            # what is there? writes ./photos_phalanx/photos.yml',
@@ -17,10 +17,12 @@ EXAMPLES = (
 
 def new_parser() -> Parser:
     parser = Parser('phalanx new', 'Writes a recipe for a folder of images and what annotates them.', EXAMPLES)
-    parser.add_argument('folder', metavar='DIR', type=path_of, help='the folder, or a zip archive; nothing in it is changed')
+    parser.add_argument('folder', metavar='DIR', type=parse_path, help='the folder, or a zip archive; nothing in it is changed')
     parser.add_argument('--family', choices=FAMILIES, help='what to train (default: what the annotations are best for)')
     parser.add_argument('--format', choices=tuple(FORMATS), help='which annotations to read, where there are several kinds')
-    parser.add_argument('--out', type=path_of, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)')
+    parser.add_argument(
+        '--out', type=parse_path, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)'
+    )
     parser.add_argument(
         '--val', type=float, metavar='SHARE', help='share of the images to evaluate with (default: 0.2 or less)'
     )
@@ -28,7 +30,7 @@ def new_parser() -> Parser:
     parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the random split (0)')
     parser.add_argument('--minutes', type=float, metavar='N', help='how long the training may take on this node')
     of_texts = 'for lines of text, pages and tables: published weights to begin with (docs/own-data.md)'
-    parser.add_argument('--weights', type=path_of, metavar='FILE', help=of_texts)
+    parser.add_argument('--weights', type=parse_path, metavar='FILE', help=of_texts)
     parser.add_argument('--no_trial', action='store_true', help='do not try the recipe, so estimate no time')
     return parser
 
@@ -41,7 +43,7 @@ def data_parser() -> Parser:
     checking.add_argument('--limit', type=int, metavar='N', help='read only N samples of each split, evenly spread')
     checking.add_argument('--workers', type=int, metavar='N', help='processes that read (default: one a core, at most 8)')
     checking.add_argument(
-        '--page', type=path_of, metavar='FILE', help='the HTML page to write (default: data.html in the run folder)'
+        '--page', type=parse_path, metavar='FILE', help='the HTML page to write (default: data.html in the run folder)'
     )
     add_json(checking)
     preparing = commands.add_parser('prepare', help='make a data set of annotations as tools write them')
@@ -50,5 +52,5 @@ def data_parser() -> Parser:
     add_recipe(rewriting)
     rewriting.add_argument('--as', dest='form', metavar='FORMAT', required=True, help='boxes: coco, voc, yolo; texts: lmdb')
     new = 'the folder to make; it must not be there yet'
-    rewriting.add_argument('--out', type=path_of, metavar='DIR', required=True, help=new)
+    rewriting.add_argument('--out', type=parse_path, metavar='DIR', required=True, help=new)
     return parser

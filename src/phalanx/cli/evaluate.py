@@ -17,7 +17,7 @@ from phalanx.engine.loader import BadSampleError
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
-from phalanx.system.errors import CheckpointError, RequestError, RunError, told
+from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
 
 
 def command(words: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
         if given.page and dist.rank_of_environment() == 0:
             write_evaluation(given.page, job.name, said, result)
     except (CheckpointError, BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
-        print(f'evaluation failed: {told(error)}', file=sys.stderr)
+        print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
     if dist.rank_of_environment() != 0:
         return 0
@@ -70,6 +70,6 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
     try:
         deployed.command(file, given, assigned)
     except (ArtifactError, BadSampleError, OSError, ValueError) as error:
-        print(f'evaluation failed: {told(error)}', file=sys.stderr)
+        print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
     return 0

@@ -8,17 +8,17 @@ from pathlib import Path
 from phalanx.cli.data_options import new_parser
 from phalanx.curation.new.create import UNPACKED, create
 from phalanx.system.errors import RequestError
-from phalanx.system.paths import from_here, settled
+from phalanx.system.paths import normalise_path, shorten_path
 
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
     given = new_parser().parse_args(words)
     _check(given)
-    folder = settled(given.folder)
-    out = settled(given.out) if given.out else _beside(folder)
+    folder = normalise_path(given.folder)
+    out = normalise_path(given.out) if given.out else _beside(folder)
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
-        raise RequestError(f'--out {given.out or from_here(out)}: is there already; give a new folder')
+        raise RequestError(f'--out {given.out or shorten_path(out)}: is there already; give a new folder')
     return create(given, folder, out)
 
 

@@ -4,7 +4,7 @@ from phalanx.config.arguments import Parser, add_assignments, add_command, add_j
 from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
-from phalanx.system.paths import path_of
+from phalanx.system.paths import parse_path
 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
@@ -43,7 +43,7 @@ CONVERT_EXAMPLES = (
 def train_parser() -> Parser:
     parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
     add_recipe_words(parser)
-    parser.add_argument('--save_dir', type=path_of, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
+    parser.add_argument('--save_dir', type=parse_path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
     parser.add_argument(
         *('--resume', '-r', '--resume_model'),
         dest='resume',
@@ -89,7 +89,7 @@ def eval_parser() -> Parser:
     )
     parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
     page = 'write a page: the table, curves, what is taken for what, the worst samples'
-    parser.add_argument('--page', type=path_of, metavar='FILE', help=page)
+    parser.add_argument('--page', type=parse_path, metavar='FILE', help=page)
     add_json(parser)
     add_flags(parser)
     return parser
@@ -107,7 +107,7 @@ def config_parser() -> Parser:
 def report_parser() -> Parser:
     about = 'Builds report.html of a run folder from what the run has written so far.'
     parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
-    parser.add_argument('run', metavar='RUN', type=path_of, help='a run folder')
+    parser.add_argument('run', metavar='RUN', type=parse_path, help='a run folder')
     return parser
 
 
@@ -130,14 +130,14 @@ def convert_parser() -> Parser:
     commands = parser.add_subparsers(dest='command', required=True)
     recipe = add_command(commands, 'recipe', 'write a configuration of a Paddle project as a recipe')
     recipe.add_argument('file', metavar='FILE', help='the configuration')
-    recipe.add_argument('--out', type=path_of, metavar='FILE', help='where to write it (default: standard output)')
+    recipe.add_argument('--out', type=parse_path, metavar='FILE', help='where to write it (default: standard output)')
     add_assignments(recipe)
     weights = add_command(commands, 'weights', 'write weights of a Paddle project as .safetensors')
-    weights.add_argument('file', metavar='FILE', type=path_of, help='a .pdparams, or a .tar or .tar.gz that holds one')
+    weights.add_argument('file', metavar='FILE', type=parse_path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
     which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
     which.add_argument('--model', metavar='NAME', help='the name of that network')
     weights.add_argument('--num_classes', type=int, metavar='N', help='of the network; a recipe says it, or its data set')
     add_assignments(weights, 'sets a key of the recipe, or an option of the network')
-    weights.add_argument('--out', type=path_of, required=True, metavar='FILE', help='the .safetensors file to write')
+    weights.add_argument('--out', type=parse_path, required=True, metavar='FILE', help='the .safetensors file to write')
     return parser

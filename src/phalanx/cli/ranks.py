@@ -21,9 +21,9 @@ from phalanx.launch.launcher import launch
 from phalanx.launch.preflight import free_disk, hash_parts
 from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
-from phalanx.system.cores import cores, threads_each
+from phalanx.system.cores import count_cores, threads_per_rank
 from phalanx.system.errors import RequestError
-from phalanx.system.stops import STATUSES
+from phalanx.system.stops import STOP_STATUSES
 
 
 def read_launch(given: argparse.Namespace) -> tuple[Flags, Start]:
@@ -68,8 +68,8 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
     os.environ['PHALANX_LOG_DIR'], os.environ['PHALANX_LOG_MODE'] = str(log.absolute()), 'a' if flags.log_append else 'w'
     if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := find_interface(start)):
         os.environ['GLOO_SOCKET_IFNAME'] = interface
-    if 'OMP_NUM_THREADS' not in os.environ and cores() == os.cpu_count():  # a scheduler has not given each rank its cores
-        torch.set_num_threads(threads_each(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
+    if 'OMP_NUM_THREADS' not in os.environ and count_cores() == os.cpu_count():  # a scheduler has not given each rank its cores
+        torch.set_num_threads(threads_per_rank(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
     try:
         log.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -90,7 +90,7 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
         why = f': {type(error).__name__}: {error}'
         raise
     finally:
-        if status and status not in STATUSES:
+        if status and status not in STOP_STATUSES:
             with contextlib.suppress(OSError):  # nobody reads any more
                 os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {file})\n'.encode())
     return status

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from phalanx.cli.options import report_parser
 from phalanx.report.page import write_page
-from phalanx.system.errors import RequestError, told
+from phalanx.system.errors import RequestError, describe_error
 
 
 def command(words: Sequence[str]) -> int:
@@ -16,6 +16,6 @@ def command(words: Sequence[str]) -> int:
     try:
         print(write_page(given.run))
     except OSError as error:
-        print(f'the page could not be written: {told(error)}', file=sys.stderr)
+        print(f'the page could not be written: {describe_error(error)}', file=sys.stderr)
         return 1
     return 0

@@ -25,8 +25,8 @@ from phalanx.paddle.configs.dialect import Dialect
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.parallel import dist
 from phalanx.report.trackers import check_trackers
-from phalanx.system.errors import CheckpointError, RunError, told
-from phalanx.system.process import loading
+from phalanx.system.errors import CheckpointError, RunError, describe_error
+from phalanx.system.process import fast_imports
 
 
 def command(words: Sequence[str]) -> int:
@@ -97,7 +97,7 @@ def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assig
 def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None) -> int:
     """Trains as one rank; the cause that ends a run is one line here, and the launcher's last one."""
     if 'torch._dynamo' not in sys.modules:
-        with loading():  # torch's optimizers would do it at the first step, in half as much time again
+        with fast_imports():  # torch's optimizers would do it at the first step, in half as much time again
             import_module('torch._dynamo')
     if not dist.is_launched():
         warn_about_this_node(job.folder)
@@ -105,5 +105,5 @@ def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | N
         train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
         return train(job, resume, fresh, parts=parts) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
-        print(f'the run failed: {told(error)}', file=sys.stderr)
+        print(f'the run failed: {describe_error(error)}', file=sys.stderr)
         return 1

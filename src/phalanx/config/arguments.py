@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from phalanx.system.paths import path_of, settled
+from phalanx.system.paths import normalise_path, parse_path
 
 Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and how it was written, for messages
 PLUGINS = 'PHALANX_PLUGINS'  # environment: Python files separated as in PATH; ranks and loader workers inherit it
@@ -96,7 +96,7 @@ class _Plugin(argparse.Action):
     """Names a file for `families.plugins`, in this process and those that it starts."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        named = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(settled(path_of(values)))]
+        named = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(normalise_path(parse_path(values)))]
         os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(named))
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from phalanx.config.shipped import shipped_recipes
 from phalanx.system.errors import RequestError
-from phalanx.system.paths import from_here, path_of
+from phalanx.system.paths import parse_path, shorten_path
 
 # Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.
@@ -73,14 +73,14 @@ def load_with_bases(
     def one(path: Path, above: tuple[Path, ...]) -> Node:
         file = path.resolve()
         if file in above:
-            circle = ' -> '.join(from_here(each) for each in (*above[above.index(file) :], file))
-            raise ConfigError([f'{from_here(path)}: `{key}` comes back to itself: {circle}'])
+            circle = ' -> '.join(shorten_path(each) for each in (*above[above.index(file) :], file))
+            raise ConfigError([f'{shorten_path(path)}: `{key}` comes back to itself: {circle}'])
         if file not in whole:
             own = load_yaml(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:
-                raise ConfigError([f'{from_here(path)}: `{key}` leads to more than {MOST_BASES} files'])
+                raise ConfigError([f'{shorten_path(path)}: `{key}` leads to more than {MOST_BASES} files'])
             whole[file] = joined(own, [one(resolve_base(base, key, path, known), (*above, file)) for base in named])
         return whole[file]
 
@@ -93,7 +93,7 @@ def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
     With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
     an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`, with `!Tag` as the text of its type.
     """
-    shown = from_here(path)
+    shown = shorten_path(path)
     try:
         text = path.read_text(encoding='utf-8')
     except OSError as error:
@@ -158,13 +158,15 @@ def resolve_base(base: Node, key: str, path: Path, known: Mapping[str, Path] | N
         raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {to_plain(base)!r}'])
     file = find_base_file(base.value, path, known or {})
     if not file.is_file():
-        raise ConfigError([f'{base.origin}: {key}: there is no file {from_here(file)}{did_you_mean(base.value, known or {})}'])
+        raise ConfigError(
+            [f'{base.origin}: {key}: there is no file {shorten_path(file)}{did_you_mean(base.value, known or {})}']
+        )
     return file
 
 
 def find_base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
     """The file `name` as seen from the file at `path`; when there is none, what is `known` by that name, if anything is."""
-    beside = path.parent / path_of(name)
+    beside = path.parent / parse_path(name)
     return beside if beside.is_file() else known.get(name.removesuffix('.yml'), beside)
 
 

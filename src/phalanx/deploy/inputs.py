@@ -14,7 +14,7 @@ from phalanx.data import pdf
 from phalanx.data.image import Pages
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
-from phalanx.system.errors import RequestError, told
+from phalanx.system.errors import RequestError, describe_error
 
 SUFFIXES = {'.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.pbm', '.pgm', '.ppm'}
 PDF = '.pdf'
@@ -148,7 +148,7 @@ class Inputs:
         except SampleError as error:
             print(f'skipped: {error}', file=sys.stderr)
         except Exception as error:  # noqa: BLE001 - whatever one input does to a decoder, a network or a disk, the others go on
-            print(f'skipped: {name}: {told(error) or type(error).__name__}', file=sys.stderr)
+            print(f'skipped: {name}: {describe_error(error) or type(error).__name__}', file=sys.stderr)
         else:
             return True
         self.failed += 1

@@ -3,7 +3,7 @@
 import argparse
 
 from phalanx.config.arguments import Parser, add_assignments, add_offline
-from phalanx.system.paths import path_of
+from phalanx.system.paths import parse_path
 
 FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
 AXES = {'batch': 0, 'height': 2, 'width': 3}  # of the input that may vary
@@ -39,8 +39,8 @@ def predict_parser() -> Parser:
     parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=path_of, help=what)
-    parser.add_argument('--out', type=path_of, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('images', metavar='IMAGE', nargs='+', type=parse_path, help=what)
+    parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
     ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
     parser.add_argument('--save', metavar='A,B,..', help=ways)
@@ -57,7 +57,7 @@ def export_parser() -> Parser:
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
     parser.add_argument(
-        '--out', type=path_of, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
+        '--out', type=parse_path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
     )
     parser.add_argument('--format', choices=FORMATS, default='onnx', help=FORMAT_HELP)
     parser.add_argument('--image_size', type=_size, metavar='HEIGHT,WIDTH', help='(default: as the first evaluation sample)')
@@ -75,11 +75,11 @@ def read_parser() -> Parser:
     about = 'Reads pages: finds their texts, reads them, and writes them in reading order.'
     parser = Parser('phalanx read', about, READ_EXAMPLES)
     parser.add_argument(
-        'pages', metavar='PAGE', nargs='+', type=path_of, help='image files, folders, patterns in quotes; `-` reads paths'
+        'pages', metavar='PAGE', nargs='+', type=parse_path, help='image files, folders, patterns in quotes; `-` reads paths'
     )
     parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
     parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
-    parser.add_argument('--out', type=path_of, metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
     parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
@@ -92,7 +92,7 @@ def read_parser() -> Parser:
 
 def serve_parser() -> Parser:
     parser = Parser('phalanx serve', 'Serves an exported model over HTTP.', SERVE_EXAMPLES)
-    parser.add_argument('model', metavar='MODEL.onnx', type=path_of, help='what `phalanx export` wrote')
+    parser.add_argument('model', metavar='MODEL.onnx', type=parse_path, help='what `phalanx export` wrote')
     parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: this node alone can ask)')
     parser.add_argument('--port', type=_natural, default=8000, metavar='N', help='default: 8000')
     parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images that are predicted at once (default: 8)')

@@ -17,7 +17,7 @@ from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
 from phalanx.report.readable import pluralize
-from phalanx.system.errors import CheckpointError, RequestError, told
+from phalanx.system.errors import CheckpointError, RequestError, describe_error
 from phalanx.weights.published import class_names
 
 
@@ -44,7 +44,7 @@ def command(words: Sequence[str]) -> int:
             job, given.images, given.out, given.weights, given.save.split(',') if given.save else ()
         )
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
-        print(f'prediction failed: {told(error)}', file=sys.stderr)
+        print(f'prediction failed: {describe_error(error)}', file=sys.stderr)
         return 1
     counts = [pluralize(images, 'image')] if images or not frames else []
     counts += [pluralize(frames, 'frame')] if frames else []

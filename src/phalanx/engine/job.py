@@ -15,7 +15,7 @@ from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.task import Task
 from phalanx.paddle.configs import Translation, dialect_of, translate
-from phalanx.system.paths import path_of, settled
+from phalanx.system.paths import normalise_path, parse_path
 
 log = logging.getLogger('phalanx')
 
@@ -53,7 +53,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     path = find_recipe(recipe)
     found = _read(path, assignments)
     bound, task, resolved = bind(found.root, Recipe, _family(found.root))
-    name = settled(path.parent).name if path.name == 'config.yml' else path.stem
+    name = normalise_path(path.parent).name if path.name == 'config.yml' else path.stem
     folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
     return Job(bound, task, resolved, name, folder, found.notes, found.differs)
 
@@ -120,7 +120,7 @@ def _family(root: Node) -> type[Family]:
 
 def find_recipe(recipe: str) -> Path:
     """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
-    path = path_of(recipe)
+    path = parse_path(recipe)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):

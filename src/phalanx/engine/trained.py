@@ -21,7 +21,7 @@ from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
 from phalanx.runtime.prepare import checked
 from phalanx.system.errors import StoppedError
-from phalanx.system.stops import signal_of, wanted
+from phalanx.system.stops import interrupting_signal, stop_signals
 from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
 
@@ -115,11 +115,13 @@ def train(
     check_folder(job, None, fresh)
     check_trackers(job.recipe.report.tracker_builders())
     check_initial(job, parts, None, fresh)
-    handlers = {number: signal.getsignal(number) for number in wanted()}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         status = worker.train(job, fresh=fresh, callback=callback, parts=parts)
     except KeyboardInterrupt as stop:
-        raise StoppedError(f'stopped by {signal_of(stop).name} before the first step; the same call begins again') from None
+        raise StoppedError(
+            f'stopped by {interrupting_signal(stop).name} before the first step; the same call begins again'
+        ) from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -36,11 +36,11 @@ from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import pluralize
 from phalanx.report.report import Callback, Report
 from phalanx.system.compiler import use_own_cache
-from phalanx.system.disk import remove_own, write_whole
+from phalanx.system.disk import remove_own, write_atomically
 from phalanx.system.errors import CheckpointError, RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
-from phalanx.system.paths import path_of
-from phalanx.system.stops import interrupt_at_stops, wanted
+from phalanx.system.paths import parse_path
+from phalanx.system.stops import interrupt_at_stops, stop_signals
 from phalanx.weights.checkpoint import Checkpoints, Loaded, load, pointed_to
 from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
@@ -288,7 +288,7 @@ def prepare_folder(job: Job, resume: str | None, fresh: bool, held: contextlib.E
     notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'goes on under another setting: {line}' for line in differences(job)]
-    write_whole(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
+    write_atomically(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 
@@ -301,7 +301,7 @@ def remove_partial_files(folder: Path) -> None:
 
 def find_checkpoint(path: str) -> tuple[Loaded, list[str]]:
     """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
-    given = Checkpoints(path_of(path), keep=1)
+    given = Checkpoints(parse_path(path), keep=1)
     checkpoint, damaged = given.newest() if given.root.is_dir() else (load(pointed_to(given.folder)), [])
     if checkpoint is None:
         raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))
@@ -334,6 +334,6 @@ def catch_signals(trainer: Trainer) -> list[int]:
             with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
                 os.write(STDERR, f'\n{said}; once more after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
-    for number in wanted():
+    for number in stop_signals():
         signal.signal(number, ask)
     return caught

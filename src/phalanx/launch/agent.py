@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from phalanx.launch import child
 from phalanx.system.disk import remove_own
-from phalanx.system.stops import STATUSES, wanted
+from phalanx.system.stops import STOP_STATUSES, stop_signals
 
 ERROR = 'error.{}.json'  # where a rank leaves what ended it
 # What a rank says when another one has gone: a consequence, not the cause.
@@ -134,7 +134,7 @@ def _config(attempt: Attempt) -> LaunchConfig:
         max_restarts=0,  # a restart concerns all nodes: it is the launcher's, not this agent's
         monitor_interval=0.1,
         logs_specs=RankLogs(attempt),
-        signals_to_handle=','.join(number.name for number in wanted()),
+        signals_to_handle=','.join(number.name for number in stop_signals()),
         rdzv_backend=backend,
         rdzv_endpoint=endpoint,
         rdzv_configs=settings,
@@ -158,7 +158,7 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, kil
         if failure.exitcode != -signal.SIGKILL or failure.pid not in killed
     ]
     stopped = [failure.exitcode for failure in error.failures.values()]
-    if all(code in STATUSES for code in stopped):
+    if all(code in STOP_STATUSES for code in stopped):
         return Outcome(stopped[0])
     return Outcome(1, min(found, key=lambda failure: (failure.is_consequence, failure.when), default=None))
 

@@ -21,7 +21,7 @@ from phalanx.launch.names import (
     split_list,
 )
 from phalanx.launch.start import Start
-from phalanx.system.cores import cores, threads_each
+from phalanx.system.cores import count_cores, threads_per_rank
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """What all ranks of this node get besides what the elastic agent sets."""
         environment = {
-            'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads_each(self.ranks_per_node))),
+            'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads_per_rank(self.ranks_per_node))),
             'GLOO_SOCKET_IFNAME': self.interface,
             # The name alone would be the beginning of a name: eth1 of eth10. Who set it knows of a better network.
             'NCCL_SOCKET_IFNAME': os.environ.get('NCCL_SOCKET_IFNAME', f'={self.interface}'),
@@ -113,9 +113,9 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     if gpus is None:
         if nproc is not None and available and nproc > available:
             raise ValueError(f'--nproc_per_node {nproc}: this node has {available} CUDA devices')
-        crowded = nproc is not None and not available and nproc > cores()
-        warnings = [f'--nproc_per_node {nproc}: there are {cores()} cores here; ranks on the CPU take turns'] if crowded else []
-        return Cluster(nproc or max(available, 1)), warnings
+        crowded = nproc is not None and not available and nproc > count_cores()
+        warning = f'--nproc_per_node {nproc}: there are {count_cores()} cores here; ranks on the CPU take turns'
+        return Cluster(nproc or max(available, 1)), [warning] if crowded else []
     wanted = split_list(gpus)
     if not wanted or not all(part.isdecimal() for part in wanted):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')

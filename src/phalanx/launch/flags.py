@@ -13,8 +13,8 @@ from typing import Any
 from phalanx.launch.environment import detect
 from phalanx.launch.names import START_PORT
 from phalanx.launch.start import Setting, Start
-from phalanx.system.cores import cores
-from phalanx.system.paths import path_of
+from phalanx.system.cores import count_cores
+from phalanx.system.paths import parse_path
 
 LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
 
@@ -58,7 +58,7 @@ class Flags:
     rank: int | None = flag('with --nnodes: the place of this node, 0 on the master', 'N', kind=int)
     host: str | None = flag('the address of this node, when it has several', 'IP')
     start_port: int | None = flag(f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)', 'PORT', kind=int)
-    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=path_of)
+    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=parse_path)
     log_append: bool = switch('keep what earlier runs wrote there')
     job_id: str | None = flag('nodes that give another name are not admitted', 'NAME')
     max_restart: int | None = flag('start again from the last checkpoint up to N times', 'N', '--max_restarts', kind=int)
@@ -66,7 +66,7 @@ class Flags:
     hang_timeout: float = flag('end a run that stands still for S seconds', 'S', kind=float, default=1800)
     heartbeat_timeout: float = flag('a node counts as lost after S seconds without heartbeat', 'S', kind=float, default=30)
     ssh: bool = switch('with --ips: start the other nodes from here, over ssh')
-    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=path_of)
+    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=parse_path)
 
     @classmethod
     def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ, start: Start | None = None) -> Flags:
@@ -138,7 +138,7 @@ def _of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
     if 'nproc_per_node' in found:  # `auto` and `gpu`: each device, as without the flag
         number = found.pop('nproc_per_node')
         devices_decide = values['gpus'] is not None or not (number.isdecimal() or number == 'cpu')
-        found |= {} if devices_decide else {'nproc_per_node': cores() if number == 'cpu' else int(number)}
+        found |= {} if devices_decide else {'nproc_per_node': count_cores() if number == 'cpu' else int(number)}
     return found
 
 

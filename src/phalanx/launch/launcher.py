@@ -25,7 +25,7 @@ from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import LONGEST_TMPDIR, remove_own
-from phalanx.system.stops import wanted
+from phalanx.system.stops import stop_signals
 
 # Of the folder of a launch, and of the file in it that says so. Both are for launchers alone: what has them may be removed.
 PREFIX, MARK = 'phalanx-launch-', '.scratch-of-a-phalanx-launcher'
@@ -85,7 +85,7 @@ def raise_at_stop_signals() -> None:
     def end(number: int, frame: object) -> None:
         raise SignalException(f'signal {number}', signal.Signals(number))
 
-    for number in wanted():
+    for number in stop_signals():
         signal.signal(number, end)
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from phalanx.config.arguments import Help, Parser, add_json
 from phalanx.launch.flags import add_flags
-from phalanx.system.paths import path_of
+from phalanx.system.paths import parse_path
 
 
 def launch_parser() -> argparse.ArgumentParser:
@@ -16,13 +16,17 @@ def launch_parser() -> argparse.ArgumentParser:
     )
     add_flags(parser)
     parser.add_argument(
-        '--write_slurm', '--write-slurm', type=path_of, metavar='FILE', help='write a batch script, start nothing'
+        '--write_slurm', '--write-slurm', type=parse_path, metavar='FILE', help='write a batch script, start nothing'
     )
     parser.add_argument(
-        '--write_kubernetes', '--write-kubernetes', type=path_of, metavar='FILE', help='write a TrainJob (Kubeflow Trainer v2)'
+        '--write_kubernetes',
+        '--write-kubernetes',
+        type=parse_path,
+        metavar='FILE',
+        help='write a TrainJob of Kubeflow Trainer v2',
     )
     parser.add_argument(
-        '--write_pytorchjob', '--write-pytorchjob', type=path_of, metavar='FILE', help='write a PyTorchJob (its predecessor)'
+        '--write_pytorchjob', '--write-pytorchjob', type=parse_path, metavar='FILE', help='write a PyTorchJob (its predecessor)'
     )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
     parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')

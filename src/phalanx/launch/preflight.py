@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 import phalanx
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, print_line, probe_all
-from phalanx.system.cores import cores
+from phalanx.system.cores import count_cores
 
 Level = Literal['error', 'warning']  # an error stops the start, a warning does not
 
@@ -95,7 +95,7 @@ def node_facts(cluster: Cluster) -> NodeInfo:
         'cuda': torch.version.cuda if count else None,
         'ranks': cluster.ranks_per_node,
         'interface': cluster.interface,
-        'devices': f'{count} x {", ".join(names)}' if count else f'{cores()} CPU cores',
+        'devices': f'{count} x {", ".join(names)}' if count else f'{count_cores()} CPU cores',
         'memory': [round(torch.cuda.get_device_properties(n).total_memory / 2**30, 1) for n in range(count)],
         **shared_memory_fact(),
     }

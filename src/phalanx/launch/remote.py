@@ -28,7 +28,7 @@ from phalanx.launch.flags import Flags
 from phalanx.launch.names import resolve, split_list
 from phalanx.launch.rendezvous import print_line
 from phalanx.system.errors import RequestError
-from phalanx.system.stops import STATUSES, wanted
+from phalanx.system.stops import STOP_STATUSES, stop_signals
 
 REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
 SSH = (
@@ -37,7 +37,7 @@ SSH = (
 )
 UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
 LINGER = 60  # seconds within which all nodes end once one has
-STOPPED_STATUSES = (0, *STATUSES)  # how a command ends that heeded a stop
+STOPPED_STATUSES = (0, *STOP_STATUSES)  # how a command ends that heeded a stop
 HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
 
 
@@ -86,7 +86,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
         asked = asked or number
         raise KeyboardInterrupt
 
-    for number in wanted():
+    for number in stop_signals():
         signal.signal(number, ask)
     try:
         for name, start in starts:

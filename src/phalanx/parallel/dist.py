@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from phalanx.parallel.arrival import open_store
-from phalanx.system.cores import cores
+from phalanx.system.cores import count_cores
 
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
@@ -172,7 +172,7 @@ def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
 @cache
 def _awake() -> float:
     """Seconds that a rank waits for the others without going to sleep: where it does not keep one of them from its core."""
-    return 0.02 if int(os.environ.get('LOCAL_WORLD_SIZE', 1)) <= cores() else 0.0
+    return 0.02 if int(os.environ.get('LOCAL_WORLD_SIZE', 1)) <= count_cores() else 0.0
 
 
 def gather(value: Tensor, group: Group) -> Tensor:

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from phalanx.report.charts import Chart, Line, Points, chart, confusion, smooth
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
-from phalanx.system.disk import write_whole
+from phalanx.system.disk import write_atomically
 
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds', 'raw')
 
@@ -35,7 +35,7 @@ def write_page(folder: Path) -> Path:
         page = _page(Run.read(folder)).encode()
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
         raise PageError(f'{folder}: its files do not say what a run writes ({type(error).__name__}: {error})') from None
-    write_whole(folder / 'report.html', page)
+    write_atomically(folder / 'report.html', page)
     return folder / 'report.html'
 
 

@@ -36,8 +36,8 @@ from phalanx.report.page import detail_values, read_lines, render, write_page
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
 from phalanx.report.terminal import make_table, terminal
 from phalanx.report.trackers import Run, Tracker
-from phalanx.system.disk import write_whole
-from phalanx.system.errors import told
+from phalanx.system.disk import write_atomically
+from phalanx.system.errors import describe_error
 
 log = logging.getLogger('phalanx')
 
@@ -183,7 +183,7 @@ class Report:
         if self.main:
             with self._tolerating('table.json'):
                 figures = _kept(found.figures, self.folder)
-                write_whole(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': figures}))
+                write_atomically(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': figures}))
         self._build_page()
 
     def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
@@ -193,7 +193,7 @@ class Report:
         with self._tolerating('pictures'):
             (self.folder / 'pictures').mkdir(exist_ok=True)
             index = [_save_pictures(cells, self.folder, f'{row:02}_') for row, cells in enumerate(rows)]
-            write_whole(self.folder / 'pictures' / 'index.json', _json(index))
+            write_atomically(self.folder / 'pictures' / 'index.json', _json(index))
 
     def note(self, text: str) -> None:
         """Something a person should know."""
@@ -222,7 +222,7 @@ class Report:
             words['not written'] = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
         self._say_pairs({**words, 'report': str(self.folder / 'report.html')})
         if self.main:
-            write_whole(self.folder / 'summary.json', _json(summary, indent=1))
+            write_atomically(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
         if self.main:
             self._callback({'kind': 'end', **summary})
@@ -243,7 +243,7 @@ class Report:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.main and isinstance(error, Exception):  # what is printed may have no reader
-            failed = f'the run failed: {told(error) or type(error).__name__}'
+            failed = f'the run failed: {describe_error(error) or type(error).__name__}'
             self._note_down({'kind': 'warning', 'text': failed})
             log.error('%s', failed)
         self.close()
@@ -292,7 +292,7 @@ class Report:
             lines = read_lines(path)
             self._logged = {line['kind']: line['step'] for line in lines}
             self._logged |= {AS_TRAINED: self._logged['eval']} if any('raw' in line for line in lines) else {}
-            write_whole(path, b''.join(_json(line) for line in lines if line['step'] <= self._begun_at))
+            write_atomically(path, b''.join(_json(line) for line in lines if line['step'] <= self._begun_at))
         return path.open('ab', buffering=0)
 
     # To trackers, on the main rank.
@@ -382,7 +382,7 @@ def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) ->
     tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
     tiles += [('samples', format_number(found.samples), ''), ('time', format_duration(found.seconds), '')]
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
+    write_atomically(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
 
 
 def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 QUOTA = Path('/sys/fs/cgroup/cpu.max')  # in a container: `quota period` in microseconds, or `max period` without a limit
 
 
-def cores(quota: Path = QUOTA) -> int:
+def count_cores(quota: Path = QUOTA) -> int:
     """How many processes can work side by side here: the cores that this one may use, or fewer where a container has a share.
 
     torch and Python count all cores of the node; threads for all of them, in a container that may use a few, are stopped for
@@ -21,6 +21,6 @@ def cores(quota: Path = QUOTA) -> int:
         return count
 
 
-def threads_each(ranks: int) -> int:
+def threads_per_rank(ranks: int) -> int:
     """For each of so many ranks of this node."""
-    return max(1, cores() // ranks)
+    return max(1, count_cores() // ranks)

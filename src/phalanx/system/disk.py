@@ -13,19 +13,19 @@ from pathlib import Path
 LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Writes a file that is there with all its content or, when that fails with an OSError, as it was before.
 
     `durable`: the content is on the disk before it takes the place of what was there. Raises OSError naming `path`.
     """
-    with aside(path) as new:
+    with replace_atomically(path) as new:
         new.write_bytes(content)
         if durable:
             flush(new)
 
 
 @contextlib.contextmanager
-def aside(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to; it takes the place of `path` when the context ends well, and is gone otherwise.
 
     Raises OSError naming `path`, and what the context raises.
@@ -53,7 +53,7 @@ def remove_own(path: Path) -> None:
             path.unlink()
 
 
-def digest_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The sha256 of a file."""
     with path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -21,7 +21,7 @@ class StoppedError(Exception):
     """The user (or a scheduler) asked the run to stop; a checkpoint of the step it reached is on disk."""
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What an error says, in the system's words after the path that they are about."""
     return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)
 

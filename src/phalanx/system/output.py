@@ -51,7 +51,7 @@ def replace_by_nothing(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def keep_output() -> Output:
+def protect_output() -> Output:
     """Makes standard output and error of this process such that writing never fails; the descriptor of standard output.
 
     One that is closed (`>&-`) becomes the null device: a file that is opened later would take its number, and get the output.

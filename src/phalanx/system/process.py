@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
+def fast_imports() -> Iterator[None]:
     """Within this context modules are loaded, without the garbage collector.
 
     PyTorch is half a million objects that live to the end of the process. While they are made the collector goes through all
@@ -23,7 +23,7 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
-def to_the_end(command: Callable[[], int]) -> int:
+def run_and_exit(command: Callable[[], int]) -> int:
     """The exit status of `command`, with which the process ends at once when all that waits for its end is done.
 
     The interpreter would take PyTorch's objects apart one by one, in a third of the time that loading them takes; the system

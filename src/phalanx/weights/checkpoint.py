@@ -31,7 +31,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from phalanx.system.disk import digest_of, flush, remove_own
+from phalanx.system.disk import flush, hash_file, remove_own
 from phalanx.system.errors import CheckpointError, first_line
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
@@ -242,7 +242,7 @@ def load(path: Path) -> Loaded:
             raise CheckpointError(f'{file}: is missing')
         if file.stat().st_size != size:
             raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it was cut short')
-        if digest_of(file) != digest:
+        if hash_file(file) != digest:
             raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
     averaged = path / 'averaged.safetensors'
     try:

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 import phalanx
-from phalanx.system.disk import digest_of, remove_own, write_whole
+from phalanx.system.disk import hash_file, remove_own, write_atomically
 from phalanx.system.errors import CheckpointError
 
 log = logging.getLogger('phalanx')
@@ -66,7 +66,7 @@ def fetched(folder: Path) -> Fetched | None:
         return None
     if not there.path.is_file():
         return None
-    if there.path.stat().st_size != there.size or digest_of(there.path) != there.sha256:
+    if there.path.stat().st_size != there.size or hash_file(there.path) != there.sha256:
         raise FetchError(f'{there.path}: is not what was fetched from {there.address} (sha256 differs); remove it')
     return there
 
@@ -119,7 +119,7 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
         raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {kept}{cure}')
     remembered = _read_json(folder / 'facts.json')
     now = time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())
-    found = Fetched(folder / name, address, part.stat().st_size, digest_of(part), now)
+    found = Fetched(folder / name, address, part.stat().st_size, hash_file(part), now)
     expected = sha256.lower() if sha256 else remembered.get('sha256')
     if expected not in (None, found.sha256):
         remove_own(part)
@@ -127,7 +127,7 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
         cure = '' if sha256 else f'; if the change is meant, remove {folder / "facts.json"}'
         raise FetchError(f'{address}: has the sha256 {found.sha256}, but {expected} {who}{cure}')
     facts = {**asdict(found), 'name': name, 'path': None}
-    write_whole(folder / 'facts.json', json.dumps(facts, indent=1).encode())
+    write_atomically(folder / 'facts.json', json.dumps(facts, indent=1).encode())
     part.replace(found.path)
     remove_own(folder / f'{name}.part.json')
     return found
@@ -152,7 +152,7 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
         validator = response.headers.get('ETag', '')
         if not validator or validator.startswith('W/'):
             validator = response.headers.get('Last-Modified', '')
-        write_whole(version, json.dumps({'validator': validator}).encode())
+        write_atomically(version, json.dumps({'validator': validator}).encode())
         if total is not None and shutil.disk_usage(part.parent).free < total - at:
             raise _full(part, total - at)
         with part.open('r+b' if at else 'wb') as file:

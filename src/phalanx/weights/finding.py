@@ -15,8 +15,8 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
-from phalanx.system.disk import write_whole
-from phalanx.system.paths import path_of
+from phalanx.system.disk import write_atomically
+from phalanx.system.paths import parse_path
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, Fetched, FetchError, check_address, fetch, fetched
 from phalanx.weights.published import PUBLISHED, entry_of
@@ -111,7 +111,7 @@ def _local(place: str) -> Path | None:
     """The path that `place` is; Paddle's projects leave out the suffix of their files."""
     if '://' in place:
         return None
-    path = path_of(place)
+    path = parse_path(place)
     paths = (path, path.with_name(f'{path.name}.pdparams')) if path.name else (path,)
     return next((path for path in paths if path.exists()), None)
 
@@ -146,7 +146,7 @@ def _of_hub(place: str, sha256: str | None, member: str | None) -> Found:
         stored = (files[chosen].get('lfs') or {}).get('sha256')
         there = fetch(address, folder, sha256=sha256 or stored, headers=headers)
         licence = (facts.get('cardData') or {}).get('license')
-        write_whole(known, json.dumps({'licence': licence}).encode())
+        write_atomically(known, json.dumps({'licence': licence}).encode())
     licence = json.loads(known.read_text()).get('licence') if known.is_file() else None
     return Found(place, there.path, member, None, there, licence)
 

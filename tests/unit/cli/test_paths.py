@@ -10,7 +10,7 @@ import pytest
 from phalanx.cli.main import main
 from phalanx.config.read import read
 from phalanx.engine.job import open_job
-from phalanx.system.paths import path_of, settled
+from phalanx.system.paths import normalise_path, parse_path
 
 IMAGES = 8
 
@@ -68,7 +68,7 @@ def test_prepare_and_new_write_where_out_says(home: Path, out: str) -> None:
 def test_a_recipe_takes_paths_with_a_tilde(home: Path) -> None:
     assert main(['new', '~/my photos', '--no_trial', '--out', '~/made']) == 0
     (home / 'work' / 'own.yml').write_text('_base_: ~/made/made.yml\ndata: {root: ~/my photos/../}\n')
-    assert read(path_of('~/work/own.yml')).value['task'].value == 'segmentation'
+    assert read(parse_path('~/work/own.yml')).value['task'].value == 'segmentation'
     job = open_job('~/work/own.yml', [('train.cache={gib: 1, folder: ~/cache}', '--set')])
     assert job.recipe.train.cache.folder == home / 'cache'
     assert job.name == 'own'
@@ -101,11 +101,11 @@ def test_a_recipe_or_run_that_is_not_there_is_answered_with_the_nearest(
 
 @pytest.mark.parametrize('text', ['~nobody-of-this-name/x', 'a b/~', '~~'])
 def test_what_is_no_home_stays_as_it_is(text: str) -> None:
-    assert path_of(text) == Path(text)
+    assert parse_path(text) == Path(text)
 
 
 def test_a_settled_path_keeps_links_but_those_in_front_of_a_step_up(home: Path) -> None:
     elsewhere = home / 'elsewhere'
-    assert settled(elsewhere / 'link' / 'images') == elsewhere / 'link' / 'images'
-    assert settled(elsewhere / 'inner' / os.pardir / 'masks') == home / 'my photos' / 'masks'
-    assert settled(Path('../x')) == home / 'work' / 'x'
+    assert normalise_path(elsewhere / 'link' / 'images') == elsewhere / 'link' / 'images'
+    assert normalise_path(elsewhere / 'inner' / os.pardir / 'masks') == home / 'my photos' / 'masks'
+    assert normalise_path(Path('../x')) == home / 'work' / 'x'

@@ -15,7 +15,7 @@ import pytest
 from phalanx.parallel import arrival
 from phalanx.parallel.arrival import open_store
 from phalanx.system.errors import RunError
-from phalanx.system.stops import interrupt_at_stops, signal_of, wanted
+from phalanx.system.stops import interrupt_at_stops, interrupting_signal, stop_signals
 
 FOREVER = 900  # seconds
 
@@ -35,7 +35,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.fixture
 def stops() -> Iterator[None]:
     """Stops interrupt the main thread, until the end of the test."""
-    before = {number: signal.getsignal(number) for number in wanted()}
+    before = {number: signal.getsignal(number) for number in stop_signals()}
     interrupt_at_stops()
     yield
     for number, handler in before.items():
@@ -100,4 +100,4 @@ def test_a_stop_ends_the_wait(number: signal.Signals, port: int, stops: None, mo
     with pytest.raises(KeyboardInterrupt) as stop:
         open_store(0, 2, patience=FOREVER)
     stopper.join()
-    assert signal_of(stop.value) == number
+    assert interrupting_signal(stop.value) == number

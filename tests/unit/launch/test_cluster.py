@@ -52,7 +52,7 @@ def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning() -> 
 
 
 def test_more_ranks_than_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('phalanx.launch.cluster.cores', lambda: 4)
+    monkeypatch.setattr('phalanx.launch.cluster.count_cores', lambda: 4)
     assert Cluster.from_flags(flags('--nproc_per_node', '4'), 0, HERE)[1] == []
     assert Cluster.from_flags(flags('--nproc_per_node', '8'), 8, HERE)[1] == []
     told = '--nproc_per_node 5: there are 4 cores here; ranks on the CPU take turns'

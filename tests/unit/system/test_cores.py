@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.system.cores import cores
+from phalanx.system.cores import count_cores
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def node_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_container_has_its_share_of_the_cores(tmp_path: Path, quota: str, expected: int) -> None:
     (tmp_path / 'cpu.max').write_text(quota + '\n')
-    assert cores(tmp_path / 'cpu.max') == expected
+    assert count_cores(tmp_path / 'cpu.max') == expected
 
 
 @pytest.mark.usefixtures('node_of_eight')
 def test_outside_of_containers_all_cores_that_a_process_may_use_count(tmp_path: Path) -> None:
-    assert cores(tmp_path / 'cpu.max') == 8
+    assert count_cores(tmp_path / 'cpu.max') == 8

@@ -27,7 +27,7 @@ from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import RequestError, RunError
-from phalanx.system.paths import settled
+from phalanx.system.paths import normalise_path
 
 SHOWN = 5  # of many things that are left out
 SORTED = 'class_folders'
@@ -77,7 +77,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
-    weights = settled(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
+    weights = normalise_path(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
     _say(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
@@ -218,7 +218,7 @@ def _head(
     """The comment that the recipe begins with."""
     counts = ', '.join(f'{count} {split}' for split, count in written.counts.items())
     lines = [
-        f'{settled(given.folder).name}: {family}, {counts}.',
+        f'{normalise_path(given.folder).name}: {family}, {counts}.',
         f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
         '',
         f'hardware: {node}',

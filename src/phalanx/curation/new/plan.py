@@ -15,7 +15,7 @@ import torch
 from phalanx.curation.new.published import Start
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
-from phalanx.system.cores import cores
+from phalanx.system.cores import count_cores
 
 # Samples to be seen in training: (on a CPU, on a GPU). From scratch, fewer teach little more than where objects mostly are.
 WANTED: dict[Family, tuple[int, int]] = {
@@ -58,7 +58,7 @@ class Node:
 
 
 def this_node() -> Node:
-    return Node('cuda', cores(), bf16=True) if torch.cuda.is_available() else Node('cpu', cores())
+    return Node('cuda', count_cores(), bf16=True) if torch.cuda.is_available() else Node('cpu', count_cores())
 
 
 def may_be_faster_in_bf16(node: Node) -> bool:

@@ -22,7 +22,7 @@ from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Foun
 from phalanx.curation.prepare.targets import meaning_for, write_copied
 from phalanx.curation.prepare.tree import Tree
 from phalanx.system.errors import RequestError
-from phalanx.system.paths import path_of, settled
+from phalanx.system.paths import normalise_path, parse_path
 
 SHOWN = 50  # problems that are listed
 
@@ -41,7 +41,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
         own = add_command(kinds, name, kind.about)
         kind.add_options(own)
         own.add_argument(
-            '--out', type=path_of, required=True, metavar='DIR', help='the folder to make; it must not be there yet'
+            '--out', type=parse_path, required=True, metavar='DIR', help='the folder to make; it must not be there yet'
         )
         own.add_argument(
             '--split', metavar='SHARES', default='0.8,0.2', help='shares of train, val and, if there is a third, test'
@@ -72,7 +72,7 @@ def shares_of(text: str) -> list[float]:
 
 
 def _labelme_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('folder', type=path_of, help='the folder with the JSON files; their images lie in it too')
+    parser.add_argument('folder', type=parse_path, help='the folder with the JSON files; their images lie in it too')
     parser.add_argument('--classes', nargs='+', metavar='NAME', help='the classes after the background (default: all labels)')
     _family_options(parser)
 
@@ -86,15 +86,15 @@ def _from_labelme(given: argparse.Namespace) -> int:
 
 
 def _coco_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('file', type=path_of, help='the JSON file')
+    parser.add_argument('file', type=parse_path, help='the JSON file')
     parser.add_argument(
-        '--images', type=path_of, metavar='DIR', required=True, help='the folder that its file names are relative to'
+        '--images', type=parse_path, metavar='DIR', required=True, help='the folder that its file names are relative to'
     )
     _family_options(parser)
 
 
 def _from_coco(given: argparse.Namespace) -> int:
-    root, found = settled(given.images), Found(boxes_first=True)
+    root, found = normalise_path(given.images), Found(boxes_first=True)
     try:
         if given.family in (None, 'segmentation') and not given.groups:
             return _label_maps(given, *read_coco(given.file, given.images))
@@ -106,12 +106,12 @@ def _from_coco(given: argparse.Namespace) -> int:
 
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('masks', type=path_of, help='the folder with the label maps in colours')
+    parser.add_argument('masks', type=parse_path, help='the folder with the label maps in colours')
     parser.add_argument(
-        '--images', type=path_of, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
+        '--images', type=parse_path, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument('--colours', '--colors', type=path_of, metavar='FILE', help='a file with lines `red green blue name`')
+    which.add_argument('--colours', '--colors', type=parse_path, metavar='FILE', help='a file with lines `red green blue name`')
     which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is not a class')
 
 
@@ -124,7 +124,7 @@ def _from_colours(given: argparse.Namespace) -> int:
 
 
 def _folder_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('folder', type=path_of, help='the folder with the images and their annotations')
+    parser.add_argument('folder', type=parse_path, help='the folder with the images and their annotations')
     _family_options(parser)
 
 
@@ -135,7 +135,7 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 
 def _from_folder(given: argparse.Namespace) -> int:
     """Any format that `phalanx new` reads, for any family, with copies of the images."""
-    tree = Tree(settled(given.folder))
+    tree = Tree(normalise_path(given.folder))
     refused: dict[str, LeftOut] = {}
     held = look(tree, [given.kind], refused)
     reasons = [problem for found in held.values() for problem in found.left_out] + refused.get(given.kind, [])

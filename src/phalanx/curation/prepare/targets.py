@@ -23,7 +23,7 @@ from phalanx.curation.prepare.shapes import Polygon, corners_of
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
 from phalanx.runtime.reading import cut_out
-from phalanx.system.paths import settled
+from phalanx.system.paths import normalise_path
 
 
 @dataclass
@@ -95,7 +95,7 @@ def write_copied(
     family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, source: Path, meaning: Meaning | None
 ) -> Written:
     """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
-    out = settled(out)
+    out = normalise_path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
         place = Path(aside) / 'data'
