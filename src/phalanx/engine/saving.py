@@ -100,6 +100,7 @@ class Saver:
         return {
             **asdict(progress),
             'optimizer': self.optimizer.state_dict(),
+            'optimizer_class': type(self.optimizer).__name__,
             'precision': self.precision.state(),
             'ema': self.ema.state() if self.ema else None,
             'compression': self.compression.state() if self.compression else None,
@@ -107,6 +108,12 @@ class Saver:
 
     def restore(self, loaded: Loaded) -> None:
         """Takes the tensors of a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
+        own = type(self.optimizer).__name__
+        if (saved := loaded.state.get('optimizer_class', own)) != own:
+            raise RunError(
+                f'{loaded.path} was saved by the optimizer {saved}, this recipe has {own}: set optimizer.name as it was, '
+                f'or begin a new run from its weights, train.init_from={loaded.path}'
+            )
         try:
             self.model.load_state_dict(loaded.model)
             load_state(self.optimizer, loaded.state['optimizer'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from phalanx.engine.progress import Progress
 
@@ -34,3 +35,16 @@ def test_of_equal_evaluations_the_later_one_is_taken_but_is_no_progress() -> Non
 def test_what_is_no_number_is_never_the_best() -> None:
     assert best_steps((math.nan, 0.5), (math.nan, 0.6)) == (0, 2)
     assert best_steps((0.1, math.nan), (0.1, 0.2), (0.1, math.nan)) == (2, 1)
+
+
+def test_progress_goes_on_from_a_checkpoint_with_its_best() -> None:
+    before = Progress(step=4)
+    before.evaluated_as({'accuracy': 0.5, 'teds': 0.1}, BY)
+    after = Progress.of(asdict(before), 4)
+    after.step = 8
+    assert not after.evaluated_as({'accuracy': 0.4, 'teds': 0.9}, BY)
+    assert (after.best, after.best_step, after.no_better) == (0.5, 4, 1)
+
+
+def test_state_of_an_older_version_has_defaults_for_what_it_lacks_and_no_more() -> None:
+    assert Progress.of({'best': 0.5, 'best_step': 3, 'optimizer': {}}, 7) == Progress(step=7, best=0.5, best_step=3)
