@@ -52,7 +52,7 @@ class Tree:
         """The recipe of the data set, as words of a command."""
         data = f'data={{name: file_list, root: {self.root}, classes: [{", ".join(CLASSES)}]}}'
         more = ('transforms=[{name: resize, target_size: [8, 8]}]', 'loss=[cross_entropy, cross_entropy, cross_entropy]')
-        return ['pp_liteseg_digits', '--set', data, *more, '--workers', '0']
+        return ['pp_liteseg_digits', '--set', data, *more, 'train.global_batch_size=3', '--workers', '0']
 
 
 @pytest.fixture
@@ -277,7 +277,10 @@ def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path
     (tmp_path / 'list.txt').write_text('a.png\t1234567\nb.png\t1111111\n')
     data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'image_size=[32,32]', *words]) == 0
+    assert (
+        cli.main(['data', 'check', 'crnn_digits', '--set', data, 'image_size=[32,32]', 'train.global_batch_size=2', *words])
+        == 0
+    )
     remarks = json.loads(capsys.readouterr().out)['remarks']
     cure = 'their texts need more than the 8 places that a width of 32 gives CTC, so nothing is learned from them'
     assert f'train: 1 sample (too long for the width): {cure}; make `image_size` wider' in remarks
@@ -310,9 +313,9 @@ def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest
     coco = {'images': images, 'annotations': annotations, 'categories': names}
     (tmp_path / 'boxes.json').write_text(json.dumps(coco))
     data = f'data={{name: coco, root: {tmp_path}, train: boxes.json, eval: boxes.json, train_images: ., eval_images: .}}'
-    sizes = 'eval_transforms=[{name: resize, target_size: [64, 64]}]'
+    sizes = 'eval_transforms=[{name: resize, target_size: [64, 64]}]', 'train.global_batch_size=1'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    status = cli.main(['data', 'check', 'ppyoloe_digits', '--set', data, sizes, *words])
+    status = cli.main(['data', 'check', 'ppyoloe_digits', '--set', data, *sizes, *words])
     said = capsys.readouterr()
     assert status == 0, said
     remarks = json.loads(said.out)['remarks']
@@ -329,6 +332,6 @@ def test_a_mask_that_is_a_scaled_copy_is_told_with_the_cure(tree: Tree, check: C
 
 def test_what_training_refuses_is_never_called_sound(check: Callable[..., tuple[int, dict]]) -> None:
     """Every sample can be read, but the recipe makes nothing of them that can be trained."""
-    status, found = check('--set', 'train.global_batch_size=4', 'train.micro_batches=8')
+    status, found = check('--set', 'train.micro_batches=8')
     assert (status, len(found['problems'])) == (1, 1)
     assert 'it needs at least 8 samples' in found['problems'][0]['problem']
