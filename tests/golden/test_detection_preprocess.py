@@ -11,17 +11,19 @@ import torch
 
 from phalanx.data.batch import normalised
 from phalanx.families.detection.data import Objects
-from phalanx.families.detection.transforms import Chances, Resize
+from phalanx.families.detection.transforms import Resize, TransformContext
 
 GOLDEN = np.load(Path(__file__).parent / 'data/preprocess_det.npz')
 BOX = np.array([[4, 3, 30, 25]], np.float32)
-NO_CHANCE = Chances(np.random.default_rng(0), lambda: np.random.default_rng(0), lambda: pytest.fail('draws another sample'))
+NO_RANDOMNESS = TransformContext(
+    np.random.default_rng(0), lambda: np.random.default_rng(0), lambda: pytest.fail('draws another sample')
+)
 
 
 @pytest.fixture
 def resized() -> tuple[np.ndarray, Objects]:
     resize = Resize(target_size=(64, 64), interpolation='cubic')
-    return resize(GOLDEN['image'], Objects.plain(BOX, np.array([0])), NO_CHANCE)
+    return resize(GOLDEN['image'], Objects.plain(BOX, np.array([0])), NO_RANDOMNESS)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from filling import load_original
 from golden.weights import FloatArray, draw, images
-from phalanx.families.distillation import DML, Distilled, FeatureDistance
+from phalanx.families.distillation import DML, DistillationModel, FeatureDistance
 from phalanx.families.recognition.loss import CTC, NRTR, Multi
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.outputs import Outputs
@@ -47,7 +47,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     'crnn_ch_lite': lambda: CRNN(96, backbone=partial(mobilenet_v3, size='small'), hidden_size=48),
     'ppocrv3_rec': lambda: SVTRLCNet(96, dropout=0.0),
     'ppocrv4_rec': lambda: svtr_lcnetv3(96, backbone=partial(pp_lcnet_v3, scale=0.5), dropout=0.0, nrtr_size=96, nrtr_depth=2),
-    'ppocrv3_distill': lambda: Distilled({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),
+    'ppocrv3_distill': lambda: DistillationModel({name: SVTRLCNet(96, dropout=0.0) for name in ('student', 'teacher')}),
 }
 STEPS = {
     'crnn_mv3': 6,
@@ -93,7 +93,7 @@ class Golden:
 
     def networks(self, model: nn.Module) -> dict[str, nn.Module]:
         """The networks inside `model`, by the first part of their parameters' original names."""
-        if isinstance(model, Distilled):
+        if isinstance(model, DistillationModel):
             return {name.capitalize(): network for name, network in model.networks.items()}
         return {'': model}
 
@@ -208,7 +208,7 @@ def test_evaluation_outputs_are_those_of_the_original(golden: Golden) -> None:
     with torch.no_grad():
         outputs: Outputs = model(golden.images)
         assert outputs.sar is None and outputs.nrtr is None and outputs.features is None
-        if isinstance(model, Distilled):  # the outputs are the student's
+        if isinstance(model, DistillationModel):  # the outputs are the student's
             golden.assert_close('eval/Student.head_out_ctc_softmax', outputs.ctc.softmax(2))
             teacher = model.networks['teacher'](golden.images)
             golden.assert_close('eval/Teacher.head_out_ctc_softmax', teacher.ctc.softmax(2))

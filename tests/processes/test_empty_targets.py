@@ -97,11 +97,11 @@ class WithFewTargets(InDouble):
 
     def dataset(self, split: str) -> Any:
         data = self.task.dataset(split)
-        is_training = split == self.task.trains_with == 'train'
+        is_training = split == self.task.training_split == 'train'
         return replace(data, source=Emptied(data.source, WITH_TARGETS['train'] if is_training else self.evaluated))
 
-    def held_out(self) -> WithFewTargets:
-        return WithFewTargets(self.task.held_out(), self.evaluated)
+    def for_validation_loss(self) -> WithFewTargets:
+        return WithFewTargets(self.task.for_validation_loss(), self.evaluated)
 
 
 def trained(family: str, folder: Path, *words: str) -> Found:

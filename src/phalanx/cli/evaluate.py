@@ -55,7 +55,7 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
         return 0
     if given.json:
         metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
-        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.said} for one in result.worst]
+        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.reason} for one in result.worst]
         facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
         print(json.dumps({**metrics, **facts}))
     else:

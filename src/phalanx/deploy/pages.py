@@ -114,4 +114,4 @@ def drawn(page: Image, lines: Sequence[Line]) -> Image:
 
 
 WAYS = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
-WRITERS = Writers(drawn, WAYS, usual=tuple(WAYS))
+WRITERS = Writers(drawn, WAYS, default=tuple(WAYS))

@@ -90,8 +90,8 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
 
 def check_ways(chosen: Sequence[str], writers: Writers) -> None:
     """Raises RequestError when `--save` names a way to write results that there is not."""
-    if unknown := [way for way in chosen if way not in writers.ways]:
-        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.ways)}')
+    if unknown := [way for way in chosen if way not in writers.formats]:
+        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.formats)}')
 
 
 def predict_video(

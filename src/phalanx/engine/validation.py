@@ -38,7 +38,7 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
     call this together, and each has whole batches, so the number of ranks changes nothing. NaN where no sample can be read.
     Leaves the model in training mode.
     """
-    dataset = task.held_out().dataset('train')
+    dataset = task.for_validation_loss().dataset('train')
     alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
     for module in model.modules():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from phalanx.config.options import check_std
 from phalanx.data.batch import normalised
 from phalanx.data.samples import Split
-from phalanx.families.distillation import DISTILLATIONS, STUDENT, Distilled, NetworkLoss
-from phalanx.families.losses import joined, weighted
+from phalanx.families.distillation import DISTILLATIONS, STUDENT, DistillationModel, NetworkLoss
+from phalanx.families.losses import merge_terms, weight_losses
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss, Task
 from phalanx.parallel.step import WholeStep
@@ -55,7 +55,7 @@ class Family(Task):
 
     Keys: ClassVar[type[FamilyKeys]]
     channels: Literal['RGB', 'BGR'] = 'RGB'  # in what order the network takes them, as the published weights were trained
-    trains_with: Split = 'train'
+    training_split: Split = 'train'
 
     def __init__(self, keys: FamilyKeys) -> None:
         """Raises ValueError for options of parts that cannot be."""
@@ -67,7 +67,7 @@ class Family(Task):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
         if bool(keys.networks) != self.distils(keys):
             raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
-        self.network, self.data, self.losses = keys.model, keys.data, weighted(keys.loss, keys.loss_coefficients)
+        self.network, self.data, self.losses = keys.model, keys.data, weight_losses(keys.loss, keys.loss_coefficients)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
         self.tie_breakers: tuple[str, ...] = keys.metric.func.tie_breakers  # type: ignore[attr-defined]
         self.transforms: dict[Split, tuple[Any, ...]] = {
@@ -86,29 +86,29 @@ class Family(Task):
         """The names of classes, which some data sets have from the file that `classes` names."""
         return {'data.classes': self.data().class_names} if 'classes' in signature(self.data.func).parameters else {}
 
-    def built(self, size: int) -> nn.Module:
+    def build_network(self, size: int) -> nn.Module:
         """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(size) for name, variant in variants.items()}
         for name, network in networks.items():
             self.check_fits(network, f'{name} network' if self.networks else 'network')
-        return self.distilled(networks) if self.networks else networks[STUDENT]
+        return self.build_distillation(networks) if self.networks else networks[STUDENT]
 
-    def distilled(self, networks: Mapping[str, nn.Module]) -> Distilled:
-        return Distilled(networks, frozen=self.frozen)
+    def build_distillation(self, networks: Mapping[str, nn.Module]) -> DistillationModel:
+        return DistillationModel(networks, frozen=self.frozen)
 
     def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
 
-    def held_out(self) -> Self:
+    def for_validation_loss(self) -> Self:
         """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
         other = copy.copy(self)
-        other.trains_with = 'eval'
+        other.training_split = 'eval'
         return other
 
     def source(self, split: Split) -> Any:
         """The samples of a split. Raises FileNotFoundError when files are missing."""
-        source = self.data().split(self.trains_with if split == 'train' else split)
+        source = self.data().split(self.training_split if split == 'train' else split)
         source.check_files()
         return source
 
@@ -126,33 +126,33 @@ class Family(Task):
 
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         if not self.networks:
-            return self.own_loss(outputs, batch, whole)
-        own = {network: self.own_loss(outputs[network], batch, whole) for network in self.learners}
+            return self.supervised_loss(outputs, batch, whole)
+        own = {network: self.supervised_loss(outputs[network], batch, whole) for network in self.trained_networks}
         from_truth = [{f'{name}_{network}': term for name, term in terms.items()} for network, terms in own.items()]
-        return joined([*from_truth, *(between(outputs) for between in self.between)])
+        return merge_terms([*from_truth, *(between(outputs) for between in self.between)])
 
-    def own_loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
+    def supervised_loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
         """The loss of one network against the truth."""
         raise NotImplementedError
 
     def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
-        own = self.own_weights(batch)
+        own = self.supervised_weights(batch)
         if not self.networks or own is None:
             return own
         samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
-        of_networks = [{f'{term}_{name}': weight for term, weight in own.items()} for name in self.learners]
-        return joined([*of_networks, *({between.name: samples} for between in self.between)])
+        of_networks = [{f'{term}_{name}': weight for term, weight in own.items()} for name in self.trained_networks]
+        return merge_terms([*of_networks, *({between.name: samples} for between in self.between)])
 
-    def own_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
-        """The weights of `own_loss`, where targets alone determine them."""
+    def supervised_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
+        """The weights of `supervised_loss`, where targets alone determine them."""
         raise NotImplementedError
 
     @property
-    def learners(self) -> list[str]:
+    def trained_networks(self) -> list[str]:
         """The networks that learn from the truth."""
         return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
 
 
-def checked(part: Callable[[], Any]) -> None:
+def check_part(part: Callable[[], Any]) -> None:
     """Builds a part of a recipe, so that errors in its options are reported with its place. Raises ValueError."""
     part()

@@ -26,7 +26,7 @@ KINDS = {'models': 'models', 'data': 'data', 'losses': 'loss', 'transforms': 'tr
 OWN_KINDS = {'detection': {'assigners': 'loss', 'teacher_losses': 'loss'}}  # those that a family alone has
 
 
-class OnFirstUse(Mapping[str, T]):
+class LazyMapping(Mapping[str, T]):
     """A mapping with known keys whose values are loaded on first use."""
 
     def __init__(self, keys: Iterable[str], load: Callable[[str], T]) -> None:
@@ -62,9 +62,9 @@ def _parts(family: str) -> dict[str, dict[str, Any]]:
 
 
 # The Task class of each family; its `Keys` are the family's part of a recipe.
-FAMILIES: Mapping[str, type[Family]] = OnFirstUse(TASKS, _task)
+FAMILIES: Mapping[str, type[Family]] = LazyMapping(TASKS, _task)
 # family -> kind of part -> name -> builder
-CATALOGS: Mapping[str, dict[str, dict[str, Any]]] = OnFirstUse(TASKS, _parts)
+CATALOGS: Mapping[str, dict[str, dict[str, Any]]] = LazyMapping(TASKS, _parts)
 
 
 def models() -> dict[str, Callable[..., nn.Module]]:

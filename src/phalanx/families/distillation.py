@@ -20,7 +20,7 @@ STUDENT = 'student'
 EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
 
 
-class Distilled(nn.Module):
+class DistillationModel(nn.Module):
     """Inputs of a network -> {name: its outputs} of all networks; in evaluation mode, the outputs of the student alone.
 
     A network in `frozen` only teaches: it stays in evaluation mode and its parameters are not trained. Raises
@@ -66,13 +66,13 @@ class Distilled(nn.Module):
 
 def student_of(model: nn.Module) -> nn.Module:
     """The network that is for later use: the student of a distillation, any other model itself."""
-    student: nn.Module = model.student if isinstance(model, Distilled) else model
+    student: nn.Module = model.student if isinstance(model, DistillationModel) else model
     return student
 
 
 def network_of(model: nn.Module, name: str) -> nn.Module:
     """The network of that name in a distillation. Raises ValueError when `model` is none or has no such network."""
-    networks = model.networks if isinstance(model, Distilled) else nn.ModuleDict()
+    networks = model.networks if isinstance(model, DistillationModel) else nn.ModuleDict()
     if name not in networks:
         raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
     return networks[name]

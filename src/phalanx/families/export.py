@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 
-def described(part: object) -> dict[str, Any]:
+def describe_transform(part: object) -> dict[str, Any]:
     """A transform by its name, and the options that it was built with, for an `Export`."""
     return {'name': type(part).__name__, **vars(part)}
 
 
-class Followed(nn.Module):
+class NetworkWithDecoding(nn.Module):
     """A network as others run it: normalised images [B, 3, H, W] -> what `read` makes of its outputs."""
 
     def __init__(self, network: nn.Module, read: Callable[[Any], Any]) -> None:

@@ -13,7 +13,7 @@ L = TypeVar('L')
 T = TypeVar('T')
 
 
-def weighted(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> list[tuple[L, float]]:
+def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> list[tuple[L, float]]:
     """The losses, built, each with its coefficient, which is 1 where none are given.
 
     Raises ValueError when there is no loss, not a coefficient for each, or a loss without the method `weights`.
@@ -22,11 +22,11 @@ def weighted(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> lis
         raise ValueError('loss: the list is empty, so there is nothing to learn from')
     if coefficients and len(coefficients) != len(losses):
         raise ValueError(f'loss has {len(losses)} entries, but loss_coefficients has {len(coefficients)}')
-    built = [complete(loss()) for loss in losses]
+    built = [check_loss(loss()) for loss in losses]
     return list(zip(built, coefficients or (1.0,) * len(losses), strict=True))
 
 
-def complete(loss: L) -> L:
+def check_loss(loss: L) -> L:
     """`loss`, which may come from a plugin, checked before anything starts. Raises ValueError when it has no method `weights`.
 
     Only micro-batches call that, so its absence would show in the run of another user. A mixture is no loss by itself.
@@ -36,22 +36,22 @@ def complete(loss: L) -> L:
     return loss
 
 
-def summed(losses: Iterable[tuple[Loss, float]]) -> Loss:
+def sum_losses(losses: Iterable[tuple[Loss, float]]) -> Loss:
     """The terms of all losses, each times the coefficient of its loss."""
-    return joined(
+    return merge_terms(
         {name: Term(term.total * coefficient, term.weight, term.least) for name, term in loss.items()}
         for loss, coefficient in losses
     )
 
 
-def weights_of(losses: Iterable[Mapping[str, Tensor] | None]) -> dict[str, Tensor] | None:
-    """The weights of all terms, by their names in `summed`; None where those of one of the losses depend on the outputs."""
+def collect_weights(losses: Iterable[Mapping[str, Tensor] | None]) -> dict[str, Tensor] | None:
+    """The weights of all terms, by their names in `sum_losses`; None where those of one of the losses depend on the outputs."""
     found = list(losses)
     known = [each for each in found if each is not None]
-    return joined(known) if len(known) == len(found) else None
+    return merge_terms(known) if len(known) == len(found) else None
 
 
-def joined(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def merge_terms(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
     """The entries of all parts, none lost: a name that is taken is followed by the place of its part, from 0."""
     named: dict[str, T] = {}
     for place, part in enumerate(parts):

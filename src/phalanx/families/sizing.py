@@ -9,7 +9,7 @@ from phalanx.data.samples import Rng
 
 # kept: as they come; one: all images get one size; one a step: all of a training step do; any: they may differ.
 Sizing = Literal['kept', 'one', 'one a step', 'any']
-MOST_TURNED = 2**15 - 2  # pixels of a side: OpenCV warps no longer ones
+MAX_WARP_SIDE = 2**15 - 2  # pixels of a side: OpenCV warps no longer ones
 
 
 def sizing_of(transforms: Sequence[Any]) -> Sizing:
@@ -19,7 +19,7 @@ def sizing_of(transforms: Sequence[Any]) -> Sizing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sometimes:
+class RandomTransform:
     """The base of transforms that happen with a probability and keep the size of an image."""
 
     sizing: ClassVar[Sizing] = 'kept'

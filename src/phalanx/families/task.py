@@ -38,7 +38,7 @@ def factors(weights: Tensor, least: Sequence[float]) -> Tensor:
 
     0 for a term of weight 0: a step without targets for it teaches nothing.
     """
-    weights = bounded(weights, least)
+    weights = bound_weights(weights, least)
     return torch.where(weights == 0, 0, 1 / weights)
 
 
@@ -47,10 +47,10 @@ def means(totals: Tensor, weights: Tensor, least: Sequence[float]) -> Tensor:
 
     A total of 0 has the mean 0, also with weight 0. Another total with weight 0 is an error of the loss, and infinite.
     """
-    return torch.where(totals == 0, 0, totals / bounded(weights, least))
+    return torch.where(totals == 0, 0, totals / bound_weights(weights, least))
 
 
-def bounded(weights: Tensor, least: Sequence[float]) -> Tensor:
+def bound_weights(weights: Tensor, least: Sequence[float]) -> Tensor:
     """`weights` [terms], none below its bound. NaN stays NaN."""
     if not any(least):
         return weights
@@ -61,7 +61,7 @@ class Grade(NamedTuple):
     """How well one sample was predicted, where something is wrong with it."""
 
     value: float  # the lower, the worse
-    said: str  # what is wrong
+    reason: str  # what is wrong
 
 
 class Labelled(Protocol[T_co]):
@@ -128,7 +128,7 @@ class Task(ABC):
     @abstractmethod
     def dataset(self, split: Split) -> Dataset[Any]: ...
     @abstractmethod
-    def held_out(self) -> Self:
+    def for_validation_loss(self) -> Self:
         """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
 
     @abstractmethod

@@ -35,12 +35,12 @@ def write_crop(stem: Path, ending: str, image: Image, box: Sequence[float]) -> l
     return write_picture(stem, ending, cut) if cut.size else []
 
 
-def pictured(draw: Callable[[Image, Any], Image], ending: str) -> Write:
+def picture_writer(draw: Callable[[Image, Any], Image], ending: str) -> Write:
     """What writes the picture that `draw` makes of an image and its result."""
     return lambda result, image, stem: write_picture(stem, ending, draw(image, result))
 
 
-def listed_as_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
+def write_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
     """Each thing that was found, a dataclass, with its fields."""
     return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
@@ -50,9 +50,9 @@ class Writers:
     """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
 
     draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
-    ways: Mapping[str, Write]
-    usual: Sequence[str]  # those that are taken when none is asked for
+    formats: Mapping[str, Write]
+    default: Sequence[str]  # those that are taken when none is asked for
 
     def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
         """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
-        return [file for way in chosen or self.usual for file in self.ways[way](result, image, stem)]
+        return [file for way in chosen or self.default for file in self.formats[way](result, image, stem)]

@@ -17,7 +17,7 @@ class Worst:
 
     @property
     def caption(self) -> str:
-        return f'{self.name}: {self.grade.said}'
+        return f'{self.name}: {self.grade.reason}'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.distillation import Distilled, network_of
+from phalanx.families.distillation import DistillationModel, network_of
 from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
@@ -254,7 +254,7 @@ def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weig
     """
     if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]
-    if isinstance(model, Distilled):
+    if isinstance(model, DistillationModel):
         return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]
     for student in STUDENTS:
         if any(name.startswith(f'{student}.') for name in arrays):

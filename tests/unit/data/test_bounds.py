@@ -75,8 +75,9 @@ def context_of_texts() -> of_texts.TransformContext:
     return of_texts.TransformContext(np.random.default_rng(0), lambda: (white(8, 8), Texts()))
 
 
-def chances_of_boxes() -> of_boxes.Chances:
-    return of_boxes.Chances(np.random.default_rng(0), lambda: np.random.default_rng(0), lambda: (white(8, 8), Objects.none()))
+def context_of_boxes() -> of_boxes.TransformContext:
+    rng = np.random.default_rng(0)
+    return of_boxes.TransformContext(rng, lambda: rng, lambda: (white(8, 8), Objects.none()))
 
 
 @pytest.mark.parametrize('size', STRIPS)
@@ -89,7 +90,7 @@ def test_the_input_of_every_network_is_bounded_for_strips(size: tuple[int, int])
     x, y = resize_factors(size, (640, 640), keep_ratio=True)
     assert max(size[1] * x, size[0] * y) <= 640
     resize = of_boxes.Resize(target_size=(800, 1333), keep_ratio=True)
-    assert max(resize(image, Objects.none(), chances_of_boxes())[0].shape) <= 1333
+    assert max(resize(image, Objects.none(), context_of_boxes())[0].shape) <= 1333
     assert max(of_labels.ResizeByLong(side=1024)(image, labels_of(image), np.random.default_rng(0))[0].shape) <= 1024
 
 

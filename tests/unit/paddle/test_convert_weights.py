@@ -21,7 +21,7 @@ from torch import nn
 from phalanx.config.read import read, to_plain
 from phalanx.config.shipped import shipped_recipes
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
-from phalanx.families.distillation import Distilled
+from phalanx.families.distillation import DistillationModel
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
@@ -363,8 +363,8 @@ def test_pp_yoloe_plus_starts_from_pp_yoloe(tmp_path: Path) -> None:
     assert '6 tensors are of another shape' in misshapen and 'yolo_head.pred_cls.0.weight is [5, 384, 3, 3]' in misshapen
 
 
-def distillation() -> Distilled:
-    return Distilled({name: pp_liteseg(3) for name in ('student', 'teacher')})
+def distillation() -> DistillationModel:
+    return DistillationModel({name: pp_liteseg(3) for name in ('student', 'teacher')})
 
 
 def both(arrays: Arrays) -> Arrays:

@@ -19,7 +19,7 @@ from phalanx.families.detection.graph import with_suppression
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
-from phalanx.families.export import described
+from phalanx.families.export import describe_transform
 from phalanx.families.recognition.characters import Characters
 from phalanx.families.recognition.models.outputs import Outputs, greedy_ctc
 from phalanx.families.segmentation.inference import Inference, resize
@@ -49,7 +49,7 @@ TRANSFORMS = [
 
 
 def segmenter(transforms: list[Any], inference: dict[str, Any] = ONE_VIEW) -> segmentation.Segmentation:
-    preparation = {'transforms': [described(each) for each in transforms], **GREY}
+    preparation = {'transforms': [describe_transform(each) for each in transforms], **GREY}
     return segmentation.Segmentation({'preparation': preparation, 'reading': {'inference': inference}})
 
 
@@ -108,7 +108,7 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
     sample = evaluated(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
-    preparation = {'transforms': [described(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
+    preparation = {'transforms': [describe_transform(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
     own = detection.Detection({'preparation': preparation, 'reading': {'classes': ['ball']}})
     seen = own.prepare(IMAGE)
     _, h, w = sample.image.shape

@@ -5,11 +5,11 @@ from typing import Any
 from torch import nn
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
-from phalanx.families.distillation import Distilled
+from phalanx.families.distillation import DistillationModel
 from phalanx.parallel.norms import BatchNorm2d
 
 
-class DistilledDetector(Distilled):
+class DistilledDetector(DistillationModel):
     """images [B, 3, H, W] -> {name: Raw} of student and teacher; in evaluation, the Raw of the student alone.
 
     Maps of both have the teacher's channels and, over the batch, in each channel the mean 0 and the deviation 1. What gives the

@@ -13,7 +13,7 @@ import PIL.ImageFont
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.writing import Write, Writers, listed_as_json, pictured, write_crop, write_text
+from phalanx.families.writing import Write, Writers, picture_writer, write_crop, write_json, write_text
 from phalanx.runtime.prepare import resized
 from phalanx.runtime.results import Found
 
@@ -76,9 +76,9 @@ def writers(shown_from: float) -> Writers:
     def draw(image: Image, found: Sequence[Found]) -> Image:
         return with_found(image, sure(found, shown_from))
 
-    pictures = pictured(draw, '_overlay.jpg')
-    ways = {'json': listed_as_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
-    return Writers(draw, ways, usual=('json', 'pictures'))
+    pictures = picture_writer(draw, '_overlay.jpg')
+    ways = {'json': write_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
+    return Writers(draw, ways, default=('json', 'pictures'))
 
 
 def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Split
-from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import WRITERS, write
@@ -25,10 +25,10 @@ from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
-from phalanx.families.detection.transforms import TRANSFORMS, Chances, Shown, Transform
-from phalanx.families.distillation import Distilled
-from phalanx.families.export import Export, Followed, GraphPart, described
-from phalanx.families.losses import summed, weights_of
+from phalanx.families.detection.transforms import TRANSFORMS, Shown, Transform, TransformContext
+from phalanx.families.distillation import DistillationModel
+from phalanx.families.export import Export, GraphPart, NetworkWithDecoding, describe_transform
+from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss
 from phalanx.families.writing import Writers
@@ -87,11 +87,11 @@ class Samples(Dataset[Sample]):
             image, objects = self.source.read(draw)
             return evaluated(image, objects, self.transforms, draw)
         rng = draw.rng()
-        chances = Chances(rng, draw.step_rng, lambda: self.to_train_on(int(rng.integers(len(self)))))
+        context = TransformContext(rng, draw.step_rng, lambda: self.to_train_on(int(rng.integers(len(self)))))
         image, objects = self.to_train_on(draw.index)
         size = image.shape[:2]
         for transform in self.transforms:
-            image, objects = transform(image, objects, chances)
+            image, objects = transform(image, objects, context)
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
     def to_train_on(self, index: int) -> Shown:
@@ -104,10 +104,10 @@ def evaluated(image: Image, objects: Objects, transforms: Sequence[Transform], d
     """The sample to evaluate or predict `image`: a box around all of it goes through `transforms`, its objects stay."""
     H, W = image.shape[:2]
     frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
-    chances = Chances(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
+    context = TransformContext(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
     seen = image
     for transform in transforms:
-        seen, frame = transform(seen, frame, chances)
+        seen, frame = transform(seen, frame, context)
     return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
@@ -131,15 +131,15 @@ class DetectionKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[DetectionLoss], LOSSES, checked], ...]
-    assigner: Annotated[partial[Assigner] | None, ASSIGNERS, checked] = None
+    loss: tuple[Annotated[partial[DetectionLoss], LOSSES, check_part], ...]
+    assigner: Annotated[partial[Assigner] | None, ASSIGNERS, check_part] = None
     metric: Annotated[partial[Any], METRICS] = partial(CocoAp)
-    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
-    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
     mean: Colours = (0.0, 0.0, 0.0)
     std: Colours = (1.0, 1.0, 1.0)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
-    from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, checked], ...] = ()
+    from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, check_part], ...] = ()
     nms: Nms = Nms()  # noqa: RUF009 - frozen
     shown_from: float = 0.3
 
@@ -177,10 +177,10 @@ class Detection(Family):
         return [self.class_names if names is None else names]
 
     def model(self) -> nn.Module:
-        return self.built(len(self.class_names))
+        return self.build_network(len(self.class_names))
 
-    def distilled(self, networks: Mapping[str, Any]) -> Distilled:
-        return DistilledDetector(**networks) if self.learns_from_teacher else super().distilled(networks)
+    def build_distillation(self, networks: Mapping[str, Any]) -> DistillationModel:
+        return DistilledDetector(**networks) if self.learns_from_teacher else super().build_distillation(networks)
 
     def dataset(self, split: Split) -> Samples:
         return Samples(self.source(split), self.transforms[split], split)
@@ -215,14 +215,14 @@ class Detection(Family):
         sides = whole.largest(batch.images.shape[2:])
         return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
 
-    def own_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
+    def supervised_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         truths = padded(*batch.of_images(), batch.boxes.dtype)
         with torch.no_grad():
             assigned = self.assigner(outputs, truths, whole)
-        return summed((loss(outputs, truths, assigned), coefficient) for loss, coefficient in self.losses)
+        return sum_losses((loss(outputs, truths, assigned), coefficient) for loss, coefficient in self.losses)
 
-    def own_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
-        return weights_of(loss.weights(*batch.of_images()) for loss, _ in self.losses)
+    def supervised_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
+        return collect_weights(loss.weights(*batch.of_images()) for loss, _ in self.losses)
 
     def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
@@ -253,14 +253,14 @@ class Detection(Family):
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
         preparation = {
-            'transforms': [described(transform) for transform in self.transforms['eval']],
+            'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
             'multiple_of': STRIDE,
             'fill': mean_colour(self.mean),
             **self.pixels,
         }
         return Export(
-            Followed(model, model.decode),
+            NetworkWithDecoding(model, model.decode),
             {
                 'boxes': '[batch, anchors, 4]: x0, y0, x1, y1 in pixels of the input',
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',

@@ -1,6 +1,6 @@
 """Augmentations of an image together with its boxes; sizes and arithmetic are those of PaddleDetection's transforms.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and the chances of its sample.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and the context of its sample.
 Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
 """
 
@@ -18,14 +18,14 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects
-from phalanx.families.sizing import Sizing, Sometimes
+from phalanx.families.sizing import RandomTransform, Sizing
 from phalanx.runtime.prepare import INTERPOLATIONS, affordable, check_made, resize_factors
 
 Shown = tuple[Image, Objects]  # an image and what it shows
 
 
 @dataclass(frozen=True)
-class Chances:
+class TransformContext:
     """What a transform may draw from."""
 
     rng: Rng  # belongs to the sample
@@ -33,7 +33,7 @@ class Chances:
     another: Callable[[], Shown]  # some other sample of the data set, as it was read
 
 
-Transform = Callable[[Image, Objects, Chances], Shown]
+Transform = Callable[[Image, Objects, TransformContext], Shown]
 
 GREY = 114  # what mosaics are filled up with (YOLOX)
 Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
@@ -55,8 +55,8 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        return self.distorted(image, chances.rng), objects
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        return self.distorted(image, context.rng), objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ class RandomExpand:
         if not self.ratio > 1:
             raise ValueError(f'ratio must be above 1, got {self.ratio}')
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        rng, (H, W) = chances.rng, image.shape[:2]
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
         ratio = affordable((H, W), rng.uniform(1, self.ratio))
@@ -111,16 +111,16 @@ class RandomCrop:
         if not 0 < self.aspect_ratio[0] <= 1 <= self.aspect_ratio[1]:
             raise ValueError(f'aspect_ratio must reach from below 1 to above 1, got {self.aspect_ratio}')
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
         if not len(objects):
             return image, objects
         choices: list[float | None] = [*self.thresholds, *([None] if self.allow_no_crop else [])]
-        for number in chances.rng.permutation(len(choices)):
+        for number in context.rng.permutation(len(choices)):
             threshold = choices[number]
             if threshold is None:
                 return image, objects
             for _ in range(self.attempts):
-                part = self._part(image.shape[0], image.shape[1], chances.rng)
+                part = self._part(image.shape[0], image.shape[1], context.rng)
                 if iou_with(objects.boxes, part).max() < threshold:
                     continue
                 kept = inside(objects, part)
@@ -157,11 +157,11 @@ def inside(objects: Objects, part: Boxes) -> Objects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip(Sometimes):
+class RandomFlip(RandomTransform):
     """Mirrors left and right."""
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        return mirrored(image, objects) if self.happens(chances.rng) else (image, objects)
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        return mirrored(image, objects) if self.happens(context.rng) else (image, objects)
 
 
 def mirrored(image: Image, objects: Objects) -> Shown:
@@ -189,7 +189,7 @@ class Resize:
     def __post_init__(self) -> None:
         check_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
         x, y = resize_factors(image.shape[:2], self.target_size, keep_ratio=self.keep_ratio)
         return scaled(image, objects, x, y, self.interpolation)
 
@@ -213,13 +213,13 @@ class BatchRandomResize:
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f'sizes are in pixels, each at least 1; got {", ".join(map(str, self.sizes)) or "none"}')
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        rng = chances.step_rng()
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        rng = context.step_rng()
         size = int(rng.choice(self.sizes))
         drawn: Any = str(rng.choice(list(INTERPOLATIONS)))
         interpolation = drawn if self.interpolation == 'random' else self.interpolation
         resize = Resize(target_size=(size, size), keep_ratio=self.keep_ratio, interpolation=interpolation)
-        return resize(image, objects, chances)
+        return resize(image, objects, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +242,11 @@ class Mosaic:
         check_size('target_size', self.target_size)
         _check_scale(self.scale)
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        rng = chances.rng
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        rng = context.rng
         if rng.random() >= self.probability:
             return image, objects
-        parts = [(image, objects), *(chances.another() for _ in range(3))]
+        parts = [(image, objects), *(context.another() for _ in range(3))]
         return self._warped(*self._side_by_side(parts, rng), rng)
 
     def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
@@ -293,11 +293,11 @@ class MixUp:
         check_probability('probability', self.probability)
         _check_scale(self.scale)
 
-    def __call__(self, image: Image, objects: Objects, chances: Chances) -> Shown:
-        rng, (H, W) = chances.rng, image.shape[:2]
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+        rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
-        other, others = chances.another()
+        other, others = context.another()
         factor = min(W / other.shape[1], H / other.shape[0]) * rng.uniform(*self.scale)
         other, others = scaled(other, others, factor, factor)
         if rng.random() < 0.5:

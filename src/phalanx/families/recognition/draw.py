@@ -11,7 +11,7 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from phalanx.data.samples import Image
-from phalanx.families.writing import Writers, pictured, write_text
+from phalanx.families.writing import Writers, picture_writer, write_text
 from phalanx.runtime.results import Reading
 from phalanx.synthetic.lines import Fonts
 
@@ -39,8 +39,8 @@ def with_reading(image: Image, reading: Reading) -> Image:
     return with_words(image, said(reading))
 
 
-WAYS = {'txt': as_text, 'json': as_json, 'pictures': pictured(with_reading, '_read.png')}
-WRITERS = Writers(with_reading, WAYS, usual=tuple(WAYS))
+WAYS = {'txt': as_text, 'json': as_json, 'pictures': picture_writer(with_reading, '_read.png')}
+WRITERS = Writers(with_reading, WAYS, default=tuple(WAYS))
 
 
 def with_words(image: Image, words: str) -> Image:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from phalanx.config.options import check_size
 from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
-from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
-from phalanx.families.losses import summed, weights_of
+from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
@@ -137,10 +137,10 @@ class RecognitionKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[TextLoss], LOSSES, checked], ...]
+    loss: tuple[Annotated[partial[TextLoss], LOSSES, check_part], ...]
     metric: Annotated[partial[Any], METRICS] = partial(ReadingAccuracy)
-    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
-    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
     mean: Colours = (0.5, 0.5, 0.5)
     std: Colours = (0.5, 0.5, 0.5)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
@@ -192,7 +192,7 @@ class Recognition(Family):
 
     def model(self) -> nn.Module:
         """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
-        return self.built(len(self.characters))
+        return self.build_network(len(self.characters))
 
     def check_fits(self, network: Any, called: str) -> None:
         """Raises ValueError when a network does not take the images, or has other heads than the loss trains."""
@@ -260,11 +260,11 @@ class Recognition(Family):
     def outputs(self, model: nn.Module, batch: RecognitionBatch) -> Any:
         return model(self.network_input(batch), batch.texts)
 
-    def own_loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
-        return summed((loss(outputs, batch.texts), coefficient) for loss, coefficient in self.losses)
+    def supervised_loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
+        return sum_losses((loss(outputs, batch.texts), coefficient) for loss, coefficient in self.losses)
 
-    def own_weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
-        return weights_of(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
+    def supervised_weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
+        return collect_weights(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
 
     def predict(self, model: Any, batch: RecognitionBatch) -> list[Reading]:
         readings: list[Reading] = model.decode(model(self.network_input(batch)), self.characters)

@@ -11,7 +11,7 @@ import PIL.Image
 from phalanx.data.image import LabelMap, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.writing import Write, Writers, pictured, write_text
+from phalanx.families.writing import Write, Writers, picture_writer, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -34,9 +34,9 @@ def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap) -> list
 
 
 def build_writers(class_names: Sequence[str]) -> Writers:
-    pictures = pictured(draw_overlay, '_overlay.jpg')
+    pictures = picture_writer(draw_overlay, '_overlay.jpg')
     ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}
-    return Writers(draw_overlay, ways, usual=('masks', 'pictures'))
+    return Writers(draw_overlay, ways, default=('masks', 'pictures'))
 
 
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:

@@ -13,9 +13,9 @@ from phalanx.config.bind import Part
 from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
-from phalanx.families.base import Colours, Family, FamilyKeys, checked
-from phalanx.families.export import Export, Followed, described
-from phalanx.families.losses import summed, weights_of
+from phalanx.families.base import Colours, Family, FamilyKeys, check_part
+from phalanx.families.export import Export, NetworkWithDecoding, describe_transform
+from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.segmentation import draw as drawing
 from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import Inference, argmax_classes, main_logits, resize
@@ -125,10 +125,10 @@ class SegmentationKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES, checked], ...]
+    loss: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES, check_part], ...]
     metric: Annotated[partial[Any], METRICS] = partial(Confusion)
-    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
-    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
     mean: Colours = (0.5, 0.5, 0.5)
     std: Colours = (0.5, 0.5, 0.5)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
@@ -153,7 +153,7 @@ class Segmentation(Family):
         num_classes = len(self.data().class_names)
         for term in self.terms:
             term.loss.check(num_classes)
-        return self.built(num_classes)
+        return self.build_network(num_classes)
 
     def check_fits(self, network: Any, called: str) -> None:
         if network.num_outputs != len(self.losses):
@@ -183,16 +183,16 @@ class Segmentation(Family):
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
         return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))
 
-    def own_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
+    def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
-        return summed(
+        return sum_losses(
             ({name: loss(outputs[output], labels, whole)}, coefficient) for name, output, loss, coefficient in self.terms
         )
 
-    def own_weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
+    def supervised_weights(self, batch: SegmentationBatch) -> dict[str, Tensor] | None:
         labels = batch.label_maps()
         known = [(term.name, term.loss.weights(labels)) for term in self.terms]
-        return weights_of(None if weight is None else {name: weight} for name, weight in known)
+        return collect_weights(None if weight is None else {name: weight} for name, weight in known)
 
     @property
     def sees_whole_step(self) -> bool:
@@ -234,7 +234,7 @@ class Segmentation(Family):
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
-        preparation = {'transforms': [described(transform) for transform in self.transforms['eval']], **self.pixels}
+        preparation = {'transforms': [describe_transform(transform) for transform in self.transforms['eval']], **self.pixels}
         if post_processing and (self.transforms['eval'] or self.inference != Inference()):
             raise ValueError(
                 '--with_post_processing: eval_transforms, windows, scales or flips stand between the logits and the class map; '
@@ -244,7 +244,7 @@ class Segmentation(Family):
         if post_processing:
             outputs = {'classes': '[batch, height, width]: the class of each pixel'}
         return Export(
-            Followed(model, argmax_classes if post_processing else main_logits),
+            NetworkWithDecoding(model, argmax_classes if post_processing else main_logits),
             outputs,
             preparation,
             {'classes': self.data().class_names, 'inference': asdict(self.inference), 'order': READ_OUT},

@@ -16,7 +16,7 @@ from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import LabelMap, left_right
 from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.sizing import MOST_TURNED, Sizing, Sometimes
+from phalanx.families.sizing import MAX_WARP_SIDE, RandomTransform, Sizing
 from phalanx.runtime.prepare import MOST_PIXELS, affordable, check_made, rounded_size, scaled_size
 from phalanx.runtime.segmentation import PADDING
 
@@ -146,7 +146,7 @@ class RandomPaddingCrop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip(Sometimes):
+class RandomFlip(RandomTransform):
     """Mirrors left and right."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
@@ -156,7 +156,7 @@ class RandomFlip(Sometimes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomVerticalFlip(Sometimes):
+class RandomVerticalFlip(RandomTransform):
     """Mirrors top and bottom."""
 
     probability: float = 0.1
@@ -172,7 +172,7 @@ class RandomRotation:
     """Turns both about their centre by up to `max_degrees` either way.
 
     The result is as large as what is turned needs; its corners are filled up with grey, and with void. An image stays when the
-    result would have more than MOST_PIXELS, or a side above MOST_TURNED.
+    result would have more than MOST_PIXELS, or a side above MAX_WARP_SIDE.
     """
 
     max_degrees: float = 15.0
@@ -186,7 +186,7 @@ class RandomRotation:
         turn = cv2.getRotationMatrix2D((W // 2, H // 2), rng.uniform(-self.max_degrees, self.max_degrees), 1.0)  # [2, 3]
         cos, sin = abs(turn[0, 0]), abs(turn[0, 1])
         size = width, height = int(H * sin + W * cos), int(H * cos + W * sin)
-        if max(H, W, height, width) > MOST_TURNED or height * width > MOST_PIXELS:
+        if max(H, W, height, width) > MAX_WARP_SIDE or height * width > MOST_PIXELS:
             return image, labels
         turn[:, 2] += width / 2 - W // 2, height / 2 - H // 2
         image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(PADDING,) * 3).astype(
@@ -197,7 +197,7 @@ class RandomRotation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomBlur(Sometimes):
+class RandomBlur(RandomTransform):
     """Blurs the image over 3, 5, 7 or 9 pixels; labels stay.
 
     `kind`: by a Gaussian, the median or the mean; `random` takes these three in 30, 30 and 40 % of the cases.

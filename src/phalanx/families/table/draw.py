@@ -143,7 +143,7 @@ def write_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Pat
 
 
 WAYS = {'html': write_html, 'json': write_json, 'crops': write_crops, 'pictures': write_pictures}
-WRITERS = Writers(draw_prediction, WAYS, usual=('html', 'pictures'))
+WRITERS = Writers(draw_prediction, WAYS, default=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from phalanx.data.batch import ImageBatch, channels_first, stacked
 from phalanx.data.mixing import each_of
 from phalanx.data.samples import Chosen, Dataset, Draw, Image, Split
-from phalanx.families.base import Colours, Family, FamilyKeys, checked
+from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
-from phalanx.families.losses import summed, weights_of
+from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
@@ -100,10 +100,10 @@ class TableKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[TableLoss], LOSSES, checked], ...]
+    loss: tuple[Annotated[partial[TableLoss], LOSSES, check_part], ...]
     metric: Annotated[partial[Any], METRICS] = partial(TableMetric)
-    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
-    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
     mean: Colours = (0.485, 0.456, 0.406)
     std: Colours = (0.229, 0.224, 0.225)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
@@ -132,7 +132,7 @@ class TableStructure(Family):
         self.vocabulary = Vocabulary(keys.merge_cells, keys.name_empty_cells, chinese=chinese, corners=corners)
 
     def model(self) -> nn.Module:
-        return self.built(len(self.vocabulary))
+        return self.build_network(len(self.vocabulary))
 
     def dataset(self, split: Split) -> Samples:
         """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
@@ -196,11 +196,11 @@ class TableStructure(Family):
     def outputs(self, model: nn.Module, batch: TableBatch) -> TableOutput:
         return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
 
-    def own_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
-        return summed((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)
+    def supervised_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
+        return sum_losses((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)
 
-    def own_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
-        return weights_of(loss.weights(shift_targets(batch)) for loss, _ in self.losses)
+    def supervised_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
+        return collect_weights(loss.weights(shift_targets(batch)) for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)

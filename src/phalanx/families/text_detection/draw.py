@@ -10,7 +10,7 @@ import numpy.typing as npt
 from phalanx.data.image import overlay
 from phalanx.data.samples import Image
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.writing import Writers, listed_as_json, pictured, write_picture, write_text
+from phalanx.families.writing import Writers, picture_writer, write_json, write_picture, write_text
 from phalanx.runtime.prepare import resized
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
@@ -60,6 +60,6 @@ def as_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path
 
 WRITERS = Writers(
     draw_regions,
-    {'json': listed_as_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': pictured(draw_regions, '_overlay.jpg')},
-    usual=('json', 'pictures'),
+    {'json': write_json, 'txt': as_icdar, 'crops': as_crops, 'pictures': picture_writer(draw_regions, '_overlay.jpg')},
+    default=('json', 'pictures'),
 )

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from phalanx.config.options import check_probability
 from phalanx.data.batch import ImageBatch, channels_first
 from phalanx.data.samples import Dataset, Draw, Image, Split
-from phalanx.families.base import Colours, Family, FamilyKeys, checked
-from phalanx.families.export import Export, Followed, described
-from phalanx.families.losses import summed, weights_of
+from phalanx.families.base import Colours, Family, FamilyKeys, check_part
+from phalanx.families.export import Export, NetworkWithDecoding, describe_transform
+from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss
 from phalanx.families.text_detection import draw as drawing
@@ -146,10 +146,10 @@ class TextDetectionKeys(FamilyKeys):
 
     model: Annotated[partial[nn.Module], MODELS]
     data: Annotated[partial[Data], DATA]
-    loss: tuple[Annotated[partial[TextDetectionLoss], LOSSES, checked], ...]
+    loss: tuple[Annotated[partial[TextDetectionLoss], LOSSES, check_part], ...]
     metric: Annotated[partial[Any], METRICS] = partial(Hmean)
-    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
-    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, checked], ...] = ()
+    transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
+    eval_transforms: tuple[Annotated[partial[Transform], TRANSFORMS, check_part], ...] = ()
     mean: Colours = (0.485, 0.456, 0.406)
     std: Colours = (0.229, 0.224, 0.225)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
@@ -168,7 +168,7 @@ class TextDetection(Family):
         self.targets, self.post_processing = keys.targets, keys.post_processing
 
     def model(self) -> nn.Module:
-        return self.built(1)
+        return self.build_network(1)
 
     def dataset(self, split: Split) -> Samples:
         return Samples(self.source(split), self.transforms[split], split, self.targets)
@@ -196,13 +196,13 @@ class TextDetection(Family):
         added = (0, width - batch.images.shape[3], 0, height - batch.images.shape[2])
         return replace(batch, images=F.pad(batch.images, added), targets=F.pad(batch.targets, added))
 
-    def own_loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
+    def supervised_loss(self, outputs: Any, batch: TextBatch, whole: WholeStep) -> Loss:
         targets = Targets(*batch.targets.unbind(1))
-        return summed((loss(outputs, targets, whole), coefficient) for loss, coefficient in self.losses)
+        return sum_losses((loss(outputs, targets, whole), coefficient) for loss, coefficient in self.losses)
 
-    def own_weights(self, batch: TextBatch) -> dict[str, Tensor] | None:
+    def supervised_weights(self, batch: TextBatch) -> dict[str, Tensor] | None:
         targets = Targets(*batch.targets.unbind(1))
-        return weights_of(loss.weights(targets) for loss, _ in self.losses)
+        return collect_weights(loss.weights(targets) for loss, _ in self.losses)
 
     @property
     def sees_whole_step(self) -> bool:
@@ -233,10 +233,10 @@ class TextDetection(Family):
             raise ValueError('--with_post_processing: the contours of text cannot be found within a graph; export without it')
         varies = sizing_of(self.transforms['eval']) != 'one'
         return Export(
-            Followed(model, shrink_map),
+            NetworkWithDecoding(model, shrink_map),
             {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},
             {
-                'transforms': [described(transform) for transform in self.transforms['eval']],
+                'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
                 'filled_up': f'on the right and at the bottom with black, to multiples of {MULTIPLE}; no texts are there',
                 'multiple_of': MULTIPLE,
                 **self.pixels,

@@ -16,7 +16,7 @@ from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
 from phalanx.data.image import left_right
 from phalanx.data.samples import Image, Rng
-from phalanx.families.sizing import MOST_TURNED, Sizing, Sometimes
+from phalanx.families.sizing import MAX_WARP_SIDE, RandomTransform, Sizing
 from phalanx.families.text_detection.data.source import Points, Texts
 from phalanx.runtime.prepare import MAX_SIDE, affordable, limited_size, resized, rounded_size
 from phalanx.runtime.reading import cut_out
@@ -106,7 +106,7 @@ class CopyPaste:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip(Sometimes):
+class RandomFlip(RandomTransform):
     """Mirrors left and right."""
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
@@ -120,7 +120,7 @@ class RandomFlip(Sometimes):
 class RandomRotate:
     """Turns the image about its middle by an angle between those of `degrees`; what comes in at its edges is black.
 
-    An image with a side above MOST_TURNED stays.
+    An image with a side above MAX_WARP_SIDE stays.
     """
 
     sizing: ClassVar[Sizing] = 'kept'
@@ -134,7 +134,7 @@ class RandomRotate:
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> Shown:
         H, W = image.shape[:2]
         affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), context.rng.uniform(*self.degrees), 1)  # [2, 3]
-        if max(H, W) > MOST_TURNED:
+        if max(H, W) > MAX_WARP_SIDE:
             return image, texts
         turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
         outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]

@@ -13,7 +13,6 @@ from phalanx.families.detection.transforms import (
     GREY,
     TRANSFORMS,
     BatchRandomResize,
-    Chances,
     MixUp,
     Mosaic,
     RandomCrop,
@@ -22,6 +21,7 @@ from phalanx.families.detection.transforms import (
     RandomFlip,
     Resize,
     Shown,
+    TransformContext,
     inside,
     iou_with,
 )
@@ -38,8 +38,8 @@ def scene(height: int = 60, width: int = 80) -> Shown:
     return image, Objects.plain(boxes, np.arange(3))
 
 
-def chances(seed: int = 0, step: int = 0, another: Callable[[], Shown] = scene) -> Chances:
-    return Chances(np.random.default_rng(seed), lambda: np.random.default_rng((9, step)), another)
+def context(seed: int = 0, step: int = 0, another: Callable[[], Shown] = scene) -> TransformContext:
+    return TransformContext(np.random.default_rng(seed), lambda: np.random.default_rng((9, step)), another)
 
 
 def check_boxes_fit(image: np.ndarray, objects: Objects, tolerance: float = 1.5) -> None:
@@ -67,7 +67,7 @@ def check_boxes_fit(image: np.ndarray, objects: Objects, tolerance: float = 1.5)
     ids=lambda transform: type(transform).__name__,
 )
 def test_boxes_stay_around_what_they_are_around(transform: Callable[..., Shown], seed: int) -> None:
-    image, objects = transform(*scene(), chances(seed, seed))
+    image, objects = transform(*scene(), context(seed, seed))
     assert image.dtype == np.uint8 and objects.boxes.dtype == np.float32
     assert len(objects) == 3 or isinstance(transform, RandomCrop)
     check_boxes_fit(image, objects)
@@ -81,14 +81,14 @@ def test_a_mosaic_of_turned_images_keeps_boxes_around_objects(seed: int) -> None
         return np.zeros((50, 50, 3), np.uint8), Objects.none()
 
     mosaic = Mosaic(target_size=(128, 160), degrees=(0, 0), shear=(0, 0), scale=(0.9, 1.1))
-    image, objects = mosaic(*scene(), chances(seed, another=nothing))
+    image, objects = mosaic(*scene(), context(seed, another=nothing))
     assert image.shape == (128, 160, 3)
     check_boxes_fit(image, objects, tolerance=3)
 
 
 def test_a_mosaic_shows_four_images_and_their_objects() -> None:
     mosaic = Mosaic(target_size=(120, 160), degrees=(0, 0), shear=(0, 0), scale=(0.5, 0.5), translate=(0, 0))
-    image, objects = mosaic(*scene(), chances(3))
+    image, objects = mosaic(*scene(), context(3))
     assert image.shape == (120, 160, 3)
     assert 6 <= len(objects) <= 12  # what hangs over the canvas is cut off
     assert (objects.areas[:3] == [400, 600, 660]).all()  # areas stay as annotated
@@ -97,7 +97,7 @@ def test_a_mosaic_shows_four_images_and_their_objects() -> None:
 def test_mixing_up_shows_both_halved() -> None:
     white = np.full((60, 80, 3), 255, np.uint8)
     other = (white, Objects.plain(np.array([[0, 0, 80, 60]], np.float32), np.array([7])))
-    image, objects = MixUp(probability=1, scale=(1, 1))(*scene(), chances(another=lambda: other))
+    image, objects = MixUp(probability=1, scale=(1, 1))(*scene(), context(another=lambda: other))
     assert_array_equal(image[0, 0], [128, 128, 128])
     assert_array_equal(image[7, 5], [252, 128, 128])  # (250 + 255) / 2 = 252.5, to even
     assert objects.classes.tolist() == [0, 1, 2, 7]
@@ -106,7 +106,7 @@ def test_mixing_up_shows_both_halved() -> None:
 
 def test_a_mixed_in_image_is_cut_or_filled_up_to_size() -> None:
     for scale, seed in ((0.5, 0), (1.5, 1)):
-        image, objects = MixUp(probability=1, scale=(scale, scale))(*scene(), chances(seed, another=lambda: scene(120, 80)))
+        image, objects = MixUp(probability=1, scale=(scale, scale))(*scene(), context(seed, another=lambda: scene(120, 80)))
         assert image.shape == (60, 80, 3)
         assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [80, 60]).all()
 
@@ -128,7 +128,7 @@ def test_a_crop_has_the_wanted_size_and_overlap() -> None:
     crop = RandomCrop(thresholds=(0.3,), allow_no_crop=False)
     whole, objects = scene(240, 320)
     for seed in range(20):
-        image, kept = crop(whole, objects, chances(seed))
+        image, kept = crop(whole, objects, context(seed))
         share = image.shape[0] * image.shape[1] / (240 * 320)
         assert 0.08 < share <= 1 and len(kept) >= 1
         assert share < 0.1 or image.shape[:2] == (240, 320) or share <= 660 / 0.3 / (240 * 320)  # 0.3 of the union at most
@@ -137,16 +137,16 @@ def test_a_crop_has_the_wanted_size_and_overlap() -> None:
 def test_cutting_nothing_is_one_of_the_choices() -> None:
     """By default one in seven."""
     crop = RandomCrop(thresholds=(0.0,) * 6)
-    uncut = sum(crop(*scene(), chances(seed))[0].shape == (60, 80, 3) for seed in range(700))
+    uncut = sum(crop(*scene(), context(seed))[0].shape == (60, 80, 3) for seed in range(700))
     assert 70 < uncut < 130
-    assert not any(RandomCrop(allow_no_crop=False)(*scene(), chances(s))[0].shape == (60, 80, 3) for s in range(30))
+    assert not any(RandomCrop(allow_no_crop=False)(*scene(), context(s))[0].shape == (60, 80, 3) for s in range(30))
 
 
 def test_an_image_without_objects_is_not_cropped_and_survives_all_others() -> None:
     image, _ = scene()
     for name, transform in TRANSFORMS.items():
         options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
-        shown, objects = transform(**options)(image, Objects.none(), chances(another=lambda: (image, Objects.none())))
+        shown, objects = transform(**options)(image, Objects.none(), context(another=lambda: (image, Objects.none())))
         assert len(objects) == 0 and shown.dtype == np.uint8
         assert name != 'random_crop' or shown is image
 
@@ -154,7 +154,7 @@ def test_an_image_without_objects_is_not_cropped_and_survives_all_others() -> No
 def test_expansion_is_at_most_the_ratio_and_filled_with_the_mean_colour() -> None:
     sizes = set()
     for seed in range(30):
-        image, objects = RandomExpand()(*scene(), chances(seed))
+        image, objects = RandomExpand()(*scene(), context(seed))
         sizes.add(image.shape)
         assert image.shape[0] < 240 and image.shape[1] < 320
         if image.shape != (60, 80, 3):
@@ -167,14 +167,14 @@ def test_expansion_is_at_most_the_ratio_and_filled_with_the_mean_colour() -> Non
 def test_flipping_twice_changes_nothing() -> None:
     image, objects = scene()
     flip = RandomFlip(probability=1)
-    again, boxes = flip(*flip(image, objects, chances()), chances())
+    again, boxes = flip(*flip(image, objects, context()), context())
     assert_array_equal(again, image)
     assert_array_equal(boxes.boxes, objects.boxes)
 
 
 def test_all_samples_of_a_step_get_one_size_and_steps_differ() -> None:
     resize = BatchRandomResize(sizes=tuple(range(320, 800, 32)))
-    sizes = [[resize(*scene(), chances(seed, step))[0].shape for seed in range(3)] for step in range(8)]
+    sizes = [[resize(*scene(), context(seed, step))[0].shape for seed in range(3)] for step in range(8)]
     assert all(len(set(step)) == 1 for step in sizes)
     assert len({step[0] for step in sizes}) > 3
 
@@ -184,27 +184,27 @@ def test_all_samples_of_a_step_get_one_size_and_steps_differ() -> None:
 )
 def test_keeping_the_ratio_fits_shorter_and_longer_side(size: tuple[int, int], expected: tuple[int, int]) -> None:
     """Of 80 x 60, whatever the order of the two: the shorter side to the smaller number unless the longer one forbids."""
-    image, _ = Resize(target_size=size, keep_ratio=True)(*scene(), chances())
+    image, _ = Resize(target_size=size, keep_ratio=True)(*scene(), context())
     assert (image.shape[1], image.shape[0]) == expected
 
 
 def test_a_very_flat_image_keeps_a_pixel() -> None:
     flat = np.zeros((1, 500, 3), np.uint8)
-    assert Resize(target_size=(32, 32), keep_ratio=True)(flat, Objects.none(), chances())[0].shape == (1, 32, 3)
+    assert Resize(target_size=(32, 32), keep_ratio=True)(flat, Objects.none(), context())[0].shape == (1, 32, 3)
 
 
 def test_distortion_changes_colours_only() -> None:
     image, objects = scene()
-    distorted, same = RandomDistort(brightness_probability=1)(image, objects, chances(1))
+    distorted, same = RandomDistort(brightness_probability=1)(image, objects, context(1))
     assert same is objects and distorted.shape == image.shape and (distorted != image).any()
     unchanged = {f'{name}_probability': 0 for name in ('brightness', 'contrast', 'saturation', 'hue')}
-    assert RandomDistort(**unchanged)(image, objects, chances(1))[0] is image
+    assert RandomDistort(**unchanged)(image, objects, context(1))[0] is image
 
 
 @pytest.mark.parametrize('name', [name for name in TRANSFORMS if 'resize' not in name])
 def test_transforms_are_functions_of_their_chances(name: str) -> None:
     transform = TRANSFORMS[name]()
-    first, again = (transform(*scene(), chances(5)) for _ in range(2))
+    first, again = (transform(*scene(), context(5)) for _ in range(2))
     assert_array_equal(first[0], again[0])
     assert_array_equal(first[1].boxes, again[1].boxes)
 
@@ -213,14 +213,14 @@ def test_no_transform_changes_what_it_was_given() -> None:
     image, objects = scene()
     for name, transform in TRANSFORMS.items():
         options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
-        transform(**options)(image, objects, chances(2))
+        transform(**options)(image, objects, context(2))
     assert_array_equal(image, scene()[0])
     assert_array_equal(objects.boxes, scene()[1].boxes)
 
 
 def test_the_corner_of_a_mosaic_is_filled_with_grey() -> None:
     mosaic = Mosaic(target_size=(64, 64), degrees=(0, 0), shear=(0, 0), scale=(0.2, 0.2), translate=(0, 0))
-    assert_array_equal(mosaic(*scene(), chances())[0][-1, -1], [GREY] * 3)
+    assert_array_equal(mosaic(*scene(), context())[0][-1, -1], [GREY] * 3)
 
 
 @pytest.mark.parametrize(

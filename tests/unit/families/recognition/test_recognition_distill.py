@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.engine.optim.groups import Parameters, parameter_groups
-from phalanx.families.distillation import DML, Distilled, FeatureDistance
+from phalanx.families.distillation import DML, DistillationModel, FeatureDistance
 from phalanx.parallel.norms import BatchNorm2d
 
 
@@ -39,7 +39,7 @@ IMAGES = torch.randn(6, 3, 4, 7, generator=torch.Generator().manual_seed(0))
 
 
 def test_a_frozen_teacher_stays_what_it_was() -> None:
-    model = Distilled(networks(), frozen=('teacher',)).train()
+    model = DistillationModel(networks(), frozen=('teacher',)).train()
     before = {name: tensor.clone() for name, tensor in model.networks['teacher'].state_dict().items()}
     student = model.student.head.weight.detach().clone()
     groups = parameter_groups(model, Parameters())
@@ -57,20 +57,20 @@ def test_a_frozen_teacher_stays_what_it_was() -> None:
 
 
 def test_networks_that_are_not_frozen_both_learn() -> None:
-    model = Distilled(networks())
+    model = DistillationModel(networks())
     DML(output='logits')(model(IMAGES))['dml_logits_student_teacher'].total.backward()
     for network in model.networks.values():
         assert network.head.weight.grad is not None and network.head.weight.grad.abs().max() > 0
 
 
 def test_evaluation_gives_the_outputs_of_the_student_alone() -> None:
-    model = Distilled(networks()).eval()
+    model = DistillationModel(networks()).eval()
     torch.testing.assert_close(model(IMAGES), model.networks['student'](IMAGES))
     assert model.student is model.networks['student']
 
 
 def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
-    outputs = Distilled(networks())(IMAGES)
+    outputs = DistillationModel(networks())(IMAGES)
     first, second = (outputs[name].logits.log_softmax(2) for name in ('student', 'teacher'))
     both = [F.kl_div(a, b, reduction='sum', log_target=True) for a, b in ((first, second), (second, first))]
     total, weight, _ = DML(output='logits', weight=3.0)(outputs)['dml_logits_student_teacher']
@@ -93,7 +93,7 @@ def test_probabilities_of_zero_cost_much_but_not_infinitely() -> None:
 
 
 def test_the_distance_is_the_mean_squared_error() -> None:
-    outputs = Distilled(networks())(IMAGES)
+    outputs = DistillationModel(networks())(IMAGES)
     total, weight, _ = FeatureDistance(weight=0.5)(outputs)['distance_features_student_teacher']
     expected = 0.5 * F.mse_loss(outputs['student'].features, outputs['teacher'].features)
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-6)
@@ -101,10 +101,10 @@ def test_the_distance_is_the_mean_squared_error() -> None:
 
 def test_names_that_are_not_there_are_reported() -> None:
     with pytest.raises(ValueError, match=r"^the networks of the distillation are student, teacher; there is no 'techer'$"):
-        Distilled(networks(), frozen=('techer',))
+        DistillationModel(networks(), frozen=('techer',))
     with pytest.raises(ValueError, match=r"^'student' is the network that learns, so it cannot be frozen$"):
-        Distilled(networks(), frozen=('student',))
-    outputs = Distilled(networks())(IMAGES)
+        DistillationModel(networks(), frozen=('student',))
+    outputs = DistillationModel(networks())(IMAGES)
     with pytest.raises(ValueError, match=r"there is no 'tutor'$"):
         DML(output='logits', between=('student', 'tutor'))(outputs)
     with pytest.raises(ValueError, match=r"^the outputs of the network 'student' have no part 'sar'$"):

@@ -76,5 +76,5 @@ def test_the_surer_a_wrong_reading_the_worse_it_is() -> None:
     readings = [Reading('x', 0.25), Reading('x', 0.75), Reading('c', 0.99)]
     low, lower, right = ReadingAccuracy().update(readings, batch(['a', 'b', 'c']))
     assert low is not None and lower is not None and low.value > lower.value
-    assert lower.said == "true 'b', read 'x', 75% sure"
+    assert lower.reason == "true 'b', read 'x', 75% sure"
     assert right is None

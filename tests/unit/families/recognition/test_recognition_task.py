@@ -20,7 +20,7 @@ from phalanx.config.read import override, read
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.schema import Recipe
-from phalanx.families.distillation import DISTILLATIONS, Distilled, student_of
+from phalanx.families.distillation import DISTILLATIONS, DistillationModel, student_of
 from phalanx.families.recognition.characters import Dictionary, Reading
 from phalanx.families.recognition.data import DATA
 from phalanx.families.recognition.loss import LOSSES
@@ -280,7 +280,7 @@ def test_networks_that_teach_one_another_each_have_their_losses() -> None:
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
     outputs = ours.outputs(model, batch)
     terms = ours.loss(outputs, batch, WholeStep())
-    assert terms['ctc_teacher'] == ours.own_loss(outputs['teacher'], batch, WholeStep())['ctc']
+    assert terms['ctc_teacher'] == ours.supervised_loss(outputs['teacher'], batch, WholeStep())['ctc']
     assert set(terms) == {
         *('ctc_student', 'sar_student', 'ctc_teacher', 'sar_teacher'),
         *('dml_ctc_student_teacher', 'distance_features_student_teacher'),
@@ -303,7 +303,7 @@ def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> No
 def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
     ours = distilling()
     model = ours.model().eval()
-    assert isinstance(model, Distilled)
+    assert isinstance(model, DistillationModel)
     network = ours.export(student_of(model)).network
     assert {id(weight) for weight in network.parameters()} == {id(weight) for weight in model.student.parameters()}
     images = torch.zeros(1, 3, 48, 160)

@@ -122,5 +122,5 @@ def test_an_image_is_graded_by_its_own_mean_iou() -> None:
     truth = torch.tensor([[0, 0, 1, 1, 1, 2, VOID]])
     (grade, right) = metric.update([wrong, wrong], SimpleNamespace(labels=[truth, wrong]))
     assert grade is not None and grade.value == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
-    assert grade.said == f'mean IoU 0.78; {NAMES[1]} taken for {NAMES[0]} on 17% of the image'
+    assert grade.reason == f'mean IoU 0.78; {NAMES[1]} taken for {NAMES[0]} on 17% of the image'
     assert right is None

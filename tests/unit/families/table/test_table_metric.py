@@ -160,5 +160,5 @@ def test_a_table_is_graded_by_its_teds() -> None:
     truth = row(('a', LEFT), ('b', RIGHT))
     wrong, right = TableMetric(Vocabulary(), 500).update([said(2, RIGHT, LEFT), said(2, LEFT, RIGHT)], Truth((truth, truth)))
     assert wrong is not None and wrong.value == pytest.approx(1 / 3)
-    assert wrong.said == 'TEDS 0.33, 2 of 2 cells found'
+    assert wrong.reason == 'TEDS 0.33, 2 of 2 cells found'
     assert right is None

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.export import Followed
+from phalanx.families.export import NetworkWithDecoding
 from phalanx.families.recognition.characters import Characters
 from phalanx.runtime.results import Reading
 
@@ -51,10 +51,10 @@ class TextNetwork(nn.Module):
     def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
         """What `phalanx export` writes: a module of normalised images [B, 3, H, W], and the meaning of its outputs by name."""
         if not post_processing:
-            return Followed(self, attrgetter('ctc')), {
+            return NetworkWithDecoding(self, attrgetter('ctc')), {
                 'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'
             }
-        return Followed(self, greedy_ctc), {
+        return NetworkWithDecoding(self, greedy_ctc), {
             'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
             'probabilities': '[batch, places]: of the likeliest of each place',
         }

@@ -7,7 +7,7 @@ from itertools import chain, count
 from typing import Annotated, Any, NamedTuple
 
 from phalanx.config.bind import Part
-from phalanx.families.losses import complete
+from phalanx.families.losses import check_loss
 from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
 from phalanx.families.segmentation.loss.cross_entropy import CrossEntropy
 from phalanx.families.segmentation.loss.dice import Dice
@@ -29,7 +29,7 @@ class Mixed:
     ) -> None:
         if len(losses) != len(coefficients):
             raise ValueError(f'there are {len(losses)} losses, but {len(coefficients)} coefficients')
-        self.losses = [(loss.name, complete(loss()), share) for loss, share in zip(losses, coefficients, strict=True)]
+        self.losses = [(loss.name, check_loss(loss()), share) for loss, share in zip(losses, coefficients, strict=True)]
 
 
 LOSSES: dict[str, Callable[..., Any]] = {
