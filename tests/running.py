@@ -41,10 +41,10 @@ TINY = (
 IN_TURN = """
 import json, os, sys
 from phalanx.cli.main import main
-from phalanx.system.process import loading
+from phalanx.system.process import fast_imports
 for number, words in enumerate(json.loads(sys.argv[1])):
     os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
-    assert main(words, loading) == 0
+    assert main(words, fast_imports) == 0
 """
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -43,8 +43,8 @@ RECIPES = {
 TRAIN = """
 import json, sys
 from phalanx.cli.main import main
-from phalanx.system.process import loading
-sys.exit(max(main(words, loading) for words in json.loads(sys.argv[1])))
+from phalanx.system.process import fast_imports
+sys.exit(max(main(words, fast_imports) for words in json.loads(sys.argv[1])))
 """
 
 

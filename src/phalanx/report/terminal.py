@@ -15,7 +15,7 @@ from phalanx.report.readable import format_number
 class Terminal(Console):
     """Standard output, of which printing raises nothing when its reader has ended: rich would end the thread that prints.
 
-    A process that called `system.output.keep_output` needs no such care; that of somebody who calls `phalanx.train` does.
+    A process that called `system.output.protect_output` needs no such care; that of somebody who calls `phalanx.train` does.
     """
 
     def on_broken_pipe(self) -> None:

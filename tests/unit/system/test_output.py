@@ -18,9 +18,9 @@ from running import clean_environment
 SAYING = """
 import argparse, logging, os, subprocess, sys, warnings
 from rich.console import Console
-from phalanx.system.output import keep_output
+from phalanx.system.output import protect_output
 
-output = keep_output()
+output = protect_output()
 done = open(sys.argv[1], 'w')  # takes no number of a standard stream
 for _ in range(2):
     print('printed' * 2000)

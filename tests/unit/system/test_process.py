@@ -9,7 +9,7 @@ from running import clean_environment
 
 BEGIN = """
 import atexit, sys, threading, time
-from phalanx.system.process import to_the_end
+from phalanx.system.process import run_and_exit
 
 class Left:
     def __del__(self):
@@ -24,7 +24,7 @@ def command():
     {last}
     return 3
 
-sys.exit(to_the_end(command))
+sys.exit(run_and_exit(command))
 """
 
 
