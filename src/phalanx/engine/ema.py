@@ -1,6 +1,6 @@
-"""The EMA of the weights, which is evaluated and exported in place of the last ones.
+"""Exponential moving average (EMA) of the weights, evaluated and exported in place of the last weights.
 
-The kinds are those of PaddleDetection (threshold, normal, exponential) and PaddleSeg (ramp).
+Kinds `threshold`, `normal` and `exponential` follow PaddleDetection, `ramp` follows PaddleSeg.
 """
 
 import contextlib
@@ -20,11 +20,12 @@ WINDOWS = 7  # after so many an average holds e^-7 of its beginning: after 5 a C
 @dataclass(frozen=True, kw_only=True)
 class EmaOptions:
     decay: float = 0.9998
-    """How much of the average is kept at an update, once it has settled."""
+    """Final decay: share of the average kept per update."""
     kind: Literal['threshold', 'normal', 'exponential', 'ramp'] = 'threshold'
-    """How the decay gets there; the formulas stand at `Ema.decay`."""
+    """Decay at update t, counted from 0. `threshold`: min(decay, (1 + t) / (10 + t)); `normal`: decay; `exponential`: decay *
+    (1 - exp(-(t + 1) / 2000)); `ramp`: min(decay, 1 - 1 / (t + 2))."""
     skip: tuple[str, ...] = ()
-    """Patterns of names, `*.proj_conv.weight` say, that are not averaged but taken as they are."""
+    """Name patterns of entries that are copied instead of averaged, for example `*.proj_conv.weight`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
@@ -32,7 +33,7 @@ class EmaOptions:
 
 
 class Ema:
-    """An average over training of every floating-point entry of a model's state, running statistics included."""
+    """Average over training of every floating-point entry of a model's state, running statistics included."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, options: EmaOptions) -> None:
@@ -48,7 +49,7 @@ class Ema:
         self._updates = 0.0  # in updates of the first global batch: a later one may be larger or smaller
 
     def decay(self, update: float) -> float:
-        """The share of the average that update number `update` (from 0) keeps."""
+        """Share of the average that update number `update` (from 0) keeps."""
         highest = self._options.decay
         match self._options.kind:
             case 'threshold':
@@ -62,15 +63,15 @@ class Ema:
 
     @property
     def settles(self) -> int:
-        """The update from which on the average can be right: before, the kinds ramp and normal hold the beginning of the run.
+        """First update with a usable average: with `ramp` and `normal`, earlier ones still hold the start of the run.
 
-        The others reach back no further than a ninth of the updates so far.
+        The other kinds reach back no further than a ninth of the updates so far.
         """
         return round(WINDOWS / (1 - self._options.decay)) if self._options.kind in ('ramp', 'normal') else 1
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is to be used in place of the weights as trained."""
+        """True if the average can replace the weights as trained."""
         return self._updates >= self.settles
 
     def notes(self, steps: int) -> list[str]:
@@ -92,15 +93,15 @@ class Ema:
         self._updates += share
 
     def averages(self, names: Iterable[str]) -> list[Tensor]:
-        """The averages of these entries themselves, of those that are averaged."""
+        """Averages of the entries in `names`, without those that are not averaged; not copies."""
         return [self._averages[name] for name in names if name in self._averages]
 
     @torch.no_grad()
     def weights(self) -> dict[str, Tensor]:
-        """The state of the model with averages in place of the averaged entries; before the first update the model's own.
+        """State of the model with averages in place of the averaged entries; before the first update, the model's own.
 
-        The kinds threshold and normal start from zero. As PaddleDetection does, this is made up for by a division by
-        `1 - decay ** updates` with the latest decay, which is exact only while the decay does not change.
+        `threshold` and `normal` start from zero. As in PaddleDetection, the bias is corrected by a division by `1 - decay **
+        updates` with the latest decay, which is exact only while the decay does not change.
         """
         if self._updates == 0:
             return dict(self._own)
@@ -112,7 +113,7 @@ class Ema:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Within this context the model has the averaged weights; on leaving it, by an exception too, its own again."""
+        """Context in which the model has the averaged weights. Restores its own on exit, also after an exception."""
         own = [value.clone() for value in self._own.values()]
         torch._foreach_copy_(list(self._own.values()), list(self.weights().values()))  # of the same names, in the same order
         try:
@@ -121,12 +122,12 @@ class Ema:
             torch._foreach_copy_(list(self._own.values()), own)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs; the tensors are not copies."""
+        """State for resuming; the tensors are not copies."""
         return {'updates': self._updates, 'averages': self._averages}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`. Raises ValueError, naming entries, when it belongs to another model."""
+        """Continue from `state`. Raises ValueError, naming entries, if it belongs to another model."""
         averages: dict[str, Tensor] = state['averages']
         if differing := sorted(averages.keys() ^ self._averages.keys()):
             raise ValueError(f'the EMA was saved for another model: only one of them has {", ".join(differing[:5])}')

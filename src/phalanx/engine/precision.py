@@ -17,13 +17,13 @@ class PrecisionOptions:
     """Mixed-precision settings."""
 
     dtype: Literal['fp32', 'bf16', 'fp16'] = 'fp32'
-    """What convolutions and matrix products compute in; weights stay float32. bf16 has the range of float32, fp16 has not."""
+    """Data type of convolutions and matrix products; weights stay float32. bf16 has the range of float32, fp16 does not."""
     tf32: bool = True
-    """CUDA: float32 convolutions and matrix products use tensor cores, with the 10-bit mantissa of TF32; torch's own default
-    for convolutions. false: all 23 bits, several times slower."""
+    """CUDA: use tensor cores for float32 convolutions and matrix products, with TF32's 10-bit mantissa (torch's default for
+    convolutions). false keeps all 23 bits and is several times slower."""
     loss_scale: Literal['dynamic'] | float = 'dynamic'
-    """fp16 only: the loss is multiplied by it, so that small gradients do not become 0. `dynamic` halves it at an overflow and
-    doubles it after 2000 steps without one; a number stays."""
+    """fp16: factor of the loss, which keeps small gradients from underflowing. `dynamic` halves it at an overflow and doubles
+    it after 2000 steps without one; a number is constant."""
 
     def __post_init__(self) -> None:
         if self.loss_scale != 'dynamic' and not self.loss_scale > 0:
@@ -31,7 +31,7 @@ class PrecisionOptions:
 
 
 class Precision:
-    """Autocast, loss scaling, and the optimizer step that belongs to them."""
+    """Autocast, loss scaling, and the matching optimizer step."""
 
     def __init__(self, options: PrecisionOptions, device: torch.device) -> None:
         self._dtype, self._device = DTYPES[options.dtype], device
@@ -43,22 +43,22 @@ class Precision:
         self._skipped: Tensor | int = 0  # a tensor on the device once there was a step: reading it would wait for the device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context for forward passes and losses."""
+        """Return the context for forward passes and losses."""
         if self._dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """`loss` times the loss scale: what goes backward."""
+        """Return `loss` times the loss scale, to call backward on."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def backward(self, loss: Tensor) -> None:
         torch.autograd.backward(self.scaled(loss))
 
     def step(self, optimizer: Optimizer, clip: Callable[[], Tensor]) -> Tensor:
-        """Clips and takes the optimizer step; returns the gradient norm [] that `clip` gives.
+        """Clip the gradients and take the optimizer step; return the gradient norm [] from `clip`.
 
-        Under fp16 a step whose gradients are not all finite is skipped.
+        With fp16, a step whose gradients are not all finite is skipped.
         """
         if self._scaler is None:
             norm = clip()
@@ -73,7 +73,7 @@ class Precision:
 
     @property
     def skips(self) -> bool:
-        """Whether steps whose gradients are not finite are skipped."""
+        """True if steps with non-finite gradients are skipped."""
         return self._scaler is not None
 
     @property
@@ -83,16 +83,16 @@ class Precision:
 
     @property
     def skipped(self) -> int:
-        """How many steps were skipped so far. Waits for the device."""
+        """Number of skipped steps so far. Waits for the device."""
         return int(self._skipped)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs: how many steps were skipped and, with a dynamic loss scale, where it stands."""
+        """State for resuming: number of skipped steps and, if dynamic, the loss scale."""
         scaler = None if self._scaler is None or self._constant is not None else self._scaler.state_dict()
         return {'skipped': self.skipped, 'scaler': scaler}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`. A run that changed its precision goes on with a fresh loss scale."""
+        """Continue from `state`. A run that changed its precision starts with a new loss scale."""
         self._skipped = state['skipped']
         if self._scaler is not None and self._constant is None and state['scaler'] is not None:
             self._scaler.load_state_dict(state['scaler'])

@@ -1,4 +1,4 @@
-"""The mean of gradients over ranks: torch's DDP, which sends them during the backward pass, and its compression hooks."""
+"""Averaging of gradients over ranks by torch's DDP, which overlaps it with the backward pass, and its compression hooks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.parallel.dist import gather_rows_to_main, new_group, rank, world_size
 
-# Running statistics are equal on all ranks already. The option that says so was renamed after torch 2.11.
+# Running statistics are already equal on all ranks, so DDP need not broadcast buffers. torch renamed the option after 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
 NO_BUFFERS: dict[str, Any] = {'forward_sync_buffers' if RENAMED else 'broadcast_buffers': False}
 
-BUCKETS = 8  # that all gradients make: what is still to be sent after the backward pass is one of them
-BUCKET_MB = 1.0, 25.0  # of each, at least and at most: DDP's own for the first and for the others
+BUCKETS = 8  # per step: only the last bucket is still to be sent when the backward pass ends
+BUCKET_MB = 1.0, 25.0  # minimum and maximum: DDP's own sizes for the first and for later buckets
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOptions:
     compression: Literal['none', 'bf16', 'fp16', 'power_sgd'] = 'none'
-    """Gradient compression. bf16 and fp16 halve the traffic; power_sgd sends a matrix as the product of two thin ones and adds
-    what is lost to the next step's (Vogels et al. 2019). A checkpoint keeps that of each rank, as large as its gradients."""
+    """Gradient compression. bf16 and fp16 halve the traffic; power_sgd sends low-rank factors and adds the residual to the next
+    step (PowerSGD, Vogels et al. 2019). Checkpoints then hold each rank's residual, as large as its gradients."""
     bucket_mb: float | None = None
-    """MiB of gradients that are sent at once, as soon as they are ready; null: an eighth of all, 1 to 25. On CPUs power_sgd
-    sends all at once."""
+    """DDP bucket size in MiB; null: an eighth of all gradients, between 1 and 25. On CPUs power_sgd uses a single bucket."""
     rank: int = 2
-    """power_sgd: columns of the thin matrices."""
+    """power_sgd: rank of the approximation."""
     plain_steps: int = 10
-    """power_sgd: steps after a start that send gradients as they are."""
+    """power_sgd: uncompressed steps after a start."""
 
     def __post_init__(self) -> None:
         if self.bucket_mb is not None and self.bucket_mb <= 0:
@@ -44,30 +43,27 @@ class GradientOptions:
             raise ValueError(f'rank and plain_steps must be at least 1, got {self.rank} and {self.plain_steps}')
 
     def bucket(self, module: nn.Module) -> float:
-        """MiB of the gradients of `module` that are sent at once."""
+        """Return the DDP bucket size for the gradients of `module`, in MiB."""
         least, most = BUCKET_MB
         return self.bucket_mb or min(max(gradients_mb(module) / BUCKETS, least), most)
 
 
 def wrap_ddp(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, PowerSgd | None]:
-    """`module` under DDP, with the mean of its gradients over ranks as its gradients, and what compression remembers of them.
-
-    With one rank it is `module` itself.
-    """
+    """Wrap `module` in DDP; return it and the PowerSGD state, if any. With one rank, return `module` itself."""
     if world_size() == 1:
         return module, None
-    # The strides of a window of one channel can be written in two ways, of which torch warns at length; nothing can be done.
+    # A kernel with one channel has two equivalent stride layouts; torch warns about them at length, and nothing can be done.
     warnings.filterwarnings('ignore', 'Grad strides do not match bucket view strides')
     device, bucket_mb, memory = next(module.parameters()).device, options.bucket(module), None
     if options.compression == 'power_sgd':
         memory = PowerSgd(options, device)
-        # The exchanges of a bucket follow one another, each begun by a thread of gloo when the one before is done. With two
-        # buckets their order would differ between ranks, and gloo pairs exchanges by order.
+        # PowerSGD runs several collectives per bucket, and gloo's threads start each when the previous one is done. With two
+        # buckets their order would differ between ranks, and gloo matches collectives by order. So use a single bucket.
         bucket_mb = bucket_mb if device.type == 'cuda' else 2 * gradients_mb(module) + 1
     replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb, **NO_BUFFERS)
     match options.compression:
         case 'bf16':
-            # By a function of our own: DDP refuses torch's by its name where there is no NCCL, although gloo can do it.
+            # Wrapped in a lambda: without NCCL, DDP rejects torch's hook by its name, although gloo supports it.
             replica.register_comm_hook(replica.process_group, lambda group, bucket: bf16_compress_hook(group, bucket))
         case 'fp16':
             replica.register_comm_hook(replica.process_group, fp16_compress_hook)
@@ -77,31 +73,31 @@ def wrap_ddp(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, Po
 
 
 def gradients_mb(module: nn.Module) -> float:
-    """MiB that each rank sends of its gradients in a step."""
+    """Return the size of the gradients that each rank sends per step, in MiB."""
     wanted = (parameter for parameter in module.parameters() if parameter.requires_grad)
     return sum(parameter.numel() * parameter.element_size() for parameter in wanted) / 2**20
 
 
 class PowerSgd:
-    """What PowerSGD remembers from step to step: by bucket, the two thin matrices and what this rank has not yet sent."""
+    """PowerSGD state: per bucket, the two low-rank factors and this rank's residual."""
 
     def __init__(self, options: GradientOptions, device: torch.device) -> None:
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd  # a third of a second
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd  # takes 0.3 s to import
 
         self.columns, self.device, self.hook = options.rank, device, power_sgd.powerSGD_hook
-        group = new_group() if world_size() > 1 else None  # norms exchange sums at the same time
-        self.of_torch = power_sgd.PowerSGDState(group, options.rank, options.plain_steps + 1)  # at least 2, says torch
+        group = new_group() if world_size() > 1 else None  # a group of its own: batch norms use the other at the same time
+        self.of_torch = power_sgd.PowerSGDState(group, options.rank, options.plain_steps + 1)  # torch requires at least 2
         self.of_torch.iter = 1
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """Within this context gradients travel as they are, and nothing is remembered of them."""
+        """Context in which gradients are sent uncompressed and the state does not change."""
         steps, self.of_torch.iter = self.of_torch.iter, 0
         yield
         self.of_torch.iter = steps
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs, on the main rank; all ranks take part."""
+        """State for resuming, on the main rank. Collective."""
         return {
             'steps': self.of_torch.iter,
             'columns': self.columns,
@@ -111,10 +107,10 @@ class PowerSgd:
         }
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Goes on from `state`; afresh without one, or with another number of columns.
+        """Continue from `state`; start over without one or if `rank` differs.
 
-        Only the mean over ranks of what was not sent has an effect on their common gradient. So another number of ranks takes
-        that, and nothing is lost.
+        Only the mean residual over ranks affects their common gradient, so another number of ranks continues from that mean and
+        loses nothing.
         """
         if state is None or state['columns'] != self.columns:
             return

@@ -94,7 +94,7 @@ def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> No
 def test_what_cannot_be_frozen_at_first_is_refused() -> None:
     with pytest.raises(ValueError, match='nothing would be trained'):
         TemporaryFreeze(pp_liteseg(2), [''], 1)
-    with pytest.raises(ConfigError, match=r'freeze_steps: 5 is for the parts in train\.freeze, which names none'):
+    with pytest.raises(ConfigError, match=r'freeze_steps: 5 has no effect without train\.freeze'):
         open_job('pp_liteseg_digits', [('train.freeze_steps=5', '--set')])
 
 

@@ -118,7 +118,7 @@ def test_what_does_not_decay_learns_at_the_plain_rate(make: Make, plain: Make) -
 
 @pytest.mark.parametrize(('make', 'name'), [(Lars, 'lars'), (Lamb, 'lamb')])
 def test_an_optimizer_that_would_adapt_nothing_is_refused(make: Make, name: str) -> None:
-    with pytest.raises(ValueError, match=rf'{name} adapts .* give optimizer.weight_decay above 0'):
+    with pytest.raises(ValueError, match=rf'{name} adapts .* set optimizer.weight_decay above 0'):
         make(group(layers(), weight_decay=0.0), lr=1.0, weight_decay=0.5)
 
 

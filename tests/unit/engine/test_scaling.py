@@ -26,7 +26,7 @@ def test_the_rate_follows_the_batch(scaling: Scaling, batch: int, expected: floa
 
 
 def test_a_rule_without_its_reference_is_refused() -> None:
-    message = 'rule linear needs reference_batch_size: the global batch size that optimizer.lr was chosen for'
+    message = 'rule linear needs reference_batch_size: the global batch size that optimizer.lr was tuned for'
     with pytest.raises(ValueError, match=f'^{message}$'):
         Scaling(rule='linear')
 

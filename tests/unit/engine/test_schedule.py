@@ -38,7 +38,7 @@ def test_rates_by_hand(schedule: Schedule, expected: dict[int, float]) -> None:
 WRONG = [
     (
         lambda: constant(1, 9, 5, warmup_steps=3, warmup_epochs=1),
-        'the warm-up is given in steps (3) and in epochs (1); give one of them',
+        'the warm-up is set in steps (3) and in epochs (1); set only one of them',
     ),
     (lambda: constant(1, 9, 5, warmup_steps=-3), 'warm-up of the learning-rate schedule cannot be negative, got -3'),
     (
@@ -47,18 +47,18 @@ WRONG = [
     ),
     (lambda: cosine(1, 9, 5, end_lr=-1), 'end_lr of the learning-rate schedule cannot be negative, got -1'),
     (lambda: polynomial(1, 9, 5, power=-2), 'power of the learning-rate schedule cannot be negative, got -2'),
-    (lambda: step(1, 9, 5), 'the step schedule needs `every` or `every_epochs`, and at least one step of it'),
+    (lambda: step(1, 9, 5), 'the step schedule needs `every` or `every_epochs`, at least one step long'),
     (
         lambda: piecewise(1, 9, 5, factors=(0.1,)),
         'the piecewise schedule needs either `boundaries` (steps) or `boundary_epochs`',
     ),
     (
         lambda: piecewise(1, 9, 5, boundaries=(3, 6), factors=(0.1,)),
-        'the piecewise schedule needs one factor a boundary, got 2 boundaries and 1 factors',
+        'the piecewise schedule needs one factor per boundary, got 2 boundaries and 1 factors',
     ),
     (
         lambda: piecewise(1, 9, 5, boundaries=(6, 3), factors=(0.1, 0.1)),
-        'the boundaries of the piecewise schedule must rise from 0 on, got [6, 3]',
+        'the boundaries of the piecewise schedule must ascend from 0, got [6, 3]',
     ),
 ]
 

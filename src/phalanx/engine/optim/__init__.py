@@ -1,4 +1,4 @@
-"""What moves the weights: the optimizers and learning-rate schedules that a recipe can name."""
+"""Optimizers and learning-rate schedules that a recipe can name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from phalanx.engine.optim.optimizers import adam, adamw, sgd
 from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw, 'lars': Lars, 'lamb': Lamb}
-NEED_DECAY = (Lars, Lamb)  # those that do not take every set of groups
+NEED_DECAY = (Lars, Lamb)  # optimizers that reject groups without weight decay
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     'constant': constant,
@@ -22,7 +22,10 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def check_optimizer(build: partial[Optimizer]) -> None:
-    """Raises ValueError for options that no optimizer can have. It makes none: torch would import its compiler, for 3 s."""
+    """Raise ValueError for options that are invalid for every optimizer.
+
+    Builds none: that would make torch import its compiler, which takes 3 s.
+    """
     for name, value in build.keywords.items():
         for number in value if isinstance(value, tuple) else (value,):
             if number < 0:
@@ -32,5 +35,5 @@ def check_optimizer(build: partial[Optimizer]) -> None:
 
 
 def check_schedule(build: partial[Schedule]) -> None:
-    """Raises ValueError for options of which no schedule can be made, whatever the length of the run."""
+    """Raise ValueError for options that are invalid for a run of any length."""
     build(1.0, 1_000_000, 1000.0)

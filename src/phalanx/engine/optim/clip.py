@@ -10,9 +10,9 @@ from torch import Tensor
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     norm: float
-    """The largest L2 norm a gradient may have; a longer one is scaled down to it."""
+    """Maximum L2 norm of the gradient; a longer gradient is scaled down to it."""
     per_tensor: bool = False
-    """Clip the gradient of each parameter by itself, instead of all together as one long vector."""
+    """Clip each parameter's gradient separately instead of the norm over all parameters."""
 
     def __post_init__(self) -> None:
         if not self.norm > 0:
@@ -20,9 +20,9 @@ class Clip:
 
 
 def clip(parameters: Iterable[Tensor], limit: Clip | None) -> Tensor:
-    """Clips the gradients of `parameters` in place and returns their norm [] before that, all together.
+    """Clip the gradients of `parameters` in place; return their overall norm [] before clipping.
 
-    With `limit` None it only measures. The device is never waited for: the norm stays on it.
+    With `limit` None, only compute the norm. It stays on the device, so the host does not wait.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -31,6 +31,6 @@ def clip(parameters: Iterable[Tensor], limit: Clip | None) -> Tensor:
     whole: Tensor = torch.linalg.vector_norm(norms)
     if limit is not None:
         factors = limit.norm / (norms if limit.per_tensor else whole).clamp(min=limit.norm)
-        # One tensor for all is one kernel; torch has none for a tensor each, and takes them in turn.
+        # One factor for all tensors is one kernel; with a factor per tensor torch launches one kernel each.
         torch._foreach_mul_(gradients, list(factors.unbind()) if limit.per_tensor else factors)
     return whole

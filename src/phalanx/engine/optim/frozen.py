@@ -1,4 +1,4 @@
-"""Parts of a network that keep the weights it starts from."""
+"""Freezing of parts of a network."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from phalanx.parallel import norms
 
 
 class TemporaryFreeze:
-    """Parts of a network that keep their weights for the first steps of a run, and then train like the rest.
+    """Freeze of parts of a network for the first steps of a run.
 
-    Whether they do is a function of the step, so a resumed run needs no state of it. Their gradients are still computed: DDP
-    settles what it averages once for the whole run. The optimizer does not see them, so nothing decays or gathers momentum.
+    A pure function of the step, so a resumed run needs no state. Gradients are still computed, since DDP fixes its set of
+    parameters for the whole run; the optimizer does not see them, so nothing decays or gathers momentum.
     """
 
     def __init__(self, model: nn.Module, parts: Sequence[str], steps: int) -> None:
-        """Norms that are frozen already stay so. Raises as `freeze` does."""
+        """Norms that are already frozen stay frozen. Raises ValueError as `freeze` does."""
         modules = _modules(model, parts)
         self.steps = steps
         self.parameters = {parameter for module in modules for parameter in module.parameters()}
@@ -26,7 +26,7 @@ class TemporaryFreeze:
 
     @contextlib.contextmanager
     def during(self, step: int) -> Iterator[None]:
-        """The passes of `step` are to be made within this context."""
+        """Context for the forward and backward passes of `step`."""
         for norm in self.norms:
             norm.is_frozen = step < self.steps
         try:
@@ -38,9 +38,9 @@ class TemporaryFreeze:
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Excludes `parts` of `model`, named as its modules are, from training: parameters, and statistics of norms.
+    """Exclude `parts` of `model` (module names) from training: parameters and batch-norm statistics.
 
-    Raises ValueError for a part that there is not, and when nothing is left to train.
+    Raises ValueError for an unknown part, and if nothing is left to train.
     """
     for module in _modules(model, parts):
         module.requires_grad_(False)
@@ -48,14 +48,15 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
-    """`parts` of `model`. Raises ValueError for one that there is not, and when nothing is left to train beside them."""
+    """Return the modules named by `parts`. Raises ValueError for an unknown part, and if nothing else is left to train."""
     modules = dict(model.named_modules())
     for name in parts:
         if name not in modules:
             top = ', '.join(name for name, _ in model.named_children())
             raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
-    chosen = [modules[name] for name in parts]
-    inside = {parameter for module in chosen for parameter in module.parameters()}
+    selected = [modules[name] for name in parts]
+    inside = {parameter for module in selected for parameter in module.parameters()}
     if all(parameter in inside for parameter in model.parameters() if parameter.requires_grad):
-        raise ValueError(f'train.freeze: {", ".join(parts)} is all there is; nothing would be trained')
-    return chosen
+        names = ', '.join(parts)
+        raise ValueError(f'train.freeze: {names} is the whole network, so nothing would be trained; leave a part out')
+    return selected

@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters decay, and with which share of the learning rate each learns."""
+"""Parameter groups: weight decay and learning-rate factors."""
 
 import difflib
 import fnmatch
@@ -11,17 +11,17 @@ from torch.nn.modules.batchnorm import _NormBase
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: batch and instance norms
 
-Group = dict[str, Any]  # as torch takes it: params, lr_factor, name, and weight_decay where it is not the optimizer's
+Group = dict[str, Any]  # torch's parameter group: params, lr_factor, name, and weight_decay if it overrides the optimizer's
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRule:
     match: str
-    """A pattern for whole parameter names, as for file names: `backbone.*`, `*.proj_conv.weight`; `*` also crosses dots."""
+    """Glob pattern for full parameter names: `backbone.*`, `*.proj_conv.weight`; `*` also matches dots."""
     lr_factor: float = 1.0
-    """Their learning rate is this share of the schedule's."""
+    """Factor of the scheduled learning rate."""
     weight_decay: float | None = None
-    """Their weight decay, norms and biases among them too; none given, as without the rule."""
+    """Weight decay of all matches, norms and biases included; null keeps the default."""
 
     def __post_init__(self) -> None:
         if not self.lr_factor >= 0:
@@ -33,23 +33,22 @@ DEFAULT_RULE = ParameterRule(match='(all others)')
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDecay:
-    """Layer-wise decay of the learning rate (Howard & Ruder 2018, section 3.2): early layers, the most general ones, change
-    the least.
-    """
+    """Layer-wise learning-rate decay (Howard & Ruder 2018, section 3.2): early layers, the most general ones, change least."""
 
     factor: float
-    """The learning rate of the last layer is this share of the schedule's, that of the layer before it this share of that."""
+    """Layer i of n (from 0) uses the scheduled learning rate times `factor ** (n - i)`."""
     layers: tuple[str, ...]
-    """Patterns as in `rules`, the layer next to the input first: `[backbone.stem*, backbone.stages.0.*, backbone.stages.1.*]`.
-    What none of them matches, a head say, learns at the rate of the schedule."""
+    """Patterns as in `rules`, from the input on: `[backbone.stem*, backbone.stages.0.*, backbone.stages.1.*]`. Unmatched
+    parameters, for example of the head, use the scheduled learning rate."""
 
     def __post_init__(self) -> None:
         if not 0 < self.factor <= 1:
             raise ValueError(f'factor must be above 0 and at most 1, got {self.factor}')
         if not self.layers:
-            raise ValueError('layers names none; give patterns of parameter names, the layer next to the input first')
+            raise ValueError('layers is empty; give patterns of parameter names, from the input on')
 
     def rules(self) -> tuple[ParameterRule, ...]:
+        """Return one rule per layer."""
         depth = len(self.layers)
         return tuple(ParameterRule(match=each, lr_factor=self.factor ** (depth - i)) for i, each in enumerate(self.layers))
 
@@ -57,20 +56,20 @@ class LayerDecay:
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     decay_norms: bool = True
-    """Weight decay on the scales and shifts of norm layers."""
+    """Apply weight decay to the scales and shifts of norm layers."""
     decay_biases: bool = True
-    """Weight decay on the biases of all other layers."""
+    """Apply weight decay to the biases of all other layers."""
     rules: tuple[ParameterRule, ...] = ()
-    """What differs for some parameters; a parameter may match one rule."""
+    """Overrides for some parameters; each parameter may match one rule."""
     layer_decay: LayerDecay | None = None
-    """Smaller learning rates for earlier layers, for training on from weights; the `lr_factor` of a rule comes on top."""
+    """Layer-wise learning-rate decay for fine-tuning; multiplied with the `lr_factor` of a matching rule."""
 
 
 def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
-    """The trainable parameters of `model`, grouped for an optimizer.
+    """Return the trainable parameters of `model`, grouped for an optimizer; frozen parameters are left out.
 
-    Groups and their members stand in the order of the model's parameters; a frozen parameter is in none. Raises ValueError for
-    a parameter that two rules match and for a rule that matches nothing.
+    Groups and their members keep the order of the model's parameters. Raises ValueError for a parameter that two rules match
+    and for a rule that matches nothing.
     """
     names = [name for name, _ in model.named_parameters()]
     rules = _rules_by_name(names, parameters.rules, 'rules')
@@ -95,7 +94,7 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
 
 
 def _rules_by_name(names: Sequence[str], rules: Sequence[ParameterRule], key: str) -> dict[str, ParameterRule]:
-    """The rule of each parameter that has one. `key`: where in `parameters` the rules come from."""
+    """Return the rule of each parameter that matches one. `key`: key under `parameters` that holds the rules."""
     found: dict[str, ParameterRule] = {}
     for rule in rules:
         matched = fnmatch.filter(names, rule.match)
@@ -104,7 +103,7 @@ def _rules_by_name(names: Sequence[str], rules: Sequence[ParameterRule], key: st
         for name in matched:
             if name in found:
                 raise ValueError(
-                    f'parameters.{key}: {name} is matched by both {found[name].match!r} and {rule.match!r}; make one narrower'
+                    f'parameters.{key}: both {found[name].match!r} and {rule.match!r} match {name}; make one of them narrower'
                 )
             found[name] = rule
     return found

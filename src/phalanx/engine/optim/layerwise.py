@@ -1,11 +1,12 @@
-"""Optimizers that give each layer a rate of its own, in proportion to the length of its weights: for large global batches.
+"""Optimizers with layer-wise adaptive learning rates, for large global batches.
 
-The larger the batch, the fewer and longer the steps; a rate that moves one layer by a thousandth of its length throws another
-one far off. Both scale each tensor's update by a ratio of lengths, so that each moves by about the same share of itself.
+The larger the batch, the fewer and longer the steps; a rate that moves one layer by a thousandth of its norm throws another one
+far off. Both optimizers scale each tensor's update by a trust ratio of norms, so that each tensor moves by about the same share
+of its norm.
 
-Scales and shifts of norms and biases are short for other reasons than that they should learn slowly, so they are left out as in
-the authors' code and most others: a group whose weight decay is 0 learns at the plain rate. So these optimizers go with
-`parameters: {decay_norms: false, decay_biases: false}`.
+Scales and shifts of norm layers and biases have small norms for other reasons, so they are left out, as in the authors' code: a
+group whose weight decay is 0 learns at the plain rate. Use these optimizers with `parameters: {decay_norms: false,
+decay_biases: false}`.
 """
 
 from collections.abc import Iterator
@@ -20,11 +21,11 @@ from phalanx.engine.optim.groups import Group
 class Lars(Optimizer):
     """Momentum with layer-wise adaptive rates (You, Gitman & Ginsburg 2017, algorithm 1).
 
-    `velocity = momentum * velocity + lr * ratio * (g + weight_decay * w)`, then `w -= velocity`, with
-    `ratio = coefficient * |w| / (|g| + weight_decay * |w|)`. The rate enters the velocity, as in the paper and in Paddle's
-    `LarsMomentum`; in `sgd` it does not. It is far above that of `sgd`, since the coefficient makes a small one of it.
+    `velocity = momentum * velocity + lr * ratio * (g + weight_decay * w)`, then `w -= velocity`, with `ratio = coefficient *
+    |w| / (|g| + weight_decay * |w|)`. The rate enters the velocity, as in the paper and in Paddle's `LarsMomentum`, unlike
+    `sgd`. Typical rates are far above those of `sgd`, since the coefficient scales them down.
 
-    Raises ValueError when nothing decays: nothing would be adapted then.
+    Raises ValueError if no group has weight decay: nothing would be adapted.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class Lars(Optimizer):
 class Lamb(Optimizer):
     """Adam with layer-wise adaptive rates (You et al. 2020, algorithm 2, with the identity as its function phi).
 
-    `update = m / (sqrt(v) + eps) + weight_decay * w`, with the bias of both moments corrected, then
-    `w -= lr * |w| / |update| * update`.
+    `update = m / (sqrt(v) + eps) + weight_decay * w`, with the bias of both moments corrected, then `w -= lr * |w| / |update| *
+    update`.
 
-    Raises ValueError when nothing decays: nothing would be adapted then.
+    Raises ValueError if no group has weight decay: nothing would be adapted.
     """
 
     def __init__(
@@ -95,18 +96,20 @@ class Lamb(Optimizer):
 def _check_decay(optimizer: Optimizer) -> None:
     if not any(group['weight_decay'] for group in optimizer.param_groups):
         name = type(optimizer).__name__.lower()
-        raise ValueError(f'{name} adapts the rate of what decays, and here nothing does: give optimizer.weight_decay above 0')
+        raise ValueError(
+            f'{name} adapts only parameters with weight decay, and none has any: set optimizer.weight_decay above 0'
+        )
 
 
 def _with_gradients(optimizer: Optimizer) -> Iterator[tuple[Group, list[Tensor], list[Tensor]]]:
-    """Each group of which some weights have a gradient, with these weights and their gradients."""
+    """Yield each group with its weights that have a gradient, and these gradients; groups without any are left out."""
     for group in optimizer.param_groups:
         if weights := [weight for weight in group['params'] if weight.grad is not None]:
             yield group, weights, [weight.grad for weight in weights]
 
 
 def _state(optimizer: Optimizer, weight: Tensor, name: str) -> Tensor:
-    """What the optimizer remembers of a weight under that name, zeros at first."""
+    """Return the optimizer's state tensor `name` of a weight, zeros at first."""
     of_weight = optimizer.state[weight]
     if name not in of_weight:
         of_weight[name] = torch.zeros_like(weight)
@@ -115,10 +118,10 @@ def _state(optimizer: Optimizer, weight: Tensor, name: str) -> Tensor:
 
 
 def _lengths(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    """The L2 norm of each, [tensors]."""
+    """Return the L2 norm of each tensor, [tensors]."""
     return torch.stack(torch._foreach_norm(tensors))
 
 
 def _ratios(ratios: Tensor, *lengths: Tensor) -> list[Tensor]:
-    """`ratios` [tensors], one by one; 1 where one of the `lengths` is 0, since what has no length gives no measure."""
+    """Return `ratios` [tensors] one by one; 1 where one of the `lengths` is 0, for which no ratio is defined."""
     return list(torch.where(torch.stack(lengths).all(0), ratios, 1.0).unbind())

@@ -1,7 +1,7 @@
-"""The optimizers a recipe can name. They are torch's, in the forms that agree with Paddle's.
+"""Optimizers of the recipe catalog: torch's, in the forms that agree with Paddle's.
 
-Weight decay of `sgd` and `adam` is the gradient of an L2 penalty, as with Paddle's L2Decay; that of `adamw` is decoupled.
-The update runs in one fused kernel; `fused: false` takes torch's other form, for devices that have none.
+Weight decay of `sgd` and `adam` is the gradient of an L2 penalty, as with Paddle's L2Decay; that of `adamw` is decoupled. The
+update runs in one fused kernel; `fused: false` uses torch's unfused form, for devices without that kernel.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.engine.optim.groups import Group
 
-NOT_SETTINGS = ('params', 'steps')  # of a group, what is not a setting: its weights, and how many steps `lamb` has made
+NOT_SETTINGS = ('params', 'steps')  # keys of a group that are not settings: its weights, and the step counter of `lamb`
 
 
 def sgd(
@@ -64,10 +64,10 @@ def adamw(
 
 @torch.no_grad()
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Lets `optimizer` remember what the one of `state`, a state_dict, did; its own settings stay.
+    """Load the state of another optimizer, a state_dict, and keep this one's settings.
 
-    What is remembered of a weight takes the layout of that weight, which may be another one now: torch's fused kernels for CPUs
-    walk through both in the order of memory. Raises as `load_state_dict` does when it is of other weights.
+    State tensors take the memory layout of their weight, which may have changed: torch's fused CPU kernels traverse both in
+    memory order. Raises as `load_state_dict` does if the state belongs to other weights.
     """
     settings = [{key: value for key, value in group.items() if key not in NOT_SETTINGS} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
@@ -82,6 +82,6 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Makes `lr` the learning rate of the next step, times the factor of each group."""
+    """Set the learning rate of the next step: `lr` times the factor of each group."""
     for group in optimizer.param_groups:
         group['lr'] = lr * group['lr_factor']

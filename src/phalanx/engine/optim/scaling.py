@@ -1,4 +1,4 @@
-"""How the learning rate follows the global batch size."""
+"""Scaling of the learning rate with the global batch size."""
 
 import math
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Literal
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     rule: Literal['linear', 'sqrt', 'none'] | float = 'none'
-    """`linear`: the rate grows as the global batch does (Goyal et al. 2017, for SGD); `sqrt`: as its square root (for Adam);
-    a number: the rate times it, whatever the batch."""
+    """`linear`: proportional to the global batch size (Goyal et al. 2017, for SGD); `sqrt`: proportional to its square root
+    (for Adam); a number: constant factor, independent of the batch size."""
     reference_batch_size: int | None = None
-    """The global batch size that `optimizer.lr` was chosen for; `linear` and `sqrt` need it."""
+    """Global batch size that `optimizer.lr` was tuned for; required by `linear` and `sqrt`."""
 
     def __post_init__(self) -> None:
         if self.rule in ('linear', 'sqrt') and self.reference_batch_size is None:
             raise ValueError(
-                f'rule {self.rule} needs reference_batch_size: the global batch size that optimizer.lr was chosen for'
+                f'rule {self.rule} needs reference_batch_size: the global batch size that optimizer.lr was tuned for'
             )
         if self.reference_batch_size is not None and self.reference_batch_size <= 0:
             raise ValueError(f'reference_batch_size must be above 0, got {self.reference_batch_size}')
@@ -25,7 +25,7 @@ class Scaling:
 
 
 def scale_lr(lr: float, scaling: Scaling, global_batch_size: int) -> float:
-    """`lr` as it should be at `global_batch_size`."""
+    """Return `lr` scaled to `global_batch_size`."""
     ratio = global_batch_size / (scaling.reference_batch_size or global_batch_size)
     factors = {'linear': ratio, 'sqrt': math.sqrt(ratio), 'none': 1.0}
     return lr * (factors[scaling.rule] if isinstance(scaling.rule, str) else scaling.rule)

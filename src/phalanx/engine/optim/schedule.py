@@ -1,16 +1,16 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore.
+"""Learning rate as a pure function of the step: no state to save or restore.
 
-Each builder takes the base rate, the steps of the run, the steps of an epoch and the timeline of a run whose global batch may
-have changed, and gives a function of the step (from 0). Four conventions hold for all of them.
+Each builder takes the base rate, the steps of the run, the steps per epoch and the timeline of a run whose global batch may
+have changed, and returns a function of the step (from 0). Four conventions hold for all of them.
 
-- Where and how long something is (`epochs: 360`, `boundaries: [60000]`) counts from the start of training, warm-up included.
+- Positions and lengths (`epochs: 360`, `boundaries: [60000]`) count from the start of training, warm-up included.
   PaddleSeg's and PaddleOCR's schedulers count piecewise boundaries, and PaddleOCR's also the length of a cosine, from the end
-  of the warm-up: there, add the warm-up.
-- During warm-up the rate is a straight line from `warmup_start_lr`, at step 0, to what the schedule says at the first step
+  of the warm-up: add the warm-up to those.
+- During warm-up the rate is a straight line from `warmup_start_lr`, at step 0, to the value of the schedule at the first step
   after it. A curve (polynomial, cosine) begins there: it is stretched from the end of the warm-up to its own end.
 - After its end a curve stays at its last value.
-- After a change of the global batch, what is given in steps goes on counting updates, and what is given in epochs goes on
-  counting samples: neither jumps.
+- After a change of the global batch, lengths in steps keep counting updates, and lengths in epochs keep counting samples:
+  neither jumps.
 """
 
 import math
@@ -32,7 +32,7 @@ def constant(
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
 ) -> Schedule:
-    """The base rate throughout."""
+    """Base rate throughout."""
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     return _add_warmup(lambda step: lr, warmup, warmup_start_lr)
 
@@ -53,7 +53,7 @@ def polynomial(
 ) -> Schedule:
     """`(lr - end_lr) * (1 - progress) ** power + end_lr`; power 1 is a straight line.
 
-    The curve ends after `steps` or `epochs`, with neither at the end of training.
+    The curve ends after `steps` or `epochs`; by default at the end of training.
     """
     _not_negative('power', power)
     _not_negative('end_lr', end_lr)
@@ -79,7 +79,8 @@ def cosine(
 ) -> Schedule:
     """Half a cosine wave from `lr` down to `end_lr` (Loshchilov & Hutter, SGDR, without restarts).
 
-    The curve ends after `steps` or `epochs`, with neither at the end of training; PP-YOLOE trains 300 epochs of a curve of 360.
+    The curve ends after `steps` or `epochs`; by default at the end of training. PP-YOLOE trains for 300 epochs of a curve of
+    360.
     """
     _not_negative('end_lr', end_lr)
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
@@ -104,12 +105,12 @@ def step(
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
 ) -> Schedule:
-    """The rate times `gamma` at every multiple of `every` steps, or of `every_epochs`."""
+    """Base rate times `gamma` at every multiple of `every` steps or `every_epochs` epochs."""
     _not_negative('gamma', gamma)
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     interval = _length('interval', every, every_epochs, steps_per_epoch, timeline)
     if interval.steps < 1:
-        raise ValueError('the step schedule needs `every` or `every_epochs`, and at least one step of it')
+        raise ValueError('the step schedule needs `every` or `every_epochs`, at least one step long')
     return _add_warmup(lambda step: lr * gamma ** (interval.done(step) // interval.steps), warmup, warmup_start_lr)
 
 
@@ -126,7 +127,7 @@ def piecewise(
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
 ) -> Schedule:
-    """The base rate up to the first boundary, and from boundary i on the base rate times `factors[i]` (not multiplied up).
+    """Base rate up to the first boundary; from boundary i on, the base rate times `factors[i]` (not cumulative).
 
     Boundaries are steps, or epochs in `boundary_epochs`.
     """
@@ -135,11 +136,11 @@ def piecewise(
     at = list(boundaries) if boundaries is not None else [in_steps(epochs, steps_per_epoch) for epochs in boundary_epochs or ()]
     if len(at) != len(factors):
         raise ValueError(
-            f'the piecewise schedule needs one factor a boundary, got {len(at)} boundaries and {len(factors)} factors'
+            f'the piecewise schedule needs one factor per boundary, got {len(at)} boundaries and {len(factors)} factors'
         )
     if at != sorted(at) or min(at, default=0) < 0:
         raise ValueError(
-            f'the boundaries of the piecewise schedule must rise from 0 on, got {list(boundaries or boundary_epochs or ())}'
+            f'the boundaries of the piecewise schedule must ascend from 0, got {list(boundaries or boundary_epochs or ())}'
         )
     for factor in factors:
         _not_negative('factors', factor)
@@ -150,7 +151,9 @@ def piecewise(
 
 
 def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
-    """`curve` with its first steps, those of `warmup`, replaced by a straight line from `start_lr` to where it then stands."""
+    """Return `curve` with its first steps replaced by a straight line from `start_lr` to the value of `curve` at the end of
+    `warmup`.
+    """
     _not_negative('warmup_start_lr', start_lr)
 
     def schedule(step: float) -> float:
@@ -162,7 +165,9 @@ def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
 
 
 def _progress(step: float, warmup: Length, end: Length) -> float:
-    """The part of a curve from the end of the warm-up to `end` that lies behind, 0 .. 1; not asked for during the warm-up."""
+    """Share of a curve, from the end of the warm-up to `end`, that is completed at `step`, 0 .. 1. Not called during the
+    warm-up.
+    """
     start = end.done(warmup.end)
     return min((end.done(step) - start) / max(end.steps - start, 1), 1.0)
 
@@ -170,9 +175,9 @@ def _progress(step: float, warmup: Length, end: Length) -> float:
 def _length(
     what: str, steps: int | None, epochs: float | None, steps_per_epoch: float, timeline: Timeline | None, default: int = 0
 ) -> Length:
-    """A length given in steps or in epochs; with neither, `default` steps in the unit that the length of the run has."""
+    """Length given in steps or in epochs; with neither, `default` steps, in the unit of the run's length."""
     if steps is not None and epochs is not None:
-        raise ValueError(f'the {what} is given in steps ({steps}) and in epochs ({epochs}); give one of them')
+        raise ValueError(f'the {what} is set in steps ({steps}) and in epochs ({epochs}); set only one of them')
     _not_negative(what, steps or epochs or 0)
     if steps is not None:
         return Length(steps)
