@@ -30,7 +30,7 @@ import phalanx
 from phalanx.bench.show import as_markdown, as_text
 from phalanx.deploy.deployed import evaluate
 from phalanx.deploy.export import Options, answers, export
-from phalanx.deploy.options import FORMATS
+from phalanx.deploy.formats import FORMATS
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import evaluation_draws

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torchvision.ops import nms
 
-import phalanx.deploy.export
+import phalanx.cli.export
 from phalanx import load_run
 from phalanx.data.samples import Image
 from phalanx.deploy.export import calibration, compare
@@ -116,7 +116,7 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
 @pytest.mark.slow
 def test_what_torch_reads_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
     file, run = tmp_path / 'net.pt2', family_runs['segmentation']
-    assert phalanx.deploy.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0
+    assert phalanx.cli.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0
     about = {'phalanx.json': ''}
     network = torch.export.load(file, extra_files=about).module()
     guide = json.loads(about['phalanx.json'])
@@ -126,13 +126,13 @@ def test_what_torch_reads_gives_the_outputs_of_the_network(family_runs: dict[str
     classes = network(torch.from_numpy(normal(image, guide))).argmax(1)[0].numpy()
     assert (classes == load_run(run, device='cpu')(image)).mean() > 0.999  # two may be equally likely
     with pytest.raises(RequestError, match='--format torch_export is the network in fp32 alone'):
-        phalanx.deploy.export.command([str(run), '--format', 'torch_export', '--precision', 'int8'])
+        phalanx.cli.export.command([str(run), '--format', 'torch_export', '--precision', 'int8'])
 
 
 def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
     """PP-YOLOE halves its input five times."""
     with pytest.raises(RequestError, match=r'the network takes no images of height 50 and width 80: .* multiples of 32'):
-        phalanx.deploy.export.command(
+        phalanx.cli.export.command(
             [str(family_runs['detection']), '--image_size', '50,80', '--out', str(tmp_path / 'net.onnx')]
         )
     assert list(tmp_path.iterdir()) == []
@@ -148,13 +148,13 @@ def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(famil
 
 def test_operators_that_are_too_old_are_refused() -> None:
     with pytest.raises(RequestError, match=r'--opset 9: torch writes ONNX operators of version 18 to \d+ only'):
-        phalanx.deploy.export.command(['runs/any', '--opset', '9'])
+        phalanx.cli.export.command(['runs/any', '--opset', '9'])
 
 
 def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phalanx.deploy.export, 'NEEDED', ('onnx', 'no_such_package'))
+    monkeypatch.setattr(phalanx.cli.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
-        phalanx.deploy.export.command(['runs/any'])
+        phalanx.cli.export.command(['runs/any'])
 
 
 @pytest.mark.parametrize('wrong', [1.001, float('nan')])

@@ -38,7 +38,7 @@ import phalanx.runtime
 predict = phalanx.runtime.load(sys.argv[1])
 print(f'{time.perf_counter() - begin:.2f} s to import and load', file=sys.stderr)
 print(predict(numpy.zeros((64, 96, 3), numpy.uint8)))
-import phalanx.deploy.serve.app, phalanx.deploy.serve.command
+import phalanx.deploy.serve.app, phalanx.cli.serve
 from phalanx.cli.main import main
 sys.exit(0 if main(['train', 'any']) == 2 else 'phalanx train did without torch')
 """

@@ -1,11 +1,11 @@
 """The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_offline, add_recipe_words
-from phalanx.deploy.options import WEIGHTS
 from phalanx.launch.flags import add_flags
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.system.paths import parse_path
 
+WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
     'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',

@@ -1,1 +1,1 @@
-"""Takes a trained network out of training: export, prediction. Imports engine and what is below it."""
+"""A trained network outside training: export, prediction, reading pages, serving. Imports engine and rooms below it."""

@@ -1,4 +1,4 @@
-"""`phalanx export`: the network of a trained run as an ONNX file that says how to use it; a JSON file beside it says the same.
+"""The network of a trained run as an ONNX file that says how to use it; a JSON file beside it says the same.
 
 The order: the network is shown evaluation samples in several sizes, fused, traced and written, run by onnxruntime on the same
 samples, compared, and labelled with its guide, which `phalanx.runtime` reads.
@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,13 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import phalanx
-from phalanx.config.arguments import collect_assignments
 from phalanx.config.read import to_plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
 from phalanx.deploy.difference import begins
-from phalanx.deploy.options import AXES, FORMATS, OLDEST_OPSET, export_parser
+from phalanx.deploy.formats import AXES, FORMATS
 from phalanx.deploy.writing import (
     LEAST,
     Arrays,
@@ -40,18 +38,16 @@ from phalanx.deploy.writing import (
     traced,
     write_onnx,
 )
-from phalanx.engine.folder import describe_weights
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import Job
 from phalanx.families.distillation import student_of
 from phalanx.families.export import Export
 from phalanx.families.task import Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, INPUT, opened
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import RequestError
 from phalanx.weights.reading import load_weights
 
-NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 SAMPLES = 3  # of the evaluation, on which the file is checked
 OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
 CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
@@ -91,44 +87,6 @@ class Written:
     readme: Path
     shapes: Shapes  # of the input and the outputs
     differences: dict[str, float]  # of each output, see TOLERANCE; empty when not checked
-
-
-def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
-    given = export_parser().parse_args(words)
-    if absent := [name for name in NEEDED if find_spec(name) is None]:
-        raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
-    if given.format == 'openvino' and find_spec('openvino') is None:
-        raise RequestError('--format openvino needs openvino: pip install "phalanx-vision[openvino]"')
-    if given.format == 'torch_export' and (given.precision != 'fp32' or given.with_post_processing):
-        raise RequestError('--format torch_export is the network in fp32 alone; use onnx or openvino for the rest')
-    if given.opset is not None:
-        import onnx  # it comes with the extra `export`
-
-        newest = onnx.defs.onnx_opset_version()
-        if not OLDEST_OPSET <= given.opset <= newest:
-            raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
-    job = open_job(given.run, collect_assignments(given))
-    out = given.out or job.folder / f'model{FORMATS[given.format]}'
-    if out.suffix != FORMATS[given.format]:
-        raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
-    try:
-        options = Options(
-            weights=given.weights,
-            image_size=given.image_size,
-            dynamic=given.dynamic,
-            post_processing=given.with_post_processing,
-            precision=given.precision,
-            opset=given.opset,
-            check=not given.no_check,
-        )
-        print(f'weights: {describe_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
-        written = export(job, out, options)
-    except (CheckpointError, ExportError, OSError) as error:
-        print(f'the export failed: {error}', file=sys.stderr)
-        return 1
-    _say(written)
-    return 0
 
 
 def export(job: Job, out: Path, options: Options) -> Written:
@@ -344,14 +302,3 @@ def best_metric(job: Job) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return {'name': job.task.main_metric, 'value': summary['best'], 'step': summary['best_step']}
-
-
-def _say(written: Written) -> None:
-    shapes = [f'{name} [{", ".join(map(str, shape))}]' for name, shape in written.shapes.items()]
-    print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
-    print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')
-    if written.differences:
-        differing = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())
-        print(f'checked on evaluation samples: differs from the network in {differing}')
-    else:
-        print('not checked')

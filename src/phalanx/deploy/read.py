@@ -1,23 +1,18 @@
-"""Reading pages: a network that finds texts and one that reads lines, as one; and `phalanx read`."""
+"""Reading pages: a network that finds texts and one that reads lines, as one."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from phalanx import runtime
 from phalanx.data.samples import Image
-from phalanx.data.video import VIDEOS
-from phalanx.deploy.inputs import Inputs, is_camera, list_files
-from phalanx.deploy.options import read_parser
+from phalanx.deploy.inputs import Inputs
 from phalanx.deploy.pages import WRITERS, drawn
-from phalanx.deploy.predict import check_ways
 from phalanx.engine.job import open_job
 from phalanx.engine.trained import AnImage, Trained, load_pixels
-from phalanx.report.readable import pluralize
-from phalanx.runtime import ArtifactError, Line
+from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED
 
 FILES = ('.onnx', '.xml')
@@ -96,33 +91,6 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
     if task != wanted:
         raise RequestError(f'--{role} {given}: is a model for {task}, and {wanted} is needed')
     return model
-
-
-def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
-    given = read_parser().parse_args(words)
-    save = given.save.split(',') if given.save else ()
-    check_ways(save, WRITERS)
-    listed = list_files(given.pages, given.out).items()
-    pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
-    if not pages:
-        raise RequestError('a video is no page: give images')
-    try:
-        reader = Reader(
-            given.det,
-            given.rec,
-            threshold=given.threshold,
-            upside_down=given.upside_down,
-            max_side=given.max_side,
-            device=given.device,
-        )
-        lines, done, failed = read_files(reader, pages, given.out, save)
-    except (ArtifactError, CheckpointError, OSError, ValueError) as error:
-        print(f'reading failed: {error}', file=sys.stderr)
-        return 1
-    unread = f'; {pluralize(failed, "page")} could not be read' if failed else ''
-    print(f'{pluralize(lines, "line")} on {pluralize(done, "page")}, results in {given.out}{unread}')
-    return 1 if failed else 0
 
 
 def read_files(reader: Reader, files: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ import torch
 from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
-from phalanx.deploy.options import AXES
+from phalanx.deploy.formats import AXES
 from phalanx.runtime.session import GUIDE, INPUT, onnx_session
 
 NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import begins
-from phalanx.deploy.options import OLDEST_OPSET
+from phalanx.deploy.formats import OLDEST_OPSET
 from phalanx.deploy.writing import readme_of, run_onnx, shapes_of, traced, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}

@@ -22,9 +22,9 @@ import pytest
 import uvicorn
 
 from phalanx.cli.main import main
+from phalanx.cli.serve import command
 from phalanx.deploy.serve.app import application
 from phalanx.deploy.serve.batching import Batcher
-from phalanx.deploy.serve.command import command
 from phalanx.runtime import Model, load
 from phalanx.system.errors import RequestError
 

@@ -1,20 +1,18 @@
-"""The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
+"""Options of `phalanx predict`, `read`, `export` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
 
+from phalanx.cli.options import WEIGHTS
 from phalanx.config.arguments import Parser, add_assignments, add_offline
+from phalanx.deploy.formats import AXES, FORMATS, OLDEST_OPSET
 from phalanx.system.paths import parse_path
 
-FORMATS = {'onnx': '.onnx', 'openvino': '.xml', 'torch_export': '.pt2'}
-AXES = {'batch': 0, 'height': 2, 'width': 3}  # of the input that may vary
-OLDEST_OPSET = 18  # that torch has operators of
 FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
 PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
 POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
 DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
 OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
 
-WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',

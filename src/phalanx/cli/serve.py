@@ -1,9 +1,9 @@
-"""The command line of `phalanx serve`."""
+"""`phalanx serve MODEL.onnx`: an exported model as an HTTP service."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from phalanx.deploy.options import serve_parser
+from phalanx.cli.deploy_options import serve_parser
 from phalanx.runtime import ArtifactError, load
 from phalanx.system.errors import RequestError
 

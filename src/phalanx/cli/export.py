@@ -1,0 +1,65 @@
+"""`phalanx export`: the network of a trained run as an ONNX, OpenVINO or torch file."""
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from phalanx.cli.deploy_options import export_parser
+from phalanx.config.arguments import collect_assignments
+from phalanx.deploy.export import Options, Written, export
+from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
+from phalanx.deploy.writing import ExportError
+from phalanx.engine.folder import describe_weights
+from phalanx.engine.job import open_job
+from phalanx.system.errors import CheckpointError, RequestError
+
+NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
+
+
+def command(words: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
+    given = export_parser().parse_args(words)
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
+    if given.format == 'openvino' and find_spec('openvino') is None:
+        raise RequestError('--format openvino needs openvino: pip install "phalanx-vision[openvino]"')
+    if given.format == 'torch_export' and (given.precision != 'fp32' or given.with_post_processing):
+        raise RequestError('--format torch_export is the network in fp32 alone; use onnx or openvino for the rest')
+    if given.opset is not None:
+        import onnx  # it comes with the extra `export`
+
+        newest = onnx.defs.onnx_opset_version()
+        if not OLDEST_OPSET <= given.opset <= newest:
+            raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
+    job = open_job(given.run, collect_assignments(given))
+    out = given.out or job.folder / f'model{FORMATS[given.format]}'
+    if out.suffix != FORMATS[given.format]:
+        raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
+    try:
+        options = Options(
+            weights=given.weights,
+            image_size=given.image_size,
+            dynamic=given.dynamic,
+            post_processing=given.with_post_processing,
+            precision=given.precision,
+            opset=given.opset,
+            check=not given.no_check,
+        )
+        print(f'weights: {describe_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
+        written = export(job, out, options)
+    except (CheckpointError, ExportError, OSError) as error:
+        print(f'the export failed: {error}', file=sys.stderr)
+        return 1
+    _say(written)
+    return 0
+
+
+def _say(written: Written) -> None:
+    shapes = [f'{name} [{", ".join(map(str, shape))}]' for name, shape in written.shapes.items()]
+    print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
+    print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')
+    if written.differences:
+        differing = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())
+        print(f'checked on evaluation samples: differs from the network in {differing}')
+    else:
+        print('not checked')
