@@ -267,7 +267,7 @@ UNUSABLE: list[tuple[str, str, Callable[[Path], None], str]] = [
     ('recognition', 'train/1.png', no_image, 'data/train/1.png: is not an image that can be decoded'),
     ('recognition', 'train.txt', second_line('train/1.png\tabc'), "data/train/1.png: 'abc' has no character of the dictionary"),
     ('recognition', 'train.txt', second_line('train/1.png\t'), 'data/train/1.png: the text is empty'),
-    ('recognition', 'train.txt', second_line('train/1.png\t' + 26 * '1'), 'has 26 characters, at most 25 can be learned'),
+    ('recognition', 'train.txt', second_line('train/1.png\t' + 26 * '1'), 'has 26 characters, more than max_length (25)'),
     ('table', 'train/1.png', no_image, 'data/train/1.png: is not an image that can be decoded'),
     (
         'table',

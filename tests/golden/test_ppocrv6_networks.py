@@ -1,4 +1,4 @@
-"""The networks of PP-OCRv6 small against the PyTorch port in the transformers library.
+"""Networks of PP-OCRv6 small against the PyTorch port in the transformers library.
 
 Expected numbers were produced by version 5.24 in float64 on CPU, with the images of weights.py and weights drawn by our names.
 The norms of its mixing blocks were given the 1e-5 that PaddlePaddle's published file has; the port has 1e-6.

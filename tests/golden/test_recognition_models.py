@@ -72,7 +72,7 @@ TERMS = {  # ours -> the original's
 
 @dataclass
 class Golden:
-    """What the original gives for one network."""
+    """Numbers of the original for one network."""
 
     name: str
 
@@ -155,7 +155,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @dataclass
 class Trained:
-    """Some float64 optimizer steps on one batch; terms and gradients are those of the first."""
+    """Float64 optimizer steps on one batch; terms and gradients are those of the first step."""
 
     terms: dict[str, float]
     gradients: dict[str, Tensor]
@@ -195,7 +195,7 @@ def trained(golden: Golden) -> Trained:
 
 
 def inner_maps(golden: Golden, model: nn.Module) -> dict[str, Tensor]:
-    """What stands inside a network in evaluation, under the names of the golden arrays."""
+    """Inner feature maps of a network in evaluation, by the names of the golden arrays."""
     features = model(golden.images, golden.texts).features
     if isinstance(model, CRNN):
         sequence, _ = model.neck(features.squeeze(2).transpose(1, 2))
@@ -203,7 +203,7 @@ def inner_maps(golden: Golden, model: nn.Module) -> dict[str, Tensor]:
     return {'eval/backbone_out': features, 'eval/ctc_neck': model.neck(features)}
 
 
-def test_evaluation_outputs_are_those_of_the_original(golden: Golden) -> None:
+def test_evaluation_outputs_match_the_original(golden: Golden) -> None:
     model = golden.network().eval()
     with torch.no_grad():
         outputs: Outputs = model(golden.images)
@@ -218,7 +218,7 @@ def test_evaluation_outputs_are_those_of_the_original(golden: Golden) -> None:
             golden.assert_close(key, inner)
 
 
-def test_training_outputs_and_running_statistics_are_those_of_the_original(golden: Golden) -> None:
+def test_training_outputs_and_running_statistics_match_the_original(golden: Golden) -> None:
     model = golden.network().train()
     outputs = model(golden.images, golden.texts)
     if isinstance(model, CRNN):
@@ -228,7 +228,7 @@ def test_training_outputs_and_running_statistics_are_those_of_the_original(golde
             place = f'train/{prefix.capitalize()}.' if prefix else 'train/'
             golden.assert_close(f'{place}ctc_logits', each.ctc)
             if isinstance(model, SVTRLCNetV3):
-                length = 1 + int(golden.texts.lengths.max())  # the original computes no further
+                length = 1 + int(golden.texts.lengths.max())  # the original stops there
                 golden.assert_close(f'{place}gtc_logits', each.nrtr[:, :length])
             else:
                 golden.assert_close(f'{place}sar_logits', each.sar)
@@ -240,7 +240,7 @@ def test_training_outputs_and_running_statistics_are_those_of_the_original(golde
             golden.assert_close(key, running[key.removeprefix('bn_after_one_train_forward/')], atol=1e-6)
 
 
-def test_every_loss_term_is_that_of_the_original(golden: Golden, trained: Trained) -> None:
+def test_every_loss_term_matches_the_original(golden: Golden, trained: Trained) -> None:
     expected = golden.facts['train_losses_f64']
     if len(trained.terms) == 1:
         assert trained.terms == {'ctc': pytest.approx(expected['loss'], rel=1e-8)}
@@ -250,14 +250,14 @@ def test_every_loss_term_is_that_of_the_original(golden: Golden, trained: Traine
             assert value == pytest.approx(expected[TERMS[name]], rel=1e-7), name
 
 
-def test_gradients_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
+def test_gradients_match_the_original(golden: Golden, trained: Trained) -> None:
     for key in golden.arrays:
         if key.startswith('grad/'):
             golden.assert_close(key, trained.gradients[key.removeprefix('grad/')], atol=1e-5)
 
 
-def test_every_gradient_has_the_length_of_the_original(golden: Golden, trained: Trained) -> None:
-    """Except biases before a norm or a soft-max, whose gradient is rounding noise. Expected lengths are of a float32 run."""
+def test_every_gradient_norm_matches_the_original(golden: Golden, trained: Trained) -> None:
+    """Except biases before a norm or a softmax, whose gradient is rounding noise. Expected norms are of a float32 run."""
     noise = set(golden.facts['grad_mathematically_zero'])
     assert trained.gradients.keys() == golden.facts['grad_l2_all'].keys()
     for name, expected in golden.facts['grad_l2_all'].items():
@@ -265,13 +265,13 @@ def test_every_gradient_has_the_length_of_the_original(golden: Golden, trained: 
             assert trained.gradients[name].norm().item() == pytest.approx(expected, rel=2e-3), name
 
 
-def test_optimizer_steps_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
+def test_optimizer_steps_match_the_original(golden: Golden, trained: Trained) -> None:
     expected = golden.facts['optim_trace_f64_loss'][: STEPS[golden.name]]
     assert trained.losses == pytest.approx(expected, rel=1e-7)
 
 
-def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() -> None:
-    """25 equal characters need 24 blanks between them, but the line has 25 places."""
+def test_a_text_that_does_not_fit_the_line_has_loss_zero_as_in_the_original() -> None:
+    """25 equal characters need 24 blanks between them, but the line has 25 time steps."""
     golden = Golden('crnn_mv3')
     case = golden.facts['ctc_infeasible_case']
     logits = golden.network().train()(golden.images).ctc.detach()
@@ -287,7 +287,7 @@ def test_a_text_that_does_not_fit_the_line_costs_nothing_as_in_the_original() ->
 
 
 @pytest.mark.parametrize('name', ['crnn_mv3', 'crnn_ch_lite'])
-def test_ctc_of_each_text_is_that_of_the_original(name: str) -> None:
+def test_ctc_of_each_text_matches_the_original(name: str) -> None:
     golden = Golden(name)
     logits = golden.network(torch.float64).train()(golden.images.double()).ctc
     for row, expected in enumerate(golden.facts['ctc_per_sample']):

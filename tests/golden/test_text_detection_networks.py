@@ -47,7 +47,7 @@ GAINS = {'.conv_kxk.': 0.3, '.conv_1x1.': 0.3, '.layer_list.': 1e-4}  # of these
 
 
 def weights(name: str) -> dict[str, FloatArray]:
-    """The state of an original network."""
+    """State of an original network."""
     facts = FACTS['networks'][name]
     state = {}
     for key, shape in facts['params']:
@@ -67,8 +67,8 @@ def targets() -> Targets:
 
 
 @pytest.mark.parametrize('name', NETWORKS)
-def test_every_parameter_has_one_name_there(name: str) -> None:
-    """All that the original stores but the factors behind activations that it has not."""
+def test_every_parameter_has_one_original_name(name: str) -> None:
+    """All parameters of the original except the scales after activations that it does not have."""
     facts, network = FACTS['networks'][name], NETWORKS[name]()
     names = original(network)
     theirs = [names.name(ours) for ours in stored_as_in_paddle(network)]
@@ -78,7 +78,7 @@ def test_every_parameter_has_one_name_there(name: str) -> None:
 
 
 @pytest.mark.parametrize('name', NETWORKS)
-def test_maps_losses_and_gradients_agree(name: str) -> None:
+def test_maps_losses_and_gradients_match_the_original(name: str) -> None:
     facts, network = FACTS['networks'][name], NETWORKS[name]().double()
     load_original(network, weights(name))
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_maps_losses_and_gradients_agree(name: str) -> None:
     ours = maps.shrink.flatten()[:: facts['eval_stride']]
     np.testing.assert_allclose(ours.numpy(), ARRAYS[f'{name}/eval'], rtol=0, atol=1e-6)
 
-    has_gradients = 'grad_norms' in facts  # those of the largest network are left out, for the time they take
+    has_gradients = 'grad_norms' in facts  # left out for the largest network, because they take long
     with torch.set_grad_enabled(has_gradients):
         maps = network.train()(batch())
     ours = torch.cat(list(maps), dim=1).detach().flatten()[:: facts['train_stride']]
@@ -113,7 +113,7 @@ def test_maps_losses_and_gradients_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize('label', list(FACTS['losses']))
-def test_losses_of_given_maps_agree(label: str) -> None:
+def test_losses_of_given_maps_match_the_original(label: str) -> None:
     loss = DbLoss(**FACTS['losses'][label]['options'])
     maps = torch.from_numpy(ARRAYS['loss/maps']).double().requires_grad_()
     truth = targets()

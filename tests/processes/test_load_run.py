@@ -73,7 +73,7 @@ def test_what_is_no_image_is_refused(family_runs: dict[str, Path], tmp_path: Pat
     [
         ('segmentation', ('Classes taken for one another, by pixels', 'class="matrix')),
         ('detection', ('Classes taken for one another, from a score', 'class="matrix', 'Precision at an IoU of 0.5')),
-        ('recognition', ('Read wrongly, the surest first',)),
+        ('recognition', ('Misread lines, by confidence',)),
         ('table', ('of 24 tables for training have more than max_length=40 tokens and are left out',)),
     ],
 )

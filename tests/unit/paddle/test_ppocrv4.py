@@ -30,7 +30,7 @@ from phalanx.weights.reading import load_weights
 HERE = find_spec('rapidocr_onnxruntime') is not None
 
 
-small = partial(svtr_lcnetv3, 5, scale=0.35, neck_channels=16, hidden_size=16, depth=1)
+small = partial(svtr_lcnetv3, 5, backbone=partial(pp_lcnet_v3, scale=0.35), neck_channels=16, hidden_size=16, depth=1)
 guided = partial(small, nrtr_size=32, nrtr_depth=1)
 
 
@@ -95,7 +95,7 @@ def test_the_head_is_drawn_as_in_paddleocr() -> None:
 
 @pytest.mark.parametrize('height', [32, 33, 48, 64])
 def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int) -> None:
-    model = small(merged=True).eval()
+    model = small(backbone=partial(pp_lcnet_v3, scale=0.35, merged=True)).eval()
     assert height in model.heights
     assert model(torch.zeros(1, 3, height, 96)).ctc.shape == (1, 12, 6)
 

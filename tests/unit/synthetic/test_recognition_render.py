@@ -131,7 +131,7 @@ def test_backgrounds_may_be_cut_out_of_pictures(fonts: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ({'lengths': (0, 3)}, 'lengths is the fewest and the most characters, got 0, 3'),
+        ({'lengths': (0, 3)}, 'lengths is the minimum and the maximum length, at least 1; got 0, 3'),
         ({'random_share': 1.5}, 'random_share must lie between 0 and 1, got 1.5'),
     ],
 )

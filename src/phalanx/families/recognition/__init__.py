@@ -1,1 +1,1 @@
-"""Recognition: the text of an image of one line."""
+"""Text recognition: reads the text of an image that shows one line."""

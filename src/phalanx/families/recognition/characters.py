@@ -1,9 +1,10 @@
-"""The characters that a network distinguishes, and texts as their numbers. Shapes: B texts, T time steps, C characters.
+"""Dictionaries, and texts encoded as class indices and decoded again. Shapes: B texts, T time steps, C characters.
 
-Numbering, what is dropped and what is refused are PaddleOCR's: in CTC targets number 0 is the blank and character i of the
-dictionary is i + 1; in targets of the attention decoder SAR character i is i, followed by a number for unknown characters, one
-for begin and end alike, and one for padding; in those of NRTR these come first (padding, unknown, begin, end), and character i
-is i + 4.
+Indices, dropped characters and rejected texts are those of PaddleOCR. For character i of the dictionary:
+
+- CTC: index i + 1; 0 is the blank.
+- SAR (attention decoder): index i; C is the unknown character, C + 1 begin and end alike, C + 2 padding.
+- NRTR (transformer decoder): index i + 4; 0 is padding, 1 the unknown character, 2 begin, 3 end.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BuiltIn = Literal[
     'spin_dict', 'dict90',
 ]
 # fmt: on
-PUBLISHED = Path(__file__).parent / 'dictionaries'
+DICTIONARY_FOLDER = Path(__file__).parent / 'dictionaries'
 SHORT_DICTIONARIES = {
     'digits': string.digits,
     'alphanumeric': string.digits + string.ascii_lowercase,
@@ -42,66 +43,69 @@ SHORT_DICTIONARIES = {
 
 
 def row_labels(characters: Sequence[str]) -> list[Sequence[str]]:
-    """What the rows of a head stand for: of CTC, of SAR, of the characters that go into that, of NRTR and its characters."""
+    """Meaning of the rows of each head: the classes of CTC and SAR, the embedded characters of SAR, and those of NRTR."""
     attended = [*characters, '(unknown)', '(begin or end)']
     nrtr = ['(padding)', '(unknown)', '(begin)', '(end)', *characters, '(none)']
     return [['(blank)', *characters], attended, [*attended, '(padding)'], nrtr]
 
 
 class UnusableTextError(Exception):
-    """A text that cannot be a training target. The message says why."""
+    """Error for a text that cannot be a training target; the message gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dictionary:
-    """Which characters there are, as a recipe says it."""
+    """Dictionary of a recipe and its rules for texts."""
 
     dictionary: BuiltIn | tuple[str, ...] | Path = 'alphanumeric'
-    """A built-in one (from `ppocr_keys_v1` on PaddleOCR's, by their names), a list of characters, a file with one character a
-    line, or an ONNX file of a recogniser, which has them in its metadata, as rapidocr's do."""
+    """Built-in dictionary (from `ppocr_keys_v1` on PaddleOCR's, by their names), list of characters, file with one character
+    per line, or ONNX file of a recogniser that stores its characters in its metadata, as rapidocr's do."""
     space: bool = False
-    """Adds a space at the end, also where the file has one already: as the originals do, so that their weights fit."""
+    """Append a space even if the file has one already, as the originals do; their weights need it."""
     lower_case: bool | None = None
-    """Whether texts are turned to lower case first; none: where the dictionary is `alphanumeric`."""
+    """Convert texts to lower case first; null: only if the dictionary is `alphanumeric`."""
     max_length: int = 25
-    """The longest text, in characters, that can be a target."""
+    """Maximum length of a training target, in characters."""
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
             raise ValueError(f'max_length must be at least 1, got {self.max_length}')
 
     def read(self) -> Characters:
-        """Raises FileNotFoundError or ValueError when the file is missing or is none."""
+        """Read the dictionary. Raises FileNotFoundError for a missing file and ValueError for an invalid one."""
         characters = read_dictionary(self.dictionary) + ((' ',) if self.space else ())
         lower_case = self.dictionary == 'alphanumeric' if self.lower_case is None else self.lower_case
         return Characters(characters, lower_case=lower_case, max_length=self.max_length)
 
 
 def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, ...]:
-    """The characters of a dictionary, in order. Raises FileNotFoundError or ValueError."""
+    """Return the characters of a dictionary in order.
+
+    Raises FileNotFoundError for a missing file and ValueError for an invalid one.
+    """
     if isinstance(dictionary, tuple):
         return dictionary
     if not isinstance(dictionary, Path):
         short = SHORT_DICTIONARIES.get(dictionary)
-        return tuple(short) if short else read_dictionary(PUBLISHED / f'{dictionary}.txt')
+        return tuple(short) if short else read_dictionary(DICTIONARY_FOLDER / f'{dictionary}.txt')
     if not dictionary.is_file():
         known = ', '.join(get_args(BuiltIn))
         raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {known}')
-    text = _metadata(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
+    text = _characters_in_onnx(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
     lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
         if not line:
-            raise ValueError(f'{dictionary}:{number}: is empty; a dictionary has one character a line')
+            raise ValueError(f'{dictionary}:{number}: is empty; a dictionary has one character per line')
     return tuple(lines)
 
 
-def _metadata(file: Path) -> str:
-    """The characters that an exported recogniser knows, one a line. Raises ValueError when there are none."""
+def _characters_in_onnx(file: Path) -> str:
+    """Return the characters in the metadata of an exported recogniser, one per line. Raises ValueError if it has none."""
     if find_spec('onnx') is None:
         raise ValueError(
-            f'{file}: the characters of an exported network are read with onnx: pip install "phalanx-vision[export]"'
+            f'{file}: onnx is needed to read the characters of an exported network: pip install "phalanx-vision[export]"'
         )
-    import onnx  # it comes with the extra `export`
+    import onnx  # from the extra `export`
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
@@ -109,86 +113,93 @@ def _metadata(file: Path) -> str:
     except (DecodeError, ValueError) as error:
         raise ValueError(f'{file}: is not a complete ONNX file: {error}') from None
     if not metadata.get('character'):
-        raise ValueError(f'{file}: has no `character` in its metadata; give the dictionary that it was made with')
+        raise ValueError(f'{file}: has no `character` in its metadata; give the dictionary that it was exported with')
     return str(metadata['character'])
 
 
-class Encoded(NamedTuple):
-    """What becomes of a text."""
+class EncodedText(NamedTuple):
+    """Encoded text."""
 
-    known: str
-    unknown: int
-    ctc: list[int]
+    label: str  # the text without unknown characters, the reference of the metric
+    unknown: int  # number of characters that are not in the dictionary
+    ctc: list[int]  # target of the CTC loss
 
 
 class Characters:
-    """Texts to numbers and back."""
+    """Encoder and decoder of texts for one dictionary."""
 
     def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
         self.characters, self.lower_case, self.max_length = tuple(characters), lower_case, max_length
-        self._numbers = {character: number for number, character in enumerate(self.characters)}  # of two equal ones the last
+        self._numbers = {
+            character: number for number, character in enumerate(self.characters)
+        }  # the last one wins if a character is listed twice
 
     def __len__(self) -> int:
         return len(self.characters)
 
-    def known(self, text: str) -> str:
-        """What is left of a text: in lower case where the dictionary wants it, without characters that it has not."""
-        return ''.join(filter(self._numbers.__contains__, self._cased(text)))
+    def drop_unknown(self, text: str) -> str:
+        """Return `text` in the case of the dictionary, without the characters that are not in it."""
+        return ''.join(filter(self._numbers.__contains__, self._fold_case(text)))
 
-    def unknown(self, text: str) -> str:
-        """The characters of a text that the dictionary has not."""
-        return ''.join(character for character in self._cased(text) if character not in self._numbers)
+    def find_unknown(self, text: str) -> str:
+        """Return the characters of `text` that are not in the dictionary."""
+        return ''.join(character for character in self._fold_case(text) if character not in self._numbers)
 
-    def ctc(self, text: str) -> list[int]:
-        """The target [L] of the CTC loss. Raises UnusableTextError when the text is empty or too long, or nothing is left."""
-        return self.encoded(text).ctc
+    def encode_ctc(self, text: str) -> list[int]:
+        """Return the target [L] of the CTC loss. Raises UnusableTextError as `encode` does."""
+        return self.encode(text).ctc
 
-    def encoded(self, text: str) -> Encoded:
-        """All of these at once. Raises UnusableTextError where `ctc` does."""
+    def encode(self, text: str) -> EncodedText:
+        """Encode `text` for training. Raises UnusableTextError if it is too long or has no character of the dictionary."""
         if len(text) > self.max_length:
-            raise UnusableTextError(f'{text!r} has {len(text)} characters, at most {self.max_length} can be learned')
-        compared = self.compared(text)
-        return compared._replace(ctc=[self._numbers[character] + 1 for character in compared.known])
+            raise UnusableTextError(f'{text!r} has {len(text)} characters, more than max_length ({self.max_length})')
+        encoded = self.encode_label(text)
+        return encoded._replace(ctc=[self._numbers[character] + 1 for character in encoded.label])
 
-    def compared(self, text: str) -> Encoded:
-        """What a reading is compared with, of a text of any length. Raises UnusableTextError when nothing is left."""
-        known = self.known(text)
-        if not known:
+    def encode_label(self, text: str) -> EncodedText:
+        """Encode `text`, of any length, for evaluation; `ctc` stays empty.
+
+        Raises UnusableTextError if it has no character of the dictionary.
+        """
+        label = self.drop_unknown(text)
+        if not label:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
-        return Encoded(known, len(self._cased(text)) - len(known), [])
+        return EncodedText(label, len(self._fold_case(text)) - len(label), [])
 
-    def sar(self, text: str) -> list[int]:
-        """The target [max_length] of the attention decoder SAR: begin, characters, end, padding.
+    def encode_sar(self, text: str) -> list[int]:
+        """Return the target [max_length] of SAR: begin, characters, end, padding.
 
-        Raises UnusableTextError where `ctc` does, and when there is no room for begin and end.
+        Raises UnusableTextError as `encode` does, and if begin and end do not fit into `max_length`.
         """
         edge, padding = len(self) + 1, len(self) + 2
-        return self._framed(text, edge, -1, edge, padding)
+        return self._add_delimiters(text, edge, -1, edge, padding)
 
-    def nrtr(self, text: str) -> list[int]:
-        """As `sar`, of NRTR."""
-        return self._framed(text, 2, 3, 3, 0)
+    def encode_nrtr(self, text: str) -> list[int]:
+        """Return the target [max_length] of NRTR; errors as in `encode_sar`."""
+        return self._add_delimiters(text, 2, 3, 3, 0)
 
-    def _framed(self, text: str, begin: int, shift: int, end: int, padding: int) -> list[int]:
-        """`shift`: what a character is more than for CTC."""
-        numbers = [number + shift for number in self.ctc(text)]
+    def _add_delimiters(self, text: str, begin: int, shift: int, end: int, padding: int) -> list[int]:
+        """Enclose the CTC indices, each plus `shift`, in `begin` and `end`, and fill them up to max_length."""
+        numbers = [number + shift for number in self.encode_ctc(text)]
         room = self.max_length - 2
         if len(numbers) > room:
-            raise UnusableTextError(f'{text!r} has {len(numbers)} characters, the attention decoder learns at most {room}')
+            raise UnusableTextError(
+                f'{text!r} has {len(numbers)} characters, more than the {room} that the attention decoder has room for'
+            )
         return [begin, *numbers, end] + [padding] * (room - len(numbers))
 
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
-        """The most probable character of each step, repetitions and blanks left out."""
+        """Decode greedily: take the most probable class of each time step, then merge repetitions and drop blanks."""
         probabilities, numbers = logits.float().softmax(-1).max(-1)  # [B, T] each
         rows = zip(numbers.tolist(), probabilities.tolist(), strict=True)
         return [collapsed(*row, self.characters) for row in rows]
 
-    def _cased(self, text: str) -> str:
+    def _fold_case(self, text: str) -> str:
         return text.lower() if self.lower_case else text
 
 
-def padded(rows: Sequence[Sequence[int]], length: int) -> Tensor:
-    """[B, length] int64, each row filled up with 0."""
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> Tensor:
+    """Return rows of B lists as a tensor [B, length] int64, padded with 0."""
     filled = np.zeros((len(rows), length), np.int64)
     for place, row in zip(filled, rows, strict=True):
         place[: len(row)] = row

@@ -1,4 +1,4 @@
-"""Readings as pictures and files."""
+"""Pictures and files of readings."""
 
 import json
 from collections.abc import Iterable
@@ -15,52 +15,53 @@ from phalanx.families.writing import Writers, picture_writer, write_text
 from phalanx.runtime.results import Reading
 from phalanx.synthetic.lines import Fonts
 
-STRIP = 28  # height in pixels of the strip of words under an image
-LETTERS = 18  # their height
+STRIP_HEIGHT = 28  # pixels: height of the caption under an image
+FONT_SIZE = 18  # pixels
 
 
-def compared(image: Image, truth: str, reading: Reading) -> list[tuple[str, Image]]:
-    """The image of a line, captioned with what stands there and what was read."""
+def draw_comparison(image: Image, truth: str, reading: Reading) -> list[tuple[str, Image]]:
+    """Return the image of a line, captioned with the true text and the reading."""
     verdict = 'right' if reading.text == truth else 'wrong'
-    return [(f'{truth or "(no text)"} - read {said(reading)}: {verdict}', image)]
+    return [(f'{truth or "(no text)"} - read {describe_reading(reading)}: {verdict}', image)]
 
 
-def as_text(reading: Reading, image: Image, stem: Path) -> list[Path]:
+def write_txt(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    """Write the text as `STEM.txt`; return the file."""
     return write_text(stem, '.txt', reading.text + '\n')
 
 
-def as_json(reading: Reading, image: Image, stem: Path) -> list[Path]:
-    """Text and confidence."""
+def write_json(reading: Reading, image: Image, stem: Path) -> list[Path]:
+    """Write text and confidence as `STEM.json`; return the file."""
     return write_text(stem, '.json', json.dumps(asdict(reading), ensure_ascii=False) + '\n')
 
 
-def with_reading(image: Image, reading: Reading) -> Image:
-    """The image with its reading below."""
-    return with_words(image, said(reading))
+def draw_reading(image: Image, reading: Reading) -> Image:
+    """Return the image with its reading as a caption."""
+    return add_caption(image, describe_reading(reading))
 
 
-WAYS = {'txt': as_text, 'json': as_json, 'pictures': picture_writer(with_reading, '_read.png')}
-WRITERS = Writers(with_reading, WAYS, default=tuple(WAYS))
+FORMATS = {'txt': write_txt, 'json': write_json, 'pictures': picture_writer(draw_reading, '_read.png')}
+WRITERS = Writers(draw_reading, FORMATS, default=tuple(FORMATS))
 
 
-def with_words(image: Image, words: str) -> Image:
-    """The image with `words` on a white strip below."""
+def add_caption(image: Image, words: str) -> Image:
+    """Return the image with `words` on a white strip below it."""
     font = find_font(words, find_fonts([words]))
     width = max(image.shape[1], int(font.getlength(words)) + 8)
-    canvas = np.full((image.shape[0] + STRIP, width, 3), 255, np.uint8)
+    canvas = np.full((image.shape[0] + STRIP_HEIGHT, width, 3), 255, np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
     picture = PIL.Image.fromarray(canvas)
-    PIL.ImageDraw.Draw(picture).text((4, image.shape[0] + STRIP / 2), words, fill=(0, 0, 0), font=font, anchor='lm')
+    PIL.ImageDraw.Draw(picture).text((4, image.shape[0] + STRIP_HEIGHT / 2), words, fill=(0, 0, 0), font=font, anchor='lm')
     return np.asarray(picture)
 
 
-def said(reading: Reading) -> str:
-    """What was read, and how sure the network is: `hello (0.98)`."""
+def describe_reading(reading: Reading) -> str:
+    """Return text and confidence for a person: `hello (0.98)`."""
     return f'{reading.text or "(nothing)"} ({reading.confidence:.2f})'
 
 
 def find_fonts(texts: Iterable[str]) -> Fonts | None:
-    """The system's fonts that can write something of `texts`; None where Pillow's own, which has Latin letters, is enough."""
+    """Return the system fonts that cover characters of `texts`; None if Pillow's own Latin font suffices or none is found."""
     characters = sorted(set().union(*texts))
     try:
         return None if ''.join(characters).isascii() else Fonts(None, characters)
@@ -68,7 +69,7 @@ def find_fonts(texts: Iterable[str]) -> Fonts | None:
         return None
 
 
-def find_font(text: str, fonts: Fonts | None, size: float = LETTERS) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
-    """The first of `fonts` that has all characters of `text`, where one is needed; Pillow's own otherwise."""
+def find_font(text: str, fonts: Fonts | None, size: float = FONT_SIZE) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
+    """Return the first of `fonts` that covers `text`; Pillow's own font for ASCII and if none does."""
     found = [] if fonts is None or text.isascii() else fonts.writing(text)
     return PIL.ImageFont.truetype(str(found[0]), size) if found else PIL.ImageFont.load_default(size)

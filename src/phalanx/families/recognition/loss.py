@@ -1,6 +1,6 @@
-"""Losses of recognition: called with the outputs of a network and the texts, they give named Terms.
+"""Losses of recognition: functions of the outputs of a network and the texts that return named Terms.
 
-Shapes: B texts, T places along the line, L steps, K characters.
+Shapes: B texts, T time steps along the line, L decoder steps, K characters.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from phalanx.nn.precision import at_least_float32
 
 @dataclass(frozen=True, kw_only=True)
 class CTC:
-    """The mean over texts of -log P(text), P being that of all ways to write it along the line; as in PaddleOCR.
+    """CTC loss: the mean over texts of -log P(text), summed over all alignments of the text with the line; as in PaddleOCR.
 
-    Graves et al., Connectionist Temporal Classification, ICML 2006. A text that does not fit, because the line has fewer places
-    than it has characters and blanks between equal ones, costs nothing and counts as a text.
+    Graves et al., Connectionist Temporal Classification, ICML 2006. A text that needs more time steps than the line has (one
+    per character, and a blank between equal neighbours) has loss 0 and still counts as a text.
     """
 
-    focal: bool = False  # whether a text counts by (1 - P(text))^2: easy ones less
+    focal: bool = False  # weight each text by (1 - P(text))^2, as focal loss does
 
     heads: ClassVar[frozenset[str]] = frozenset({'ctc'})
 
@@ -34,7 +34,7 @@ class CTC:
         losses = F.ctc_loss(
             logits.log_softmax(2).transpose(0, 1),  # [T, B, K+1]
             texts.ctc,
-            torch.full_like(texts.lengths, T),  # both lengths on the host
+            torch.full_like(texts.lengths, T),  # lengths on the host, as torch's CTC expects them
             texts.lengths,
             reduction='none',
             zero_infinity=True,
@@ -43,7 +43,7 @@ class CTC:
             losses = losses * (1 - torch.exp(-losses)).square()
         total = losses.sum()
         if outputs.sar is not None:
-            total = total + 0 * outputs.sar.sum()  # data-parallel training waits for a gradient of every parameter
+            total = total + 0 * outputs.sar.sum()  # DDP waits for the gradient of every parameter, those of unused heads too
         return {'ctc': Term(total, losses.new_full((), B))}
 
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
@@ -52,19 +52,19 @@ class CTC:
 
 @dataclass(frozen=True, kw_only=True)
 class SAR:
-    """The mean cross-entropy over the characters of all texts and their ends; as in PaddleOCR.
+    """Cross-entropy of the SAR head, averaged over all characters and end symbols; as in PaddleOCR.
 
-    Raises ValueError for a network without an attention head.
+    Raises ValueError for a network without that head.
     """
 
     heads: ClassVar[frozenset[str]] = frozenset({'ctc', 'sar'})
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.sar is None:
-            raise ValueError('the losses sar and multi need an attention head, which this network does not have; use ctc')
+            raise ValueError('the losses sar and multi need a SAR head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
         targets = texts.guide[:, 1:]
-        padding = logits.shape[2]  # the number after those that can be predicted
+        padding = logits.shape[2]  # first index after the predicted classes
         total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction='sum')
         return {'sar': Term(total, self.weights(texts, padding - 2)['sar'])}
 
@@ -77,25 +77,26 @@ PADDING = 0
 
 @dataclass(frozen=True, kw_only=True)
 class NRTR:
-    """The mean cross-entropy over the characters of all texts and their ends; as in PaddleOCR.
+    """Cross-entropy of the NRTR head with label smoothing, averaged over all characters and end symbols; as in PaddleOCR.
 
-    Raises ValueError for a network without an NRTR head.
+    Raises ValueError for a network without that head.
     """
 
-    smoothing: float = 0.1  # the share of a character that all others have of its target
+    smoothing: float = 0.1  # target probability that the wrong classes share
 
     heads: ClassVar[frozenset[str]] = frozenset({'nrtr'})
 
     def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
         if outputs.nrtr is None:
-            raise ValueError('the loss nrtr trains an NRTR head, which this network does not have')
+            raise ValueError('the loss nrtr needs an NRTR head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.nrtr).flatten(0, 1)  # [B (L-1), K+5]
         total = F.cross_entropy(
             logits,
             texts.guide[:, 1:].flatten(),
             ignore_index=PADDING,
             reduction='sum',
-            label_smoothing=self.smoothing * logits.shape[1] / (logits.shape[1] - 1),  # torch's is shared with the true one
+            # PaddleOCR spreads `smoothing` over the wrong classes, torch over all classes.
+            label_smoothing=self.smoothing * logits.shape[1] / (logits.shape[1] - 1),
         )
         return {'nrtr': Term(total, self.weights(texts, 0)['nrtr'])}
 
@@ -105,11 +106,11 @@ class NRTR:
 
 @dataclass(frozen=True, kw_only=True)
 class Multi:
-    """CTC and the cross-entropy of the attention head, each times its weight; PaddleOCR's MultiLoss."""
+    """Weighted sum of the CTC and SAR losses; PaddleOCR's MultiLoss."""
 
     ctc_weight: float = 1.0
     sar_weight: float = 1.0
-    focal: bool = False  # of CTC
+    focal: bool = False  # see CTC
 
     heads: ClassVar[frozenset[str]] = frozenset({'ctc', 'sar'})
 
@@ -123,13 +124,15 @@ class Multi:
 
 
 class TextLoss(Protocol):
-    """What every loss of recognition is."""
+    """Protocol of a recognition loss."""
 
-    heads: ClassVar[frozenset[str]]  # those of the networks that it trains, see `TextNetwork`
+    heads: ClassVar[frozenset[str]]  # the heads that it trains, see `TextNetwork`
 
-    def __call__(self, outputs: Outputs, texts: Texts) -> Loss: ...
+    def __call__(self, outputs: Outputs, texts: Texts) -> Loss:
+        """Return the terms of the loss by name."""
+
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
-        """The weights [] (float64) of its Terms, which the texts alone determine."""
+        """Return the weights [] (float64) of the terms, which depend on the texts alone."""
 
 
 LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'nrtr': NRTR, 'multi': Multi}

@@ -1,4 +1,4 @@
-"""Recognition: the text of an image of one line. This file is the family's table of contents, and its part of a recipe."""
+"""Task and recipe keys of text recognition: reads the text of an image of one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from phalanx.families.recognition import draw as drawing
 from phalanx.families.recognition.characters import (
     Characters,
     Dictionary,
-    Encoded,
+    EncodedText,
     UnusableTextError,
-    padded,
+    pad_rows,
     read_dictionary,
     row_labels,
 )
@@ -31,7 +31,7 @@ from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.loss import LOSSES, TextLoss
 from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
-from phalanx.families.recognition.survey import TextSurvey
+from phalanx.families.recognition.survey import LineSurvey
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, limit_size
 from phalanx.families.task import Loss
@@ -40,46 +40,48 @@ from phalanx.runtime.prepare import Size, fitted_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
 
-Guide = Literal['sar', 'nrtr']  # heads that learn along with CTC
+Guide = Literal['sar', 'nrtr']  # attention heads trained along with CTC (GTC: guided training of CTC)
 
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, h, w], what the network will see
-    width: int  # columns of it, from the left, that the line fills
-    label: str  # the text, without characters that the dictionary has not
-    unknown: int  # how many those are
-    ctc: list[int]
-    guide: list[int]
+    """One line, resized and encoded."""
+
+    image: Tensor  # uint8 [3, h, w], input of the network before normalisation
+    width: int  # columns that the line fills, from the left
+    label: str  # the text without characters that are not in the dictionary
+    unknown: int  # number of those characters
+    ctc: list[int]  # target of CTC
+    guide: list[int]  # target of the attention head, empty without one
 
 
 @dataclass(frozen=True)
 class RecognitionBatch(ImageBatch):
-    """Samples of one image size."""
+    """Batch of lines of one image size."""
 
-    widths: Tensor  # int64 [B]
+    widths: Tensor  # int64 [B], columns that each line fills
     texts: Texts
     labels: tuple[str, ...]
-    unknown: tuple[int, ...]  # how many characters of each text the dictionary has not
+    unknown: tuple[int, ...]  # characters of each text that are not in the dictionary
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """A text -> the numbers that the heads learn."""
+class TargetEncoder:
+    """Encoder of texts for all heads."""
 
     characters: Characters
-    guide: Guide | None  # the attention decoder whose target the text is too
-    trains: bool = True  # else the text is only compared with what is read, and may be of any length
+    guide: Guide | None  # the attention head, if any
+    trains: bool = True  # False: only the label for the metric is needed, and the text may be of any length
 
-    def targets(self, text: str) -> tuple[Encoded, list[int]]:
-        """Of the CTC head and of the attention decoder. Raises UnusableTextError when one of them cannot learn the text."""
+    def targets(self, text: str) -> tuple[EncodedText, list[int]]:
+        """Return the targets of CTC and of the attention head. Raises UnusableTextError if a head cannot learn the text."""
         if not self.trains:
-            return self.characters.compared(text), []
-        guides = {'sar': self.characters.sar, 'nrtr': self.characters.nrtr}
-        return self.characters.encoded(text), guides[self.guide](text) if self.guide else []
+            return self.characters.encode_label(text), []
+        guides = {'sar': self.characters.encode_sar, 'nrtr': self.characters.encode_nrtr}
+        return self.characters.encode(text), guides[self.guide](text) if self.guide else []
 
     def accepts(self, text: str) -> bool:
-        """Whether the text can be a target of every head."""
+        """True if the text can be a target of every head."""
         try:
             self.targets(text)
         except UnusableTextError:
@@ -89,22 +91,24 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
-    """The samples of one split, augmented, fitted and encoded."""
+    """Samples of one split, augmented, resized to the input of the network, and encoded."""
 
-    encoder: Encoder
+    encoder: TargetEncoder
     keep_ratio: bool
-    sizes: tuple[Size, ...]  # a step draws one of them for all its samples
+    sizes: tuple[Size, ...]  # each step draws one of them for all its samples
     concatenate: Concatenate | None = None
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, text = self.source.read(draw)
         image = limit_size(image)
-        if self.concatenate is not None or self.transforms:  # to make random numbers takes half as long as to decode a word
+        # Augment. A generator costs half as much as decoding a word image, so it is created only if something draws from it.
+        if self.concatenate is not None or self.transforms:
             rng = draw.rng()
             if self.concatenate is not None:
                 image, text = self.concatenate((image, text), partial(self._another, draw, rng), rng, self.encoder.accepts)
             for transform in self.transforms:
                 image, text = transform(image, text, rng)
+        # Choose the input size with the generator of the step: all samples of a step need the same size.
         size = self.sizes[draw.step_rng().integers(len(self.sizes))] if len(self.sizes) > 1 else self.sizes[0]
         try:
             encoded, guide = self.encoder.targets(text)
@@ -117,22 +121,20 @@ class Samples(Dataset[Sample]):
         try:
             image, text = self.source.read(draw.of(int(rng.integers(len(self)))))
             image = limit_size(image)
-        except SampleError:  # it is reported when its own turn comes
+        except SampleError:  # reported when this sample itself is drawn
             return None
         return image, text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecognitionKeys(FamilyKeys):
-    """The keys of a recipe of recognition.
+    """Keys of a recognition recipe, besides those of all families (`FamilyKeys`).
 
-    `characters`: which there are. `image_size` (height, width) is that of the network's input; of `train_image_sizes`, where
-    given, each training step draws one for all its samples. (PaddleOCR's MultiScaleSampler also gives small sizes more samples,
-    and can choose the width by the ratio of sides of the lines in the batch; here the global batch stays as the recipe says,
-    and which lines are in it does not depend on their size.) A line keeps its ratio of sides, the rest of the width being
-    empty, or is stretched with `keep_ratio` false. `concatenate` puts lines behind one another, before the `transforms`.
-
-    What all families have: `FamilyKeys`; `mean` and `std` are those of BGR values.
+    `characters`: the dictionary. `image_size`: (height, width) of the network's input. `train_image_sizes`: sizes of which each
+    training step draws one for all its samples; default: `image_size` alone. (PaddleOCR's MultiScaleSampler also puts more
+    samples of small size into a batch, and can choose the width by the aspect ratios in the batch; here the global batch size
+    is constant, and the samples of a batch do not depend on their size.) `keep_ratio`: keep the aspect ratio of a line and pad
+    the width, instead of stretching the line. `concatenate`: join lines, before `transforms`. `mean`, `std`: of BGR values.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -157,7 +159,7 @@ class RecognitionKeys(FamilyKeys):
 
 
 class Recognition(Family):
-    """The Task, made from the keys of a recipe."""
+    """Task of text recognition."""
 
     Keys = RecognitionKeys
     channels = 'BGR'
@@ -170,38 +172,45 @@ class Recognition(Family):
 
     @cached_property
     def characters(self) -> Characters:
-        """Read when first asked for: a recipe can be checked where its dictionary is not."""
+        """Characters of the dictionary, read on first use: a recipe can be checked where its dictionary is missing."""
         return self.dictionary.read()
 
     @property
     def heads(self) -> frozenset[str]:
-        """The heads of a network that the losses train."""
+        """Heads of the network that the losses train."""
         return frozenset().union(*(loss.heads for loss, _ in self.losses))
 
-    def encoder(self, split: Split) -> Encoder:
+    def encoder(self, split: Split) -> TargetEncoder:
+        """Return the encoder of the texts of `split`."""
         guide = next((head for head in get_args(Guide) if head in self.heads), None)
-        return Encoder(self.characters, guide, trains=split == 'train')
+        return TargetEncoder(self.characters, guide, trains=split == 'train')
 
     def resolved_names(self) -> dict[str, tuple[str, ...]]:
         named = self.dictionary.dictionary
         return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        """Of the CTC head, of the attention heads, of the characters that go into them."""
+        """Return the meaning of the rows of each head, see `row_labels`."""
         return row_labels(self.characters.characters if names is None else names)
 
     def model(self) -> nn.Module:
-        """Raises FileNotFoundError or ValueError when the dictionary cannot be read, ValueError when networks do not fit."""
+        """Build the network.
+
+        Raises FileNotFoundError or ValueError for an unreadable dictionary, and ValueError for networks that do not fit.
+        """
         return self.build_network(len(self.characters))
 
     def check_fits(self, network: Any, called: str) -> None:
-        """Raises ValueError when a network does not take the images, or has other heads than the loss trains."""
+        """Raise ValueError if a network does not take the height of the images, or has other heads than the losses train."""
+        # The backbones leave one row per line only for these heights.
         for height, _ in (self.image_size, *self.train_image_sizes):
             if height not in network.heights:
                 takes = f'{network.heights[0]} to {network.heights[-1]}'
                 raise ValueError(f'image_size: the {called} takes lines {takes} pixels high, got {height}')
+        # A head without a loss would get no gradient, a loss without its head has no input.
         if network.heads != self.heads:
             has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
+            # Suggest a single loss for these heads or, if there is none, one loss per head.
             fitting = [each for each, loss in LOSSES.items() if loss.heads == network.heads]
             fitting += [f'[{", ".join(sorted(network.heads))}]'] * (not fitting and network.heads <= LOSSES.keys())
             cure = f'; use {" or ".join(fitting)}' if fitting else ''
@@ -213,25 +222,25 @@ class Recognition(Family):
             return Samples(source, transforms, split, encoder, self.keep_ratio, (self.image_size,))
         return Samples(source, transforms, split, encoder, self.keep_ratio, self.train_image_sizes, self.concatenate)
 
-    def survey(self, split: Split) -> TextSurvey:
-        """The samples of a split as they lie in their files, for `phalanx data check`."""
+    def survey(self, split: Split) -> LineSurvey:
+        """Return statistics of the samples of a split as stored, for `phalanx data check`."""
         height, width = self.image_size
-        places = None
-        if 'ctc' in self.heads:
+        time_steps = None
+        if 'ctc' in self.heads:  # count the outputs of a forward pass: they depend on the strides of the backbone
             with torch.no_grad():
-                places = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
-        return TextSurvey(self.data().split(split), self.characters, self.encoder(split).targets, places, width)
+                time_steps = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
+        return LineSurvey(self.data().split(split), self.characters, self.encoder(split).targets, time_steps, width)
 
     rewritten_as = ('lmdb',)
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, object]:
-        """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`."""
+        """Write the samples of a split as stored to LMDB, for `phalanx data rewrite`; return the keys of `data` for them."""
         folder = {'train': 'train', 'eval': 'val'}[split]
         write_lmdb(self.source(split), out / folder)
         return {'name': 'lmdb_sets', split: [folder]}
 
     def collate(self, samples: Sequence[Sample]) -> RecognitionBatch:
-        """Raises ValueError when the images differ in size."""
+        """Stack samples. Raises ValueError if the images differ in size."""
         shapes = {sample.image.shape for sample in samples}
         if len(shapes) > 1:
             sizes = sorted(f'{width} x {height}' for _, height, width in shapes)
@@ -239,16 +248,16 @@ class Recognition(Family):
         images = stacked([sample.image for sample in samples])
         widths = torch.tensor([sample.width for sample in samples])
         texts = Texts(
-            padded([sample.ctc for sample in samples], self.dictionary.max_length),
+            pad_rows([sample.ctc for sample in samples], self.dictionary.max_length),
             torch.tensor([len(sample.ctc) for sample in samples]),
-            padded([sample.guide for sample in samples], self.dictionary.max_length),
+            pad_rows([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
         labels, unknown = zip(*((sample.label, sample.unknown) for sample in samples), strict=True)
         return RecognitionBatch(images, widths, texts, labels, unknown)
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
-        """As of every family, and zero where a line ends."""
+        """Return the normalised images, 0 to the right of each line: padding is 0 after normalisation, as in PaddleOCR."""
         images = super().network_input(batch)
         columns = torch.arange(images.shape[3], device=images.device)
         return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)
@@ -274,25 +283,25 @@ class Recognition(Family):
         return self.make_metric()
 
     def request(self, image: Image) -> Sample:
-        """A line of unknown text, wider than `image_size` where it needs to be, as the originals predict."""
+        """Prepare a line for prediction, wider than `image_size` if its aspect ratio needs it, as PaddleOCR does."""
         shown, width = fitted_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
         return Sample(channels_first(shown), width, '', 0, [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
-        return drawing.compared(shown, sample.label, result)
+        return drawing.draw_comparison(shown, sample.label, result)
 
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """The CTC logits; choosing characters is the caller's."""
+        """Export the network: CTC logits, or the greedy classes and their probabilities with `post_processing`."""
         in_proportion = 'in proportion, rounded up, at most that of the input; then zeros after normalisation'
         width = in_proportion if self.keep_ratio else 'that of the input'
         preparation = {
             'resize': {'height': 'that of the input', 'width': width, 'interpolation': 'linear'},
             'image_size': self.image_size,
             'keep_ratio': self.keep_ratio,
-            'grow': 'of a longer line than `image_size` has room for, the input gets wider: int(height * ratio of the sides)',
+            'grow': 'for a line too long for `image_size` the input gets wider: int(height * width / height of the line)',
             **self.pixels,
         }
         network, outputs = model.exported(post_processing=post_processing)

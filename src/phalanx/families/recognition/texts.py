@@ -1,4 +1,4 @@
-"""The texts of a batch as the networks and the losses take them: encoded."""
+"""Encoded texts of a batch, the input of networks and losses."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,25 +11,25 @@ from phalanx.data.batch import Tensors
 
 @dataclass(frozen=True)
 class Texts(Tensors):
-    """The encoded texts of B images, of an alphabet of K characters (the `num_classes` of the networks).
+    """Encoded texts of B images, in a dictionary of K characters (the `num_classes` of the networks).
 
-    For CTC a character is 1 to K, the blank 0. `guide` is for the attention head that learns along with it. For SAR a character
-    is 0 to K-1, an unknown one K, the start and the end of a text K+1, padding K+2. For NRTR it is 4 to K+3, padding 0, an
-    unknown one 1, the start of a text 2, its end 3.
+    CTC: characters are 1 to K, the blank is 0. `guide` is the target of the attention head that is trained along with CTC
+    (guided training of CTC, GTC). SAR: characters are 0 to K-1, unknown K, begin and end K+1, padding K+2. NRTR: characters are
+    4 to K+3, padding 0, unknown 1, begin 2, end 3.
     """
 
     ctc: Tensor  # [B, L] int64, padded with 0
-    lengths: Tensor  # [B] int64, characters in each row of `ctc`
-    guide: Tensor  # [B, L] int64, from start to end, padded
-    valid_ratios: Tensor  # [B] float32, the share of the width that an image fills, from the left
+    lengths: Tensor  # [B] int64, target lengths of `ctc`
+    guide: Tensor  # [B, L] int64: begin, characters, end, padding
+    valid_ratios: Tensor  # [B] float32, share of the width that the line fills, from the left
 
     def __len__(self) -> int:
         return len(self.ctc)
 
     def to(self, device: torch.device) -> Self:
-        """The lengths stay on the host, where torch's CTC wants them, wherever it computes."""
+        """Move all but the lengths, which torch's CTC loss takes on the host, to `device`."""
         return replace(super().to(device), lengths=self.lengths)
 
     def __getitem__(self, part: slice) -> Self:
-        """Those of some images, so that a batch is split like its tensors."""
+        """Return the texts of some images, so that micro-batches split texts as they split tensors."""
         return type(self)(*(field[part] for field in vars(self).values()))

@@ -1,1 +1,1 @@
-"""Text detection: where on an image there is text, as polygons."""
+"""Text detection: finds the texts of an image as polygons."""

@@ -1,4 +1,4 @@
-"""Losses of text detection: called with the maps of a network in training and their targets, they give named Terms.
+"""Losses of text detection: functions of the training maps of a network and their targets that return named Terms.
 
 Shapes: B batch.
 """
@@ -22,19 +22,20 @@ EPSILON = 1e-6  # in every divisor, as in PaddleOCR
 
 @dataclass(frozen=True, kw_only=True)
 class DbLoss:
-    """The terms of DB, as in PaddleOCR: `shrink`, `threshold`, `binary`, and `coarse` for RefinedMaps.
+    """Loss of DB as in PaddleOCR, with the terms `shrink`, `threshold`, `binary`, and `coarse` for RefinedMaps.
 
-    - `shrink`, times `alpha`: the main loss of the shrink map. `dice` is 1 - 2 |p t| / (|p| + |t|) over all valid pixels of
-      the step at once. `bce` is the mean binary cross-entropy over valid pixels; `balanced`, over those of text and, of
-      those without text, the `ohem_ratio` times as many with the largest losses, or all when there are fewer. (`balanced`
-      dice is the same but for a step without text, where its value is 0; there is no gradient then in any case.)
-    - `threshold`, times `beta`: the mean distance of the threshold map from its target, over its valid pixels.
-    - `binary`: the dice loss of the binary map.
-    - `coarse`: the main loss of the binary map, which comes from the first look of a PFHeadLocal.
+    - `shrink`, weighted by `alpha`: the main loss of the shrink map (probability map of the paper). `dice`: 1 - 2 |p t| /
+      (|p| + |t|) over all valid pixels of the step together. `bce`: mean binary cross-entropy over valid pixels; with
+      `balanced`, over all text pixels and the `ohem_ratio` times as many background pixels of largest loss (online hard
+      example mining), or all of them if there are fewer. (For `dice`, `balanced` only changes the value of a step without
+      text, to 0; its gradient is 0 either way.)
+    - `threshold`, weighted by `beta`: mean L1 distance between the threshold map and its target, over valid pixels.
+    - `binary`: dice loss of the approximate binary map.
+    - `coarse`: main loss of the binary map, which comes from the coarse prediction of a PFHeadLocal.
 
-    Liao et al., https://arxiv.org/abs/1911.08947, has cross-entropy as its main loss, PaddleOCR's configurations have dice.
-    What PaddleOCR computes over the batch of a rank is computed over the whole step here, so the cut does not matter.
-    Raises ValueError for negative weights and ratios.
+    The main loss of Liao et al., https://arxiv.org/abs/1911.08947, is cross-entropy; PaddleOCR's configurations use dice.
+    PaddleOCR computes fractions over the batch of each rank; here they span the whole step, so the result does not depend on
+    the number of ranks. Raises ValueError for negative weights and ratios.
     """
 
     main: Literal['dice', 'bce'] = 'dice'
@@ -49,77 +50,83 @@ class DbLoss:
                 raise ValueError(f'{name} must be at least 0, got {getattr(self, name)}')
 
     def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
-        """`maps` are those of a network in training. The samples of a step see one another: see `Task.sees_whole_step`."""
+        """Return the terms for the maps of a network in training. They couple the samples of a step: `Task.sees_whole_step`."""
         assert maps.threshold is not None and maps.binary is not None
         shrink, threshold, binary = (each.squeeze(1) for each in (maps.shrink, maps.threshold, maps.binary))
         truth, valid = targets.shrink_map, targets.shrink_mask
         terms = {
-            'shrink': times(self.alpha, self.main_term(shrink, truth, valid, whole)),
-            'threshold': times(self.beta, mean((threshold - targets.threshold_map).abs(), targets.threshold_mask, whole)),
-            'binary': dice(binary, truth, valid, whole),
+            'shrink': scale_term(self.alpha, self.main_loss(shrink, truth, valid, whole)),
+            'threshold': scale_term(
+                self.beta, mean_term((threshold - targets.threshold_map).abs(), targets.threshold_mask, whole)
+            ),
+            'binary': dice_term(binary, truth, valid, whole),
         }
         if isinstance(maps, RefinedMaps):
-            terms['coarse'] = self.main_term(binary, truth, valid, whole)
+            terms['coarse'] = self.main_loss(binary, truth, valid, whole)
         return terms
 
     def weights(self, targets: Targets[Tensor]) -> None:
-        """The terms are fractions over the whole step, which this loss asks for."""
+        """Return None: the terms are fractions over the whole step, which `__call__` sums itself."""
 
-    def main_term(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
-        """The main loss of `probabilities` [B, H, W]."""
+    def main_loss(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
+        """Return the main loss of `probabilities` [B, H, W], dice or BCE."""
         if self.main == 'dice':
-            return dice(probabilities, truth, valid, whole, none=0.0 if self.balanced else 1.0)
-        with torch.autocast('cuda', enabled=False):  # which refuses this loss, in float32 too
+            return dice_term(probabilities, truth, valid, whole, none=0.0 if self.balanced else 1.0)
+        with torch.autocast('cuda', enabled=False):  # autocast rejects this loss, in float32 too
             losses = F.binary_cross_entropy(probabilities, truth.to(probabilities.dtype), reduction='none')
         if not self.balanced:
-            return mean(losses, valid, whole)
+            return mean_term(losses, valid, whole)
         with torch.no_grad():
-            kept = self.kept(losses, truth, valid, whole)
-        return mean(losses, kept, whole)
+            weights = self.mining_weights(losses, truth, valid, whole)
+        return mean_term(losses, weights, whole)
 
-    def kept(self, losses: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Tensor:
-        """How much of each pixel counts, [B, H, W]: text wholly, the hardest others, and a share of those that tie for last."""
-        text, other = truth * valid, (1 - truth) * valid
-        pixels, others = whole.sum(torch.stack([each.sum(dtype=torch.float64) for each in (text, other)]))
-        k = torch.minimum(others, pixels * self.ohem_ratio).long()
-        cutoff, share = kth_largest(losses, other > 0, k.clamp(min=1), whole)
+    def mining_weights(self, losses: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Tensor:
+        """Return weights [B, H, W]: 1 for text and for the hardest background pixels; ties at the cutoff share what is left."""
+        text, background = truth * valid, (1 - truth) * valid
+        # The number of hard pixels follows from the counts of the step, not from those of this rank.
+        num_text, num_background = whole.sum(torch.stack([each.sum(dtype=torch.float64) for each in (text, background)]))
+        k = torch.minimum(num_background, num_text * self.ohem_ratio).long()
+        # Ties get equal fractions: choosing among them would depend on the order of the pixels.
+        cutoff, share = kth_largest(losses, background > 0, k.clamp(min=1), whole)
         hard = torch.where(losses == cutoff, share, (losses > cutoff).to(losses.dtype))
-        return torch.where(k > 0, text + other * hard, text)
+        return torch.where(k > 0, text + background * hard, text)
 
 
-def dice(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep, *, none: float = 1.0) -> Term:
-    """1 - 2 |p t| / (|p| + |t|) over the valid pixels of the step, of p, t and valid [B, H, W]; `none` where no t is 1.
+def dice_term(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep, *, none: float = 1.0) -> Term:
+    """Return 1 - 2 |p t| / (|p| + |t|) over the valid pixels of the step, for p, t and valid [B, H, W]; `none` if no t is 1.
 
-    It is no sum over the samples, but its gradient is: with I the overlap and A the areas of the step, and i and a those of a
-    part, that of -2 i / A + 2 a I / A². So a part has that gradient, and of the value its share of the samples.
+    The value is not a sum over samples, but its gradient is. With the overlap I and the areas A of the step, and i and a those
+    of this part, it is the gradient of -2 i / A + 2 a I / A². So each part gets that gradient, and of the value a share in
+    proportion to its samples.
     """
     own = torch.stack([(each * valid).sum() for each in (probabilities * truth, probabilities + truth, truth)])
     overlap, areas, text = whole.sum(own).unbind()
     areas = areas + EPSILON
-    sloped = 2 * (overlap / areas * own[1] - own[0]) / areas
+    with_gradient = 2 * (overlap / areas * own[1] - own[0]) / areas
     share = len(truth) / whole.count(len(truth))
     value = torch.where(text > 0, 1 - 2 * overlap / areas, none)
-    return Term(share * value + (sloped - sloped.detach()), truth.new_full((), share, dtype=torch.float64))
+    return Term(share * value + (with_gradient - with_gradient.detach()), truth.new_full((), share, dtype=torch.float64))
 
 
-def mean(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:
-    """The weighted mean of `losses` over the step, both [B, H, W]; 0 where nothing weighs."""
+def mean_term(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:
+    """Return the weighted mean of `losses` over the step, both [B, H, W]; 0 if all weights are 0."""
     share = len(losses) / whole.count(len(losses))
     return Term((losses * weights).sum(), weights.sum(dtype=torch.float64) + EPSILON * share)
 
 
-def times(factor: float, term: Term) -> Term:
+def scale_term(factor: float, term: Term) -> Term:
+    """Multiply a term by `factor`."""
     return Term(factor * term.total, term.weight)
 
 
 class TextDetectionLoss(Protocol):
-    """A loss of text detection."""
+    """Protocol of a text detection loss."""
 
     def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
-        """The loss of the maps of a network in training, as a part of the step that they belong to."""
+        """Return the terms for the maps of a network in training, a part of the step `whole`."""
 
     def weights(self, targets: Targets[Tensor]) -> Mapping[str, Tensor] | None:
-        """The weights [] (float64) of the Terms; None where they depend on the outputs for the whole step."""
+        """Return the weights [] (float64) of the terms, or None if they depend on the outputs for the whole step."""
 
 
 LOSSES: dict[str, type[TextDetectionLoss]] = {'db': DbLoss}

@@ -1,4 +1,4 @@
-"""What `phalanx data check` asks about the samples of a data set of pages."""
+"""Statistics of text detection samples for `phalanx data check`."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ TEXT = 'text'
 
 
 @dataclass(frozen=True)
-class TextSurvey(FromSource):
-    """The pages of one split as they lie in their files, counted by texts."""
+class PageSurvey(FromSource):
+    """Pages of one split as stored, counted by text."""
 
-    least_size: int  # of a text that is learnt, in pixels
+    min_size: int  # of a text to be learned, in pixels
     class_names: tuple[str, ...] = (TEXT,)
     unit: str = 'texts'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """The image, and its texts; those that cannot be learned or evaluated count besides, by why. Raises SampleError."""
+        """Return the image, the number of its texts, and how many of these cannot be used, by reason. Raises SampleError."""
         image, texts = self.source.read(Draw(index))
         H, W = image.shape[:2]
         kinds: Counter[str] = Counter()
@@ -29,11 +29,11 @@ class TextSurvey(FromSource):
             outside = (points < -1).any() or (points > np.array([W + 1, H + 1])).any()
             kinds['(ignored)' if ignored else TEXT] += 1
             if not ignored:
-                kinds['(reaches out of the image)'] += int(outside)
+                kinds['(extends beyond the image)'] += int(outside)
                 kinds['(crosses itself)'] += int(not is_simple(points))
-                kinds[f'(smaller than {self.least_size} pixels)'] += int(np.ptp(points, axis=0).min() < self.least_size)
+                kinds[f'(smaller than {self.min_size} pixels)'] += int(np.ptp(points, axis=0).min() < self.min_size)
         return image, dict(+kinds)
 
     def picture(self, index: int) -> Image:
-        """The image with its texts; those to be ignored are grey."""
+        """Return the image with its texts, ignored ones in grey."""
         return draw_texts(*self.source.read(Draw(index)))

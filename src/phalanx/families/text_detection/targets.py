@@ -1,7 +1,7 @@
-"""What DB learns of each pixel: whether it lies within a text that was shrunk, and how near the border of a text it is.
+"""Targets of DB: shrink maps (probability maps) and threshold maps.
 
 Liao et al., Real-time Scene Text Detection with Differentiable Binarization, https://arxiv.org/abs/1911.08947, section 3.4;
-details are PaddleOCR's. Shapes: H, W of the image, n points, e edges.
+shrinking after PSENet, details as in PaddleOCR. Shapes: H, W of the image, n points.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -19,27 +19,28 @@ M = TypeVar('M')
 
 
 class Targets(NamedTuple, Generic[M]):
-    """The truth of each pixel: of one image, arrays [H, W], or of a batch, tensors [B, H, W] float32."""
+    """Targets per pixel: arrays [H, W] of one image, or tensors [B, H, W] float32 of a batch."""
 
-    shrink_map: M  # 1 within a text, shrunk, else 0
-    shrink_mask: M  # 1 where that is valid, 0 where a text is to be ignored
-    threshold_map: M  # how near the border of a text is, from the least threshold to the largest
-    threshold_mask: M  # 1 where that is valid: around the border of texts
+    shrink_map: M  # 1 inside shrunk texts, else 0
+    shrink_mask: M  # 1 for valid pixels, 0 on ignored texts
+    threshold_map: M  # threshold_max on the border of a text, falling to threshold_min with the distance from it
+    threshold_mask: M  # 1 for valid pixels: inside dilated texts
 
 
-def border_width(points: Points, ratio: float) -> float:
-    """How far an outline [n, 2] is moved, in pixels."""
+def shrink_distance(points: Points, ratio: float) -> float:
+    """Return the offset D = A (1 - ratio²) / L in pixels for an outline [n, 2] of area A and length L."""
     area, length = area_and_length(points)
     return area * (1 - ratio**2) / length if length else 0.0
 
 
-def shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float) -> tuple[Mask, Mask]:
-    """Where shrunk texts are, and where that is valid: not on ignored texts, nor on those too small to be shrunk."""
+def make_shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float) -> tuple[Mask, Mask]:
+    """Return the shrink map [H, W] and its mask, which excludes ignored texts and texts too small to shrink."""
     inside, valid = np.zeros((height, width), np.uint8), np.ones((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         points = points.clip(0, np.array([width - 1, height - 1], np.float32))
+        # Texts that cannot be learned are masked out instead of becoming background.
         small = np.ptp(points, axis=0).min() < least or area_and_length(points)[0] < 1
-        parts = [] if ignored or small else shrunk(points, ratio)
+        parts = [] if ignored or small else shrink_outline(points, ratio)
         for part in parts:
             cv2.fillPoly(inside, [part.astype(np.int32)], 1)
         if not parts:
@@ -47,38 +48,42 @@ def shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: f
     return inside, valid
 
 
-def shrunk(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
-    """An outline [n, 2] made smaller; less so, by twice the ratio, when it would fall to pieces or vanish."""
+def shrink_outline(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
+    """Shrink an outline [n, 2]; if it would fall apart or vanish, shrink it less, at multiples of `ratio`."""
     parts = []
     for share in np.arange(ratio, 1, ratio):
-        parts = offset(points, -border_width(points, share))
+        parts = offset(points, -shrink_distance(points, share))
         if len(parts) == 1:
             break
     return parts
 
 
-def threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float, most: float) -> tuple[Floats, Mask]:
-    """How near the border of a text each pixel is, from `least` to `most`, and where that is valid: on widened texts."""
+def make_threshold_maps(
+    texts: Texts, height: int, width: int, *, ratio: float, least: float, most: float
+) -> tuple[Floats, Mask]:
+    """Return the threshold map [H, W], from `least` to `most`, and its mask, which covers dilated texts."""
     nearness, valid = np.zeros((height, width), np.float32), np.zeros((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
-        reach = 0.0 if ignored else border_width(points, ratio)
-        widened = offset(points, reach) if reach > 0 else []
-        if not widened:
+        # Dilate the text by as much as the shrink map shrinks it.
+        distance = 0.0 if ignored else shrink_distance(points, ratio)
+        dilated = offset(points, distance) if distance > 0 else []
+        if not dilated:
             continue
-        cv2.fillPoly(valid, [widened[0].astype(np.int32)], 1)
-        x0, y0 = widened[0].min(0).clip(0, (width - 1, height - 1))
-        x1, y1 = widened[0].max(0).clip(0, (width - 1, height - 1)) + 1
-        near = 1 - np.clip(distances(points, x0, y0, x1, y1) / np.float32(reach), 0, 1)
-        part = nearness[y0:y1, x0:x1]
+        cv2.fillPoly(valid, [dilated[0].astype(np.int32)], 1)
+        # Nearness is 1 on the outline and 0 at `distance` from it; computed within the bounding box only, for speed.
+        x0, y0 = dilated[0].min(0).clip(0, (width - 1, height - 1))
+        x1, y1 = dilated[0].max(0).clip(0, (width - 1, height - 1)) + 1
+        near = 1 - np.clip(edge_distances(points, x0, y0, x1, y1) / np.float32(distance), 0, 1)
+        part = nearness[y0:y1, x0:x1]  # where texts overlap, the nearer border counts
         np.maximum(part, near, out=part)
     return nearness * np.float32(most - least) + np.float32(least), valid
 
 
-def distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats:
-    """How far each pixel [y1 - y0, x1 - x0] is from the nearest edge of an outline [n, 2].
+def edge_distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats:
+    """Return the distance of each pixel [y1 - y0, x1 - x0] from the nearest edge of an outline [n, 2].
 
-    From an edge that is seen at an obtuse angle it is as far as from the line, from any other as far as from the nearer end:
-    that is PaddleOCR's distance, which far from the middle of an edge is larger than the true one.
+    The distance from an edge is that from its line if the pixel sees the edge at an obtuse angle, else that from its nearer
+    end. This is PaddleOCR's definition; away from the middle of an edge it is larger than the true distance.
     """
     y, x = np.mgrid[y0:y1, x0:x1].astype(np.float32)
     ends = points.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Text detection: where on an image there is text. This file is the family's table of contents, and its part of a recipe."""
+"""Task and recipe keys of text detection: finds the texts of an image as polygons."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,67 +22,69 @@ from phalanx.families.text_detection.data import DATA, Data, Texts
 from phalanx.families.text_detection.loss import LOSSES, TextDetectionLoss
 from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
-from phalanx.families.text_detection.survey import TextSurvey
-from phalanx.families.text_detection.targets import Floats, Mask, Targets, shrink_maps, threshold_maps
+from phalanx.families.text_detection.survey import PageSurvey
+from phalanx.families.text_detection.targets import Floats, Mask, Targets, make_shrink_maps, make_threshold_maps
 from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform, TransformContext
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.text_detection import Scoring, Shape, text_regions
 
-READ_OUT = (
-    'connected regions of the map above `threshold`, the first `max_candidates`; each as its smallest rectangle (quad) or '
-    'outline (polygon); those whose mean probability is at least `box_threshold`; moved outward by area * `unclip_ratio` / '
-    'length with round corners; then scaled to the image, rounded to whole pixels and clipped to it'
+POST_PROCESSING_STEPS = (
+    'take the connected regions of the map above `threshold`, at most `max_candidates`; take the minimum-area rectangle (quad) '
+    'or the outline (polygon) of each; keep those whose mean probability is at least `box_threshold`; unclip: move outlines '
+    'outward by area * `unclip_ratio` / length with round corners; scale to the image, round to integer pixels and clip'
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """How the outlines of texts become the maps that the network learns."""
+    """Options of the target maps of DB."""
 
     shrink_ratio: float = 0.4
-    """Texts are shrunk by area * (1 - shrink_ratio^2) / length pixels, and their borders reach as far."""
+    """Texts are shrunk, and for the threshold map dilated, by area * (1 - shrink_ratio^2) / length pixels."""
     min_text_size: int = 8
-    """Texts narrower or lower than so many pixels are not learnt."""
+    """Minimum width and height of a text in pixels; smaller ones are masked out of the loss."""
     threshold_min: float = 0.3
-    """The value of the threshold map far from borders."""
+    """Value of the threshold map far from borders."""
     threshold_max: float = 0.7
-    """Its value on a border."""
+    """Value of the threshold map on a border."""
 
     def __post_init__(self) -> None:
         if not 0 < self.shrink_ratio < 1:
-            raise ValueError(f'shrink_ratio must lie between 0 and 1, got {self.shrink_ratio}')
+            raise ValueError(f'shrink_ratio must be above 0 and below 1, got {self.shrink_ratio}')
         if not 0 <= self.threshold_min <= self.threshold_max <= 1:
-            raise ValueError(f'thresholds must rise within 0 and 1, got {self.threshold_min}, {self.threshold_max}')
+            raise ValueError(
+                f'thresholds must satisfy 0 <= min <= max <= 1, got min {self.threshold_min}, max {self.threshold_max}'
+            )
 
     def maps(self, texts: Texts, height: int, width: int) -> Targets[Mask | Floats]:
-        """The targets of an image with `texts`."""
+        """Return the targets of an image with `texts`."""
         least, most = self.threshold_min, self.threshold_max
         return Targets(
-            *shrink_maps(texts, height, width, ratio=self.shrink_ratio, least=self.min_text_size),
-            *threshold_maps(texts, height, width, ratio=self.shrink_ratio, least=least, most=most),
+            *make_shrink_maps(texts, height, width, ratio=self.shrink_ratio, least=self.min_text_size),
+            *make_threshold_maps(texts, height, width, ratio=self.shrink_ratio, least=least, most=most),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostProcessing:
-    """How the map of a network becomes texts."""
+    """Options of the post-processing that turns the map of a network into outlines."""
 
     threshold: float = 0.3
-    """Pixels that are more probable belong to a text."""
+    """Minimum probability of a text pixel."""
     box_threshold: float = 0.6
-    """The least mean probability within a text."""
+    """Minimum mean probability of the pixels of a text."""
     max_candidates: int = 1000
-    """How many regions of an image are looked at."""
+    """Maximum number of regions per image."""
     unclip_ratio: float = 1.5
-    """How far texts are widened, which the network learnt shrunk: by area * unclip_ratio / length pixels."""
+    """Detected texts, which the network learned shrunk, are dilated by area * unclip_ratio / length pixels."""
     shape: Shape = 'quad'
-    """Rectangles, turned as the text is, or outlines that follow curved text."""
+    """`quad`: rotated rectangles; `polygon`: outlines that follow curved text."""
     scoring: Scoring = 'fast'
-    """Where the mean probability is taken: in the rectangle, or `slow`, within the contour."""
+    """Area of the mean probability: `fast`, the rectangle; `slow`, the contour."""
     dilate: bool = False
-    """Regions a pixel larger first, so that near ones become one."""
+    """Dilate regions by a pixel first, which joins neighbouring ones."""
 
     def __post_init__(self) -> None:
         check_probability('threshold', self.threshold)
@@ -94,19 +96,21 @@ class PostProcessing:
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, h, w], what the network will see
-    targets: tuple[Tensor, ...]  # Targets, [h, w] each; none in evaluation
-    truth: Texts  # in evaluation in pixels of the image as it was read
-    index: int  # the number of the sample in its data set
-    size: tuple[int, int]  # (height, width) of the image as it was read
+    """One transformed page."""
+
+    image: Tensor  # uint8 [3, h, w], input of the network before normalisation
+    targets: tuple[Tensor, ...]  # Targets, [h, w] each; empty in evaluation
+    truth: Texts  # in evaluation in pixels of the original image
+    index: int  # of the sample in its data set
+    size: tuple[int, int]  # (height, width) of the original image
 
 
 @dataclass(frozen=True)
 class TextBatch(ImageBatch):
-    """Samples filled up to one size with black; what was added is ignored."""
+    """Batch of pages, padded with black to one size; the padding is masked out of the loss."""
 
     targets: Tensor  # float32 [B, 4, H, W], Targets; [B, 0, H, W] in evaluation
-    fitted: tuple[tuple[int, int], ...]  # (height, width) of each image in `images`
+    fitted: tuple[tuple[int, int], ...]  # (height, width) of each image in `images`, without padding
     truths: tuple[Texts, ...]
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
@@ -114,12 +118,14 @@ class TextBatch(ImageBatch):
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
+    """Samples of one split, transformed and with targets."""
+
     options: TargetOptions
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, texts = self.source.read(draw)
         if self.split == 'eval':
-            return prepared(image, texts, self.transforms, draw)
+            return prepare_sample(image, texts, self.transforms, draw)
         size, rng = image.shape[:2], draw.rng()
         context = TransformContext(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
@@ -128,20 +134,19 @@ class Samples(Dataset[Sample]):
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 
-def prepared(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
-    """The sample to evaluate or predict `image`, whose texts stay where they are."""
-    seen, context = image, TransformContext(draw.rng(), lambda: (image, Texts()))
+def prepare_sample(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
+    """Return the sample to evaluate or predict `image`; its texts stay in pixels of the original image."""
+    transformed, context = image, TransformContext(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
-        seen, _ = transform(seen, Texts(), context)
-    return Sample(channels_first(seen), (), texts, draw.index, image.shape[:2])
+        transformed, _ = transform(transformed, Texts(), context)
+    return Sample(channels_first(transformed), (), texts, draw.index, image.shape[:2])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextDetectionKeys(FamilyKeys):
-    """The keys of a recipe of text detection.
+    """Keys of a text detection recipe, besides those of all families (`FamilyKeys`).
 
-    `mean` and `std` are those of BGR values, in that order: the published weights were trained with the numbers that ImageNet
-    has for RGB. What all families have: `FamilyKeys`.
+    `mean`, `std`: of BGR values, in this order; the published weights were trained with ImageNet's RGB values for BGR.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -158,7 +163,7 @@ class TextDetectionKeys(FamilyKeys):
 
 
 class TextDetection(Family):
-    """The Task, made from the keys of a recipe."""
+    """Task of text detection."""
 
     Keys = TextDetectionKeys
     channels = 'BGR'
@@ -173,15 +178,15 @@ class TextDetection(Family):
     def dataset(self, split: Split) -> Samples:
         return Samples(self.source(split), self.transforms[split], split, self.targets)
 
-    def survey(self, split: Split) -> TextSurvey:
-        """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return TextSurvey(self.data().split(split), self.targets.min_text_size)
+    def survey(self, split: Split) -> PageSurvey:
+        """Return statistics of the samples of a split as stored, for `phalanx data check`."""
+        return PageSurvey(self.data().split(split), self.targets.min_text_size)
 
     def collate(self, samples: Sequence[Sample]) -> TextBatch:
         images = [sample.image for sample in samples]
         return TextBatch(
             images=pad_to_common_size(images),
-            targets=pad_to_common_size([stacked_targets(sample) for sample in samples]),
+            targets=pad_to_common_size([stack_targets(sample) for sample in samples]),
             fitted=tuple((int(image.shape[1]), int(image.shape[2])) for image in images),
             truths=tuple(sample.truth for sample in samples),
             sizes=tuple(sample.size for sample in samples),
@@ -189,7 +194,7 @@ class TextDetection(Family):
         )
 
     def align(self, batch: TextBatch, whole: WholeStep) -> TextBatch:
-        """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
+        """Pad to the largest size on any rank: otherwise batch-norm statistics would depend on the sharding of the step."""
         if self.has_fixed_size:
             return batch
         height, width = whole.largest(batch.images.shape[2:])
@@ -210,7 +215,7 @@ class TextDetection(Family):
         return any(loss.weights(one_pixel) is None for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
-        """What is found on each image, in its own pixels."""
+        """Return the texts found on each image, in pixels of the original image."""
         maps = shrink_map(model(self.network_input(batch))).float().cpu().numpy()
         options = asdict(self.post_processing)
         rows = zip(maps, batch.fitted, batch.sizes, strict=True)
@@ -220,47 +225,47 @@ class TextDetection(Family):
         return self.make_metric()
 
     def request(self, image: Image) -> Sample:
-        return prepared(image, Texts(), self.transforms['eval'], Draw(0, 0, 0, 0))
+        return prepare_sample(image, Texts(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def picture(self, sample: Sample, result: list[TextRegion]) -> list[tuple[str, Image]]:
-        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
+        return drawing.draw_comparison(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.truth, result)
 
     writers = drawing.WRITERS
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
-        """The map of the network; finding outlines on it is the caller's. Raises ValueError for `post_processing`."""
+        """Export the shrink map; the caller finds outlines on it. Raises ValueError for `post_processing`."""
         if post_processing:
-            raise ValueError('--with_post_processing: the contours of text cannot be found within a graph; export without it')
+            raise ValueError('--with_post_processing: a graph cannot find the contours of texts; export without it')
         varies = sizing_of(self.transforms['eval']) != 'one'
         return Export(
             NetworkWithDecoding(model, shrink_map),
-            {'probabilities': '[batch, height, width]: of each pixel, that it lies within a shrunk text'},
+            {'probabilities': '[batch, height, width]: of each pixel, that it is inside a shrunk text'},
             {
                 'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
-                'filled_up': f'on the right and at the bottom with black, to multiples of {MULTIPLE}; no texts are there',
+                'filled_up': f'on the right and at the bottom with black, to multiples of {MULTIPLE}; ignore texts found there',
                 'multiple_of': MULTIPLE,
                 **self.pixels,
             },
-            {'post_processing': asdict(self.post_processing), 'order': READ_OUT},
+            {'post_processing': asdict(self.post_processing), 'order': POST_PROCESSING_STEPS},
             dynamic={2: MULTIPLE, 3: MULTIPLE} if varies else {},
         )
 
 
 def shrink_map(outputs: Any) -> Tensor:
-    """The probabilities [B, H, W] among the outputs of a network."""
+    """Return the shrink map [B, H, W] of the outputs of a network."""
     shrink: Tensor = outputs.shrink[:, 0]
     return shrink
 
 
-def stacked_targets(sample: Sample) -> Tensor:
-    """float32 [4, h, w], or [0, h, w] where there are none."""
+def stack_targets(sample: Sample) -> Tensor:
+    """Stack the targets of a sample, float32 [4, h, w]; [0, h, w] if it has none."""
     if not sample.targets:
         return torch.zeros(0, *sample.image.shape[1:])
     return torch.stack([target.float() for target in sample.targets])
 
 
 def pad_to_common_size(images: Sequence[Tensor]) -> Tensor:
-    """[B, C, H, W]: images [C, h, w] at the upper left of zeros, of the least size for all that 32 divides.
+    """Pad images [C, h, w] with zeros at right and bottom to [B, C, H, W]: the smallest multiples of 32 that fit all.
 
     Raises TooLargeError.
     """

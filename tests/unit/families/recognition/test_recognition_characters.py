@@ -1,4 +1,4 @@
-"""Dictionaries, and texts to numbers and back."""
+"""Dictionaries, and encoding and decoding of texts."""
 
 import pickle
 import re
@@ -11,35 +11,42 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.families.recognition.characters import BuiltIn, Characters, Dictionary, UnusableTextError, padded, read_dictionary
+from phalanx.families.recognition.characters import (
+    BuiltIn,
+    Characters,
+    Dictionary,
+    UnusableTextError,
+    pad_rows,
+    read_dictionary,
+)
 
 ABC = Characters('abc', lower_case=True, max_length=6)
 
 
-def written(path: Path, text: str, encoding: str = 'utf-8') -> Path:
+def write_file(path: Path, text: str, encoding: str = 'utf-8') -> Path:
     path.write_bytes(text.encode(encoding))
     return path
 
 
 def logits(*numbers: int, classes: int = 4) -> torch.Tensor:
-    """[1, T, classes] of which step t is surely numbers[t]."""
+    """Logits [1, T, classes] that predict class numbers[t] at time step t with certainty."""
     return 100 * torch.nn.functional.one_hot(torch.tensor([numbers]), classes).float()
 
 
-def test_a_dictionary_file_has_one_character_a_line_and_its_order_counts(tmp_path: Path) -> None:
-    ours = Dictionary(dictionary=written(tmp_path / 'd.txt', '中\r\n \r\nb\r\n')).read()
+def test_a_dictionary_file_has_one_character_per_line_in_order(tmp_path: Path) -> None:
+    ours = Dictionary(dictionary=write_file(tmp_path / 'd.txt', '中\r\n \r\nb\r\n')).read()
     assert ours.characters == ('中', ' ', 'b')
-    assert ours.ctc('b中') == [3, 1]
+    assert ours.encode_ctc('b中') == [3, 1]
 
 
-def test_of_two_equal_characters_the_last_is_written_and_both_are_read(tmp_path: Path) -> None:
-    ours = Dictionary(dictionary=written(tmp_path / 'd.txt', 'a\n \n'), space=True).read()
-    assert (len(ours), ours.ctc('a a')) == (3, [1, 3, 1])
+def test_a_duplicate_character_is_encoded_as_the_last_and_decoded_from_both(tmp_path: Path) -> None:
+    ours = Dictionary(dictionary=write_file(tmp_path / 'd.txt', 'a\n \n'), space=True).read()
+    assert (len(ours), ours.encode_ctc('a a')) == (3, [1, 3, 1])
     assert ours.decode(logits(1, 2, 1))[0].text == ours.decode(logits(1, 3, 1))[0].text == 'a a'
 
 
 @pytest.mark.parametrize(
-    ('name', 'classes'),  # those of the published networks: the blank and a space are two more than the characters
+    ('name', 'classes'),  # of the published networks: the characters, the blank and a space
     [
         ('ppocr_keys_v1', 6625),
         ('ppocrv5_dict', 18385),
@@ -64,20 +71,20 @@ def test_built_in_dictionaries_have_each_character_once(name: BuiltIn) -> None:
 
 @pytest.mark.parametrize(
     ('content', 'message'),
-    [('a\n\nb\n', 'd.txt:2: is empty; a dictionary has one character a line'), ('', 'd.txt:1: is empty')],
+    [('a\n\nb\n', 'd.txt:2: is empty; a dictionary has one character per line'), ('', 'd.txt:1: is empty')],
 )
-def test_a_damaged_dictionary_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
+def test_an_empty_line_in_a_dictionary_is_reported_with_its_number(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Dictionary(dictionary=written(tmp_path / 'd.txt', content)).read()
+        Dictionary(dictionary=write_file(tmp_path / 'd.txt', content)).read()
 
 
 @pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
 def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_path: Path) -> None:
     from onnx import helper, save
 
-    def exported(name: str, told: dict[str, str]) -> Path:
+    def exported(name: str, metadata: dict[str, str]) -> Path:
         model = helper.make_model(helper.make_graph([], 'network', [], []))
-        helper.set_model_props(model, told)
+        helper.set_model_props(model, metadata)
         save(model, tmp_path / name)
         return tmp_path / name
 
@@ -86,23 +93,23 @@ def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_
     with pytest.raises(ValueError, match=r'b\.onnx: has no `character` in its metadata'):
         Dictionary(dictionary=exported('b.onnx', {})).read()
     with pytest.raises(ValueError, match=r'c\.onnx: is not a complete ONNX file'):
-        Dictionary(dictionary=written(tmp_path / 'c.onnx', 'a\nb\n')).read()
+        Dictionary(dictionary=write_file(tmp_path / 'c.onnx', 'a\nb\n')).read()
 
 
-def test_a_missing_dictionary_is_reported_when_it_is_read_with_those_built_in() -> None:
+def test_a_missing_dictionary_is_reported_with_the_built_in_names() -> None:
     dictionary = Dictionary(dictionary=Path('none.txt'))
     with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
         dictionary.read()
 
 
-def test_only_the_plain_dictionary_ignores_case_by_itself() -> None:
-    assert Dictionary().read().known('Ab-1') == 'ab1'
-    assert Dictionary(dictionary='letters').read().known('Ab-1') == 'Ab1'
-    assert Dictionary(dictionary='letters', lower_case=True).read().known('Ab-1') == 'ab1'
+def test_only_the_alphanumeric_dictionary_ignores_case_by_default() -> None:
+    assert Dictionary().read().drop_unknown('Ab-1') == 'ab1'
+    assert Dictionary(dictionary='letters').read().drop_unknown('Ab-1') == 'Ab1'
+    assert Dictionary(dictionary='letters', lower_case=True).read().drop_unknown('Ab-1') == 'ab1'
 
 
 def test_unknown_characters_are_dropped_and_counted() -> None:
-    assert (ABC.known('a-Bé'), ABC.unknown('a-Bé'), ABC.ctc('a-Bé')) == ('ab', '-é', [1, 2])
+    assert (ABC.drop_unknown('a-Bé'), ABC.find_unknown('a-Bé'), ABC.encode_ctc('a-Bé')) == ('ab', '-é', [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -110,39 +117,39 @@ def test_unknown_characters_are_dropped_and_counted() -> None:
     [
         ('', 'the text is empty'),
         ('xyz', "'xyz' has no character of the dictionary"),
-        ('abcabca', "'abcabca' has 7 characters, at most 6 can be learned"),
+        ('abcabca', "'abcabca' has 7 characters, more than max_length (6)"),
     ],
 )
-def test_a_text_that_cannot_be_learned_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_a_text_that_cannot_be_learned_is_rejected_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(UnusableTextError, match=re.escape(reason)):
-        ABC.ctc(text)
+        ABC.encode_ctc(text)
 
 
 def test_the_attention_decoder_needs_room_for_begin_and_end() -> None:
-    """Numbers by hand: a, b, c are 0 to 2, unknown 3, begin and end 4, padding 5."""
-    assert ABC.sar('cab') == [4, 2, 0, 1, 4, 5]
-    with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
-        ABC.sar('abcab')
+    """Indices by hand: a, b, c are 0 to 2, unknown 3, begin and end 4, padding 5."""
+    assert ABC.encode_sar('cab') == [4, 2, 0, 1, 4, 5]
+    with pytest.raises(UnusableTextError, match='more than the 4 that the attention decoder has room for'):
+        ABC.encode_sar('abcab')
 
 
-def test_nrtr_numbers_characters_behind_padding_unknown_begin_and_end() -> None:
+def test_nrtr_numbers_characters_after_padding_unknown_begin_and_end() -> None:
     """By hand: a, b, c are 4 to 6, padding 0, begin 2, end 3."""
-    assert ABC.nrtr('c-ab') == [2, 6, 4, 5, 3, 0]
-    with pytest.raises(UnusableTextError, match='the attention decoder learns at most 4'):
-        ABC.nrtr('abcab')
+    assert ABC.encode_nrtr('c-ab') == [2, 6, 4, 5, 3, 0]
+    with pytest.raises(UnusableTextError, match='more than the 4 that the attention decoder has room for'):
+        ABC.encode_nrtr('abcab')
 
 
-def test_reading_merges_repetitions_but_not_across_a_blank() -> None:
+def test_decoding_merges_repetitions_but_not_across_a_blank() -> None:
     assert ABC.decode(logits(0, 1, 1, 0, 1, 2, 2, 3))[0].text == 'aabc'
 
 
-def test_a_line_of_blanks_is_read_as_nothing_with_no_confidence() -> None:
+def test_a_line_of_blanks_decodes_to_an_empty_text_of_confidence_zero() -> None:
     (reading,) = ABC.decode(logits(0, 0, 0))
     assert (reading.text, reading.confidence) == ('', 0.0)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_reading_equals_the_definition(numbers: list[int]) -> None:
+def test_decoding_equals_the_definition(numbers: list[int]) -> None:
     """Graves et al. 2006: merge repeated labels, then remove blanks; here with itertools."""
     from itertools import groupby
 
@@ -151,14 +158,14 @@ def test_reading_equals_the_definition(numbers: list[int]) -> None:
 
 
 @given(st.text('abc', min_size=1, max_size=6))
-def test_what_is_encoded_is_read_again(text: str) -> None:
-    path = [number for label in ABC.ctc(text) for number in (label, 0)]
+def test_decoding_inverts_encoding(text: str) -> None:
+    path = [number for label in ABC.encode_ctc(text) for number in (label, 0)]
     assert ABC.decode(logits(*path))[0].text == text
 
 
 def test_rows_are_padded_with_blanks() -> None:
-    assert padded([[1, 2], [], [3]], 3).tolist() == [[1, 2, 0], [0, 0, 0], [3, 0, 0]]
+    assert pad_rows([[1, 2], [], [3]], 3).tolist() == [[1, 2, 0], [0, 0, 0], [3, 0, 0]]
 
 
-def test_it_travels_to_loader_workers() -> None:
-    assert pickle.loads(pickle.dumps(ABC)).ctc('cab') == [3, 1, 2]  # noqa: S301 - our own bytes
+def test_characters_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(ABC)).encode_ctc('cab') == [3, 1, 2]  # noqa: S301 - our own bytes

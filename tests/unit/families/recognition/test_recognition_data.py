@@ -22,7 +22,7 @@ from phalanx.families.recognition.data.lmdb_sets import Lmdb, LmdbSets, write_lm
 
 
 class Named:
-    """A source whose samples are their own names: letter and number."""
+    """Source whose samples are their own names: letter and number."""
 
     def __init__(self, letter: str, size: int) -> None:
         self.letter, self.size = letter, size
@@ -45,14 +45,14 @@ def texts(source: Shares, epoch: int, seed: int = 0) -> list[str]:
 
 
 def words(root: Path, lines: dict[str, str], label_file: str = 'rec_gt_train.txt') -> None:
-    """A data set whose images are 2 x 2, image number n having the value n everywhere."""
+    """Write a data set of 2 x 2 images; image n has the value n everywhere."""
     for number, name in enumerate(lines):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((2, 2, 3), number, np.uint8)).save(root / name)
     (root / label_file).write_text(''.join(f'{name}\t{text}\n' for name, text in lines.items()), encoding='utf-8')
 
 
-def test_label_files_name_images_and_say_what_stands_in_them(tmp_path: Path) -> None:
+def test_label_files_contain_paths_and_texts(tmp_path: Path) -> None:
     words(tmp_path, {'a/1.png': 'one', 'a/2 b.png': '二 three'})
     source = LabelFiles(root=tmp_path).split('train')
     image, text = source.read(Draw(1, 0, 0, 0))
@@ -68,13 +68,13 @@ def test_label_files_name_images_and_say_what_stands_in_them(tmp_path: Path) -> 
         ('/1.png\tone', "rec_gt_train.txt:1: '/1.png' lies outside the data set"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_malformed_line_is_reported_with_file_and_number(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / 'rec_gt_train.txt').write_text(line + '\n')
     with pytest.raises(ValueError, match=re.escape(message)):
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_all_that_is_wrong_with_a_label_file_is_reported_at_once(tmp_path: Path) -> None:
+def test_all_malformed_lines_of_a_label_file_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / 'rec_gt_train.txt').write_text('1.png one\n2.png\ttwo\n../3.png\tthree\n')
     with pytest.raises(ValueError, match=r"(?s)txt:1: expected an image.*\n.*txt:3: '\.\./3\.png' lies outside"):
         LabelFiles(root=tmp_path).split('train')
@@ -87,14 +87,14 @@ def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
         LabelFiles(root=tmp_path).split('train').check_files()
 
 
-def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_image_is_reported_with_its_path(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one'})
     (tmp_path / '1.png').write_bytes(b'no image')
     with pytest.raises(SampleError, match=re.escape(str(tmp_path / '1.png'))):
         LabelFiles(root=tmp_path).split('train').read(Draw(0, 0, 0, 0))
 
 
-def test_a_share_has_a_fixed_length_and_other_samples_in_another_epoch() -> None:
+def test_a_share_has_a_fixed_length_and_new_samples_in_each_epoch() -> None:
     source = Shares([Named('a', 10), Named('b', 4)], (0.3, 1.0))
     first, again, later = texts(source, 0), texts(source, 0), texts(source, 1)
     assert len(first) == 3 + 4
@@ -104,7 +104,7 @@ def test_a_share_has_a_fixed_length_and_other_samples_in_another_epoch() -> None
     assert texts(source, 0, seed=1)[:3] != first[:3]
 
 
-def test_a_share_holds_no_sample_twice_and_over_epochs_all_come() -> None:
+def test_a_share_repeats_no_sample_and_covers_all_over_epochs() -> None:
     source = Shares([Named('a', 10)], (0.5,))
     seen = [texts(source, epoch) for epoch in range(20)]
     assert all(len(set(epoch)) == 5 for epoch in seen)
@@ -116,7 +116,7 @@ def test_a_share_above_one_repeats_the_samples() -> None:
     assert sorted(counts.values()) == [2, 2, 3, 3]
 
 
-def test_shares_must_be_as_many_as_sources_and_leave_something() -> None:
+def test_shares_must_match_the_sources_and_not_be_empty() -> None:
     with pytest.raises(ValueError, match='there are 1 sources of samples, but 2 shares'):
         Shares([Named('a', 4)], (1, 1))
     with pytest.raises(ValueError, match='shares must be above 0, got 0'):
@@ -127,14 +127,14 @@ def test_shares_must_be_as_many_as_sources_and_leave_something() -> None:
         Shares([], ())
 
 
-def test_a_sample_of_a_broken_share_is_named_by_what_it_is_a_share_of() -> None:
+def test_a_sample_of_a_fractional_share_is_named_after_its_source() -> None:
     source = Shares([Named('a', 4), Named('b', 4)], (1.5, 1.0))
     assert source.name(3) == 'a3'
     assert source.name(4) == "sample 0 of the epoch's share of a0 and those after it"
     assert source.name(6) == 'b0'
 
 
-def test_packed_strings_come_back_whatever_they_hold() -> None:
+def test_packed_strings_are_unpacked_unchanged() -> None:
     strings = ['', '中 文', 'a' * 1000, os.fsdecode(b'\xff.png')]
     packed = Packed(strings)
     assert [packed[index] for index in range(len(packed))] == strings
@@ -145,14 +145,14 @@ lmdb = pytest.importorskip('lmdb')
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """The folder of three words in LMDB."""
+    """Folder of an LMDB data set with three words."""
     words(tmp_path / 'files', {'1.png': 'one', '2.png': '二', '3.png': 'three'})
     source = LabelFiles(root=tmp_path / 'files').split('train')
     assert write_lmdb(source, tmp_path / 'sets' / 'ST' / 'part') == 3
     return tmp_path / 'sets' / 'ST' / 'part'
 
 
-def test_a_written_database_has_the_layout_of_the_field(database: Path, tmp_path: Path) -> None:
+def test_a_written_database_has_the_usual_layout(database: Path, tmp_path: Path) -> None:
     """Read with the package lmdb itself."""
     with lmdb.open(str(database), readonly=True, lock=False) as environment, environment.begin() as transaction:
         assert transaction.get(b'num-samples') == b'3'
@@ -178,7 +178,7 @@ def read_text(source: Lmdb, index: int) -> str:
     return source.read(Draw(index, 0, 0, 0))[1]
 
 
-def test_a_hole_in_a_database_is_named(database: Path) -> None:
+def test_a_missing_sample_of_a_database_is_reported_with_its_key(database: Path) -> None:
     with lmdb.open(str(database)) as environment, environment.begin(write=True) as transaction:
         transaction.delete(b'image-000000002')
         transaction.put(b'label-000000003', b'\xff')
@@ -189,18 +189,18 @@ def test_a_hole_in_a_database_is_named(database: Path) -> None:
         source.read(Draw(2, 0, 0, 0))
 
 
-def test_another_database_is_refused_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
+def test_a_foreign_database_is_rejected_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / 'other')) as environment, environment.begin(write=True) as transaction:
         transaction.put(b'a', b'b')
     with pytest.raises(ValueError, match="has no key 'num-samples'"):
         Lmdb(tmp_path / 'other')
     with pytest.raises(FileExistsError, match='holds an LMDB data set already'):
         write_lmdb(LabelFiles(root=tmp_path / 'files').split('train'), database)
-    with pytest.raises(FileNotFoundError, match='holds no LMDB data set'):
+    with pytest.raises(FileNotFoundError, match='contains no LMDB data set'):
         LmdbSets(root=tmp_path, train=('files',)).split('train')
 
 
-def test_drawn_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> None:
+def test_generated_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> None:
     source = DATA['digit_lines'](train_lines=3).split('train')
     assert write_lmdb(source, tmp_path) == 3
     for index in range(3):
@@ -210,7 +210,7 @@ def test_drawn_lines_become_a_database_with_the_same_pixels(tmp_path: Path) -> N
         assert stored_text == text
 
 
-def test_digit_lines_are_the_same_every_time_and_hold_as_many_digits_as_asked() -> None:
+def test_digit_lines_are_reproducible_and_have_the_requested_number_of_digits() -> None:
     source = DATA['digit_lines'](train_lines=30, digits=(2, 4)).split('train')
     lines = [source.read(Draw(index, index % 2, 0, 0)) for index in range(30)]
     again = source.read(Draw(7, 5, 9, 1))
@@ -232,9 +232,9 @@ def test_a_mixture_trains_on_all_parts_and_evaluates_on_the_first() -> None:
         ('label_files', {'root': Path(), 'train_shares': (1.0, 2.0)}, 'there are 1 training files, but 2 train_shares'),
         ('lmdb_sets', {'root': Path(), 'train_shares': (1.0, 2.0)}, 'there are 1 training folders, but 2 train_shares'),
         ('mixture', {'parts': ()}, 'a mixture needs at least one part'),
-        ('digit_lines', {'digits': (3, 2)}, 'digits is the fewest and the most of a line, got 3, 2'),
+        ('digit_lines', {'digits': (3, 2)}, 'digits is the minimum and the maximum per line, at least 1; got 3, 2'),
     ],
 )
-def test_options_that_cannot_be_are_refused(name: str, options: dict, message: str) -> None:
+def test_invalid_options_are_rejected(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DATA[name](**options)

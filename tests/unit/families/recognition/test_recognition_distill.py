@@ -1,4 +1,4 @@
-"""Networks that learn from one another. Expected numbers come from torch's own divergence and mean squared error."""
+"""Distillation and mutual learning. Expected numbers come from torch's own divergence and mean squared error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def networks() -> dict[str, nn.Module]:
 IMAGES = torch.randn(6, 3, 4, 7, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_frozen_teacher_stays_what_it_was() -> None:
+def test_a_frozen_teacher_does_not_change() -> None:
     model = DistillationModel(networks(), frozen=('teacher',)).train()
     before = {name: tensor.clone() for name, tensor in model.networks['teacher'].state_dict().items()}
     student = model.student.head.weight.detach().clone()
@@ -56,20 +56,20 @@ def test_a_frozen_teacher_stays_what_it_was() -> None:
     assert not torch.equal(model.student.head.weight, student)
 
 
-def test_networks_that_are_not_frozen_both_learn() -> None:
+def test_networks_that_are_not_frozen_are_both_trained() -> None:
     model = DistillationModel(networks())
     DML(output='logits')(model(IMAGES))['dml_logits_student_teacher'].total.backward()
     for network in model.networks.values():
         assert network.head.weight.grad is not None and network.head.weight.grad.abs().max() > 0
 
 
-def test_evaluation_gives_the_outputs_of_the_student_alone() -> None:
+def test_evaluation_returns_the_outputs_of_the_student_alone() -> None:
     model = DistillationModel(networks()).eval()
     torch.testing.assert_close(model(IMAGES), model.networks['student'](IMAGES))
     assert model.student is model.networks['student']
 
 
-def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
+def test_mutual_learning_is_the_mean_of_both_divergences_per_sample() -> None:
     outputs = DistillationModel(networks())(IMAGES)
     first, second = (outputs[name].logits.log_softmax(2) for name in ('student', 'teacher'))
     both = [F.kl_div(a, b, reduction='sum', log_target=True) for a, b in ((first, second), (second, first))]
@@ -78,14 +78,14 @@ def test_mutual_learning_is_the_mean_of_both_divergences_a_sample() -> None:
     assert (total / weight).item() == pytest.approx(3 * (both[0] + both[1]).item() / 2 / 6, rel=1e-5)
 
 
-def test_equal_networks_have_nothing_to_learn_from_one_another() -> None:
+def test_mutual_learning_of_equal_networks_has_loss_zero() -> None:
     outputs = {'student': Outputs(torch.full((2, 3, 4), 50.0), IMAGES), 'teacher': Outputs(torch.full((2, 3, 4), 50.0), IMAGES)}
     assert DML(output='logits')(outputs)['dml_logits_student_teacher'].total.item() == pytest.approx(0, abs=1e-6)
     assert FeatureDistance()(outputs)['distance_features_student_teacher'].total == 0
 
 
-def test_probabilities_of_zero_cost_much_but_not_infinitely() -> None:
-    """By hand: 1 against 1e-10 costs log(1e10) in one direction, and as much in the other."""
+def test_probabilities_of_zero_have_a_large_finite_loss() -> None:
+    """By hand: the divergence of 1 from 1e-10 is log(1e10), in both directions."""
     sure = torch.tensor([[[1000.0, 0.0]]])
     outputs = {'student': Outputs(sure, IMAGES), 'teacher': Outputs(sure.flip(2), IMAGES)}
     total, *_ = DML(output='logits')(outputs)['dml_logits_student_teacher']
@@ -99,7 +99,7 @@ def test_the_distance_is_the_mean_squared_error() -> None:
     assert (total / weight).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_names_that_are_not_there_are_reported() -> None:
+def test_unknown_names_are_reported() -> None:
     with pytest.raises(ValueError, match=r"^the networks of the distillation are student, teacher; there is no 'techer'$"):
         DistillationModel(networks(), frozen=('techer',))
     with pytest.raises(ValueError, match=r"^'student' is the network that learns, so it cannot be frozen$"):
@@ -112,7 +112,7 @@ def test_names_that_are_not_there_are_reported() -> None:
 
 
 def test_outputs_of_different_shapes_are_reported() -> None:
-    """They would be broadcast otherwise."""
+    """Otherwise they would be broadcast silently."""
     outputs = {'student': Outputs(torch.zeros(2, 1, 4), IMAGES), 'teacher': Outputs(torch.zeros(2, 3, 4), IMAGES)}
     message = r"^the networks student and teacher give 'logits' of different shapes, \[2, 1, 4\] and \[2, 3, 4\]$"
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Losses of recognition. Expected numbers are worked out by hand, by enumeration, or by torch from the uncut batch."""
+"""Losses of recognition. Expected numbers come from hand calculation, enumeration, or torch on the whole batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ K = 5
 
 
 def texts(part: slice = slice(None)) -> Texts:
-    """Five texts, from none to three characters long."""
+    """Five texts of 0 to 3 characters."""
     words = ([0, 4, 2], [3], [1, 1], [], [2, 0])
     ctc = torch.tensor([[character + 1 for character in word] + [0] * (3 - len(word)) for word in words])
     sar = torch.tensor([[K + 1, *word, K + 1] + [K + 2] * (4 - len(word)) for word in words])
@@ -32,7 +32,7 @@ def value(loss: Loss, name: str) -> float:
 
 
 def probability(logits: Tensor, word: list[int]) -> float:
-    """Of all sequences of one character or blank a place that read as `word`, enumerated."""
+    """Probability of `word`: the sum over all alignments that decode to it, enumerated."""
     shares = logits.softmax(1)
     total = 0.0
     for path in itertools.product(range(K + 1), repeat=len(logits)):
@@ -51,8 +51,8 @@ def test_ctc_is_the_mean_negative_log_probability_of_the_texts() -> None:
 
 
 @pytest.mark.parametrize('focal', [False, True])
-def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> None:
-    """Two places hold neither three characters nor two equal ones, which need a blank between them."""
+def test_a_text_longer_than_the_line_has_loss_zero_but_counts(focal: bool) -> None:
+    """Two time steps suffice neither for three characters nor for two equal ones, which need a blank between them."""
     logits = torch.randn(5, 2, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
     total, weight, _ = CTC(focal=focal)(Outputs(logits), texts())['ctc']
     total.backward()
@@ -61,7 +61,7 @@ def test_a_text_longer_than_the_line_costs_nothing_but_counts(focal: bool) -> No
     assert weight == 5
 
 
-def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
+def test_a_batch_of_empty_texts_is_trained_on_blanks() -> None:
     logits = torch.randn(2, 4, K + 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
     nothing = Texts(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 0), torch.ones(2))
     loss = CTC()(Outputs(logits), nothing)
@@ -71,7 +71,7 @@ def test_a_batch_of_empty_texts_asks_for_blanks() -> None:
 
 
 def test_the_attention_head_is_trained_on_characters_and_ends_but_not_on_padding() -> None:
-    """The texts have 8 characters and 5 ends; what is said after the last place does not count."""
+    """The texts have 8 characters and 5 ends; the prediction after the last position does not count."""
     logits = torch.randn(5, 6, K + 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     text = texts()
     rows = [(sample, place) for sample in range(5) for place in range(int(text.lengths[sample]) + 1)]
@@ -82,8 +82,8 @@ def test_the_attention_head_is_trained_on_characters_and_ends_but_not_on_padding
     assert value(loss, 'sar') == pytest.approx(expected.item())
 
 
-def test_the_nrtr_head_is_judged_on_smoothed_characters_and_ends_but_not_on_padding() -> None:
-    """The true one of N = K + 5 classes has 0.9 of the target, each other one 0.1 / (N - 1)."""
+def test_the_nrtr_head_is_trained_on_smoothed_characters_and_ends_but_not_on_padding() -> None:
+    """The true one of N = K + 5 classes has target 0.9, each other one 0.1 / (N - 1)."""
     guide = torch.tensor([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0]])
     text = Texts(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]), guide, torch.ones(2))
     logits = torch.randn(2, 4, K + 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -95,7 +95,7 @@ def test_the_nrtr_head_is_judged_on_smoothed_characters_and_ends_but_not_on_padd
     loss = NRTR()(Outputs(torch.zeros(0), nrtr=logits), text)
     assert loss['nrtr'].weight == 5 == NRTR().weights(text, K)['nrtr']
     assert value(loss, 'nrtr') == pytest.approx(expected)
-    with pytest.raises(ValueError, match=r'^the loss nrtr trains an NRTR head, which this network does not have$'):
+    with pytest.raises(ValueError, match=r'^the loss nrtr needs an NRTR head, which this network does not have; use ctc$'):
         NRTR()(Outputs(torch.zeros(2, 4, K + 1)), text)
 
 
@@ -113,5 +113,5 @@ def test_half_precision_logits_are_summed_in_single_precision() -> None:
 
 
 def test_a_network_without_attention_head_is_reported() -> None:
-    with pytest.raises(ValueError, match=r'^the losses sar and multi need an attention head, .*; use ctc$'):
+    with pytest.raises(ValueError, match=r'^the losses sar and multi need a SAR head, .*; use ctc$'):
         Multi()(Outputs(torch.zeros(5, 4, K + 1)), texts())

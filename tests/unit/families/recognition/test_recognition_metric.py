@@ -32,7 +32,7 @@ def test_accuracy_and_similarity_by_hand() -> None:
 @pytest.mark.parametrize(
     ('options', 'right'), [({}, 1), ({'ignore_space': False}, 0), ({'ignore_case': True}, 2), ({'alphanumeric_only': True}, 3)]
 )
-def test_what_is_ignored_is_said_by_the_options(options: dict[str, bool], right: int) -> None:
+def test_options_select_the_ignored_differences(options: dict[str, bool], right: int) -> None:
     pairs = [('a b', 'ab'), ('Ab', 'aB'), ('$5.99', '5,99')]
     assert metric(pairs, **options).compute()['accuracy'] == pytest.approx(right / 3)
 
@@ -46,8 +46,8 @@ def test_an_empty_metric_is_undefined() -> None:
     assert ReadingAccuracy().compute() == pytest.approx(expected, nan_ok=True)
 
 
-def test_the_table_lists_the_characters_most_often_mistaken() -> None:
-    """o read as 0 twice, l missing once, a blank too many once."""
+def test_the_table_lists_the_most_frequent_confusions() -> None:
+    """o read as 0 twice, one l missing, one space inserted."""
     pairs = [('foo', 'f00'), ('hello', 'helo'), ('ab', 'a b')]
     table = metric(pairs, ignore_space=False).table()
     assert table == [
@@ -62,7 +62,7 @@ texts = st.text('abc ', max_size=6)
 
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_the_result_does_not_depend_on_the_order_or_the_batches(pairs: Pairs, random: st.DataObject) -> None:
-    """To the last bit, because only whole numbers are added up."""
+    """To the last bit, because only integers are added up."""
     shuffled = list(pairs)
     random.shuffle(shuffled)
     one, several = metric(pairs), ReadingAccuracy()
@@ -72,9 +72,9 @@ def test_the_result_does_not_depend_on_the_order_or_the_batches(pairs: Pairs, ra
     assert one.table() == several.table()
 
 
-def test_the_surer_a_wrong_reading_the_worse_it_is() -> None:
+def test_a_more_confident_wrong_reading_has_a_lower_grade() -> None:
     readings = [Reading('x', 0.25), Reading('x', 0.75), Reading('c', 0.99)]
     low, lower, right = ReadingAccuracy().update(readings, batch(['a', 'b', 'c']))
     assert low is not None and lower is not None and low.value > lower.value
-    assert lower.reason == "true 'b', read 'x', 75% sure"
+    assert lower.reason == "true 'b', read 'x', confidence 75%"
     assert right is None

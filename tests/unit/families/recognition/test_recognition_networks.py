@@ -1,4 +1,4 @@
-"""What every recognition network promises, over the whole catalog and its options."""
+"""Properties of every recognition network of the catalog, and of its options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
 
 
 def texts() -> Texts:
-    """Two texts of 3 and 1 of 5 characters; 6 is start and end of the attention head, 7 its padding."""
+    """Two texts of 3 and 1 of 5 characters; 6 is begin and end of the attention head, 7 its padding."""
     sar = torch.tensor([[6, 0, 4, 2, 6, 7], [6, 3, 6, 7, 7, 7]])
     return Texts(torch.tensor([[1, 5, 3], [4, 0, 0]]), torch.tensor([3, 1]), sar, torch.tensor([1.0, 0.3]))
 
@@ -59,7 +59,7 @@ def images(variant: str) -> Tensor:
     return torch.randn(2, 3, 48 if variant.startswith('svtr') else 32, 64)
 
 
-def test_a_line_has_a_place_every_four_or_eight_columns(model: nn.Module, images: Tensor, variant: str) -> None:
+def test_there_is_a_time_step_every_four_or_eight_columns(model: nn.Module, images: Tensor, variant: str) -> None:
     places = 64 // (8 if variant.startswith('svtr') else 4)
     with torch.no_grad():
         for mode in (True, False):
@@ -72,7 +72,7 @@ def test_a_line_has_a_place_every_four_or_eight_columns(model: nn.Module, images
 
 
 def test_every_parameter_takes_part_in_training_with_every_loss(model: nn.Module, images: Tensor, variant: str) -> None:
-    """Also in that with CTC alone, for which the attention head does not count."""
+    """Even with CTC alone, which does not use the attention head: DDP waits for the gradients of all parameters."""
     losses = [CTC()] if variant.startswith('crnn') else [CTC(), Multi()]
     for loss in losses:
         model.train().zero_grad()
@@ -88,16 +88,16 @@ def test_every_norm_can_be_synchronised_and_no_dropout_is_torchs(model: nn.Modul
     assert not [module for module in model.modules() if isinstance(module, nn.LSTM) and module.dropout]
 
 
-def test_a_fresh_network_finds_no_character_much_likelier_than_another(model: nn.Module, images: Tensor) -> None:
-    """The standard deviation of its logits is of order 1; a bad initialisation makes it many times that."""
+def test_logits_of_an_untrained_network_are_of_order_one(model: nn.Module, images: Tensor) -> None:
+    """A bad initialisation makes the standard deviation of the logits many times larger."""
     with torch.no_grad():
         outputs: Outputs = model.train()(images, texts())
     assert outputs.ctc.std() < 1.5
     assert outputs.sar is None or outputs.sar.std() < 1.5
 
 
-def test_weights_travel_under_their_original_names(model: nn.Module, variant: str) -> None:
-    """Every array of a file fills one tensor, also when the LSTM is stored under both of its names."""
+def test_weights_are_saved_and_loaded_under_their_original_names(model: nn.Module, variant: str) -> None:
+    """Every array of a file fills one tensor, even if the LSTM is stored under both of its names."""
     original = original_of(model)
     rng = np.random.default_rng(0)
     linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
@@ -116,7 +116,7 @@ def test_weights_travel_under_their_original_names(model: nn.Module, variant: st
 
 
 def test_resnet_has_the_original_names() -> None:
-    """Those of the layers in PaddleOCR's rec_resnet_vd.py; there are no golden numbers of this network."""
+    """Layer names of PaddleOCR's rec_resnet_vd.py; there are no golden numbers of this network."""
     model = VARIANTS['crnn on resnet34_vd']()
     names = {original_of(model).name(name) for name, _ in model.named_parameters()}
     assert {
@@ -131,8 +131,8 @@ def test_resnet_has_the_original_names() -> None:
     assert len([name for name in names if '.short._conv' in name]) == 4
 
 
-def test_convolutions_of_crnn_are_drawn_as_paddle_draws_them() -> None:
-    """Normal, of variance 2 / (kernel area x input channels), also where channels are filtered one by one."""
+def test_convolutions_of_crnn_are_initialised_as_in_paddle() -> None:
+    """Normal with variance 2 / (kernel area x input channels), depthwise convolutions included."""
     torch.manual_seed(0)
     model = MODELS['crnn'](36)
     last = model.backbone.blocks[14]
@@ -142,8 +142,8 @@ def test_convolutions_of_crnn_are_drawn_as_paddle_draws_them() -> None:
     assert model.head.weight.abs().max().item() == pytest.approx(1 / math.sqrt(192), rel=0.05)
 
 
-def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
-    """He normal by the channels of a group in the backbone; in the neck He uniform and a normal cut at two deviations."""
+def test_svtr_lcnet_is_initialised_as_in_paddleocr() -> None:
+    """Backbone: He normal by the channels of a group; neck: He uniform, and a normal truncated at two standard deviations."""
     torch.manual_seed(0)
     model = MODELS['svtr_lcnet'](96)
     assert model.backbone.blocks[12].depthwise.conv.weight.std().item() == pytest.approx(math.sqrt(2 / 25), rel=0.05)
@@ -155,7 +155,7 @@ def test_svtr_lcnet_is_drawn_as_in_paddleocr() -> None:
     assert model.sar.decoder.embedding.weight[-1].abs().max() == 0
 
 
-def test_dropout_follows_the_sample_and_evaluation_has_none() -> None:
+def test_dropout_is_a_function_of_the_sample_and_off_in_evaluation() -> None:
     model = MODELS['svtr_lcnet'](5, backbone=partial(mobilenet_v1_enhance, scale=0.25), sar_size=32)
     keys = SampleKeys()
     stochastic.tie(model, keys)
@@ -170,19 +170,19 @@ def test_dropout_follows_the_sample_and_evaluation_has_none() -> None:
         torch.testing.assert_close(model.eval()(images).ctc[0], model(images[:1]).ctc[0])
 
 
-def test_the_attention_head_sees_nothing_beyond_the_image() -> None:
+def test_the_attention_head_ignores_the_padding_of_the_image() -> None:
     torch.manual_seed(0)
     head = SARHead(5, 8, size=16, dropout=0.0).eval()
     features = torch.randn(2, 8, 1, 20)
     logits = head(features, texts())
     changed = features.clone()
-    changed[1, :, :, 8:] = 9.0  # 0.3 of 20 places are filled; the keys of the last one reach one place further
+    changed[1, :, :, 8:] = 9.0  # 0.3 of 20 time steps are valid; the keys of the last one reach one step further
     torch.testing.assert_close(head(changed, texts())[1], logits[1])
     changed[0, :, :, 8:] = 9.0
     assert (head(changed, texts())[0] - logits[0]).abs().max() > 1e-3
 
 
-def test_padding_does_not_change_what_comes_before_it() -> None:
+def test_padding_of_texts_does_not_change_earlier_predictions() -> None:
     torch.manual_seed(0)
     head = SARHead(5, 8, size=16, dropout=0.0).eval()
     features, text = torch.randn(2, 8, 1, 20), texts()
@@ -200,7 +200,7 @@ def test_wrong_options_and_sizes_are_reported() -> None:
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
-def test_the_heights_that_recipes_may_ask_for_are_those_that_networks_take(variant: str) -> None:
+def test_supported_heights_are_those_that_leave_one_row(variant: str) -> None:
     network = VARIANTS[variant]().eval()
     for height in (HEIGHTS[0], 32, HEIGHTS[-1]):
         assert network(torch.zeros(1, 3, height, 64)).ctc.shape[:2] == network(torch.zeros(1, 3, 32, 64)).ctc.shape[:2]

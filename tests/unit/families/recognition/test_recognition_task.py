@@ -29,13 +29,15 @@ from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.task import Recognition, Sample
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
+from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.parallel.step import WholeStep
 
 RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'recognition').glob('*.yml'))
 DIGITS = partial(DATA['digit_lines'], train_lines=6, eval_lines=3)
-CRNN = partial(MODELS['crnn'], size='small', hidden_size=8)
+CRNN = partial(MODELS['crnn'], backbone=partial(mobilenet_v3, size='small'), hidden_size=8)
 SVTR = partial(MODELS['svtr_lcnet'], neck_channels=16, hidden_size=16, sar_size=16, depth=1)
-GUIDED = partial(MODELS['svtr_lcnetv3'], scale=0.35, nrtr_size=32, nrtr_depth=1)
+GUIDED = partial(MODELS['svtr_lcnetv3'], backbone=partial(pp_lcnet_v3, scale=0.35), nrtr_size=32, nrtr_depth=1)
 CTC, MULTI = (partial(LOSSES['ctc']),), (partial(LOSSES['multi']),)
 NRTR = (*CTC, partial(LOSSES['nrtr']))
 
@@ -46,7 +48,7 @@ def task(**changes: Any) -> Recognition:
 
 
 class Lines:
-    """A Data of given lines, the same for both splits."""
+    """Data of given lines, the same for both splits."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = texts
@@ -69,8 +71,8 @@ class Lines:
         return np.full((32, 40, 3), 200, np.uint8), self.texts[draw.index]
 
 
-class Says(TextNetwork):
-    """A network for tests that reads '12' everywhere: blank, 1, 1, blank, 2."""
+class Reads12(TextNetwork):
+    """Test network that reads '12' everywhere: blank, 1, 1, blank, 2."""
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
         path = torch.tensor([0, 2, 2, 0, 3])
@@ -79,7 +81,7 @@ class Says(TextNetwork):
 
 @pytest.mark.parametrize('path', RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid(path: Path, tmp_path: Path) -> None:
-    """Where a recipe needs a dictionary file that its user brings, a small one stands in for it."""
+    """A small dictionary replaces the file that users bring to some recipes."""
     (tmp_path / 'dictionary.txt').write_text('a\nb\n')
     recipe, bound, _ = bind(read(path), Recipe, Recognition)
     if isinstance(bound.dictionary.dictionary, Path):
@@ -87,7 +89,7 @@ def test_every_recipe_is_valid(path: Path, tmp_path: Path) -> None:
         recipe, bound, _ = bind(root, Recipe, Recognition)
     assert recipe.task == 'recognition'
     parameter_groups(bound.model(), recipe.parameters)  # every rule matches something, no parameter two of them
-    assert pickle.dumps(bound)  # loader workers may be started afresh
+    assert pickle.dumps(bound)  # loader workers may be started with spawn
 
 
 def test_a_training_sample_is_augmented_and_a_function_of_its_draw() -> None:
@@ -101,16 +103,16 @@ def test_a_training_sample_is_augmented_and_a_function_of_its_draw() -> None:
 
 def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
     ours = task(train_image_sizes=((32, 100), (32, 64), (32, 160)))
-    train, judged = ours.dataset('train'), ours.dataset('eval')
+    train, evaluation = ours.dataset('train'), ours.dataset('eval')
     widths = [
         {train[Draw(index, epoch, step, 0)].image.shape[2] for index in range(3) for epoch in (0, 1)} for step in range(12)
     ]
     assert {len(step) for step in widths} == {1}
     assert {width for step in widths for width in step} == {64, 100, 160}
-    assert {judged[Draw(0, 0, step, 0)].image.shape[2] for step in range(12)} == {100}
+    assert {evaluation[Draw(0, 0, step, 0)].image.shape[2] for step in range(12)} == {100}
 
 
-def test_lines_are_joined_with_others_of_the_data_set_but_not_with_bad_ones() -> None:
+def test_lines_are_joined_with_readable_lines_only() -> None:
     concatenate = Concatenate(image_size=(32, 320), probability=1.0, lines=2)
     ours = task(data=lambda: Lines('1', '2', 'bad'), concatenate=concatenate)
     labels = {ours.dataset('train')[Draw(0, epoch, 0, 0)].label for epoch in range(60)}
@@ -118,8 +120,8 @@ def test_lines_are_joined_with_others_of_the_data_set_but_not_with_bad_ones() ->
     assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1'
 
 
-def test_joining_makes_no_bad_sample_of_a_line_that_every_head_can_learn() -> None:
-    """Joined they have up to 36 characters; the attention decoder takes 23."""
+def test_joined_lines_stay_short_enough_for_every_head() -> None:
+    """Three lines have up to 36 characters together; the attention decoder takes 23."""
     lines = Lines(*('1' * (4 + index % 9) for index in range(2000)))
     concatenate = Concatenate(image_size=(48, 320), probability=1.0, lines=2)
     ours = task(data=lambda: lines, model=SVTR, loss=MULTI, image_size=(48, 64), concatenate=concatenate).dataset('train')
@@ -128,7 +130,7 @@ def test_joining_makes_no_bad_sample_of_a_line_that_every_head_can_learn() -> No
     assert sum(length > 12 for length in lengths) > 1000
 
 
-def test_a_text_without_a_target_is_refused_also_where_it_could_be_joined_with_others() -> None:
+def test_a_text_without_a_target_is_rejected_even_if_it_could_be_joined() -> None:
     ours = task(data=lambda: Lines('1', 'abc'), concatenate=Concatenate(image_size=(32, 320), probability=1.0)).dataset('train')
     for epoch in range(10):
         with pytest.raises(SampleError, match="'abc' has no character of the dictionary"):
@@ -136,27 +138,27 @@ def test_a_text_without_a_target_is_refused_also_where_it_could_be_joined_with_o
 
 
 @pytest.mark.parametrize('split', ['train', 'eval'])
-def test_a_text_that_cannot_be_learned_is_a_bad_sample_with_its_reason(split: str) -> None:
+def test_a_text_that_cannot_be_learned_raises_sample_error_with_the_reason(split: str) -> None:
     ours = task(data=lambda: Lines('1', 'abc', '1' * 26))
     with pytest.raises(SampleError, match=re.escape("line 1: 'abc' has no character of the dictionary")):
         ours.dataset(split)[Draw(1, 0, 0, 0)]
 
 
-def test_a_text_too_long_to_learn_is_evaluated_all_the_same() -> None:
+def test_a_text_too_long_to_learn_is_still_evaluated() -> None:
     ours = task(data=lambda: Lines('1' * 26), model=SVTR, loss=MULTI, image_size=(48, 160))
-    with pytest.raises(SampleError, match=r'line 0: .* has 26 characters, at most 25 can be learned'):
+    with pytest.raises(SampleError, match=r'line 0: .* has 26 characters, more than max_length \(25\)'):
         ours.dataset('train')[Draw(0, 0, 0, 0)]
     assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1' * 26
 
 
-def test_only_an_attention_head_refuses_texts_of_24_characters() -> None:
+def test_only_an_attention_head_rejects_texts_of_24_characters() -> None:
     lines, draw = (lambda: Lines('1' * 24)), Draw(0, 0, 0, 0)
     assert len(task(data=lines).dataset('train')[draw].ctc) == 24
-    with pytest.raises(SampleError, match='the attention decoder learns at most 23'):
+    with pytest.raises(SampleError, match='more than the 23 that the attention decoder has room for'):
         task(data=lines, model=SVTR, loss=MULTI, image_size=(48, 160)).dataset('train')[draw]
 
 
-def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
+def test_a_batch_contains_encoded_texts_and_valid_ratios() -> None:
     """The line of 40 x 32 fills 40 of 100 columns; digit d is d + 1 for CTC and d for the attention decoder."""
     ours = task(data=lambda: Lines('12x', '7'), model=SVTR, loss=MULTI)
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
@@ -169,7 +171,7 @@ def test_a_batch_holds_encoded_texts_and_how_far_lines_reach() -> None:
     assert batch.texts.guide[:, :5].tolist() == [[2, 5, 6, 3, 0], [2, 11, 3, 0, 0]]
 
 
-def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
+def test_the_network_input_is_bgr_and_zero_behind_a_line() -> None:
     """(value / 255 - 0.5) / 0.5, by hand: 255 -> 1, 0 -> -1."""
     image = torch.zeros(3, 2, 5, dtype=torch.uint8)
     image[0] = 255  # red
@@ -180,20 +182,20 @@ def test_the_network_sees_bgr_and_nothing_behind_a_line() -> None:
     assert not found[..., 3:].any()
 
 
-def test_a_height_that_no_network_takes_is_reported_before_anything_starts() -> None:
+def test_an_unsupported_height_is_reported_when_the_network_is_built() -> None:
     for sizes in ({'image_size': (64, 128)}, {'image_size': (32, 128), 'train_image_sizes': ((32, 128), (64, 128))}):
         with pytest.raises(ValueError, match=r'^image_size: the network takes lines 17 to 48 pixels high, got 64$'):
             task(**sizes).model()
 
 
-def test_images_of_different_sizes_make_no_batch() -> None:
+def test_images_of_different_sizes_cannot_be_collated() -> None:
     samples = [Sample(torch.zeros(3, 2, width, dtype=torch.uint8), width, '1', 0, [2], []) for width in (4, 5)]
     with pytest.raises(ValueError, match='the images of a batch differ in size: 4 x 2, 5 x 2'):
         task().collate(samples)
 
 
-def test_the_loss_is_that_of_the_texts() -> None:
-    """Logits of zero: '1' in 1 place of 11 classes has probability 1/11; CTC's negative logarithm is ln 11, for each text."""
+def test_the_loss_is_computed_from_the_texts_of_the_batch() -> None:
+    """Logits of zero: '1' in 1 time step of 11 classes has probability 1/11, so the CTC loss of each text is ln 11."""
 
     class Zeros(TextNetwork):
         def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
@@ -210,7 +212,7 @@ def test_the_loss_is_that_of_the_texts() -> None:
 def test_readings_come_with_confidence_and_are_evaluated() -> None:
     ours = task(data=lambda: Lines('12', '1'))
     batch, metric = ours.collate([ours.dataset('eval')[Draw(index, 0, 0, 0)] for index in (0, 1)]), ours.metric()
-    prediction = ours.predict(Says(), batch)
+    prediction = ours.predict(Reads12(), batch)
     assert ours.results(prediction, batch) == prediction
     assert [reading.text for reading in prediction] == ['12', '12']
     assert prediction[0].confidence == pytest.approx(1.0)
@@ -218,14 +220,14 @@ def test_readings_come_with_confidence_and_are_evaluated() -> None:
     assert metric.compute()['accuracy'] == 0.5
 
 
-def test_a_bare_image_is_as_wide_as_it_needs() -> None:
+def test_a_long_line_widens_the_input_in_prediction() -> None:
     ours = task()
     batch = ours.collate([ours.request(np.zeros((16, 200, 3), np.uint8))])
     assert batch.images.shape == (1, 3, 32, 400)
-    assert ours.predict(Says(), batch)[0].text == '12'
+    assert ours.predict(Reads12(), batch)[0].text == '12'
 
 
-def test_a_picture_says_what_stands_there_and_what_was_read() -> None:
+def test_the_caption_of_a_picture_gives_truth_and_reading() -> None:
     ours = task(data=lambda: Lines('12'))
     ((caption, picture),) = ours.picture(ours.dataset('eval')[Draw(0, 0, 0, 0)], Reading('17', 0.876))
     assert caption == '12 - read 17 (0.88): wrong'
@@ -253,7 +255,7 @@ def test_a_survey_counts_characters_and_reports_texts_that_cannot_be_learned() -
         survey.count(1)
 
 
-def test_a_survey_counts_what_the_dictionary_has_not() -> None:
+def test_a_survey_counts_characters_that_are_not_in_the_dictionary() -> None:
     assert task(data=lambda: Lines('1ab')).survey('eval').count(0)[1] == {
         '1': 1,
         '(not in the dictionary) a': 1,
@@ -274,7 +276,7 @@ def distilling(**changes: Any) -> Recognition:
     )
 
 
-def test_networks_that_teach_one_another_each_have_their_losses() -> None:
+def test_each_network_of_mutual_learning_has_its_own_losses() -> None:
     ours = distilling()
     model = ours.model().train()
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
@@ -289,7 +291,7 @@ def test_networks_that_teach_one_another_each_have_their_losses() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> None:
+def test_a_frozen_teacher_has_no_losses_and_the_student_predicts() -> None:
     ours = distilling(frozen=('teacher',))
     model = ours.model().train()
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)])
@@ -300,7 +302,7 @@ def test_a_frozen_teacher_has_no_losses_of_its_own_and_the_student_reads() -> No
         assert len(ours.predict(model.eval(), batch)) == 2
 
 
-def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
+def test_the_student_is_exported() -> None:
     ours = distilling()
     model = ours.model().eval()
     assert isinstance(model, DistillationModel)
@@ -319,7 +321,7 @@ def test_of_networks_that_teach_one_another_the_student_is_exported() -> None:
         ({'networks': {'student': CRNN}}, "'student' is the name of `model`"),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_rejected_before_the_network_is_built(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         task(**changes)
 
@@ -333,7 +335,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: di
         (GUIDED, NRTR[1:], r'which has the heads ctc and nrtr; it trains nrtr; use \[ctc, nrtr\]'),
     ],
 )
-def test_a_loss_that_does_not_fit_the_network_is_refused(model: Any, loss: Any, message: str) -> None:
+def test_a_loss_that_does_not_fit_the_network_is_rejected(model: Any, loss: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f'loss: does not fit the network, {message}'):
         task(model=model, loss=loss).model()
 

@@ -50,10 +50,10 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
 
 
 @pytest.mark.parametrize(
-    ('text', 'said'),
+    ('text', 'message'),
     [
         ('a.png [{}]', 'train_label.txt:1: expected an image and its texts as JSON with a tab between them'),
-        ('a.png\t[{]', 'train_label.txt:1: what follows the tab is not JSON'),
+        ('a.png\t[{]', 'train_label.txt:1: the text after the tab is not JSON'),
         ('a.png\t{}', 'train_label.txt:1: expected a list of texts'),
         ('../a.png\t[]', 'train_label.txt:1: .* lies outside the data set'),
         ('a.png\t[{"points": [[0, 0]]}]', 'train_label.txt:1: text 1: expected {"transcription"'),
@@ -62,13 +62,13 @@ def test_a_label_file_of_paddleocr(tmp_path: Path, page: Callable[[str], None]) 
         (line('a.png', ('x', [[0, 0], [1, 1], [2, float('nan')]])), r'points: an outline is a list of points \[x, y\]'),
     ],
 )
-def test_a_bad_line_is_reported_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_malformed_line_is_reported_with_file_and_number(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / 'train_label.txt').write_text(text + '\n')
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         LabelFiles(root=tmp_path).split('train')
 
 
-def test_all_bad_lines_are_reported_at_once(tmp_path: Path) -> None:
+def test_all_malformed_lines_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / 'train_label.txt').write_text('a.png\n' + line('b.png', ('x', QUAD)) + '\nc.png\t[1]\n')
     with pytest.raises(ValueError, match=r'(?s)train_label\.txt:1: .*train_label\.txt:3: text 1'):
         LabelFiles(root=tmp_path).split('train')
@@ -100,7 +100,9 @@ def test_the_folders_of_icdar_2015(tmp_path: Path, page: Callable[[str], None]) 
 
 
 @pytest.mark.parametrize('text', ['10,10,60,12,60,30,10,text', '10,10,60,12,60,30,10,x,text', '10,10,60,12,60,30,10,inf,text'])
-def test_a_bad_line_of_icdar_is_reported_with_its_place(tmp_path: Path, page: Callable[[str], None], text: str) -> None:
+def test_a_malformed_line_of_icdar_is_reported_with_file_and_number(
+    tmp_path: Path, page: Callable[[str], None], text: str
+) -> None:
     page('images/img_1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/gt_img_1.txt').write_text('1,1,9,1,9,9,1,9,fine\n' + text)
@@ -141,7 +143,7 @@ def test_words_of_total_text_as_text_may_be_wrapped(tmp_path: Path, page: Callab
 
 
 def test_words_of_total_text_as_matlab_are_the_same(tmp_path: Path, page: Callable[[str], None]) -> None:
-    """The file is as published: a cell array with a row for each word, numbers in the least integers that hold them."""
+    """The file is as published: a cell array with a row for each word, numbers in the smallest integer types that hold them."""
     io = pytest.importorskip('scipy.io')
     page('images/img11.png')
     (tmp_path / 'labels').mkdir()
@@ -157,7 +159,7 @@ def test_words_of_total_text_as_matlab_are_the_same(tmp_path: Path, page: Callab
 
 
 @pytest.mark.parametrize(
-    ('text', 'said'),
+    ('text', 'message'),
     [
         ("x: [[1 2 3]], y: [[1 2]], ornt: [u'h'], transcriptions: [u'a']", 'expected as many x as y and one word, got 3, 2'),
         ("x: [[1 2]], y: [[1 2]], ornt: [u'h'], transcriptions: [u'a']", 'an outline has at least 3 points, got 2'),
@@ -167,24 +169,24 @@ def test_words_of_total_text_as_matlab_are_the_same(tmp_path: Path, page: Callab
         ('x: [[1 2 3]], y: [[1 2 3]]', r'expected x: \[\[\.\.\]\]'),
     ],
 )
-def test_a_bad_word_of_total_text_is_told_with_its_line(
-    tmp_path: Path, page: Callable[[str], None], text: str, said: str
+def test_a_malformed_word_of_total_text_is_reported_with_its_line(
+    tmp_path: Path, page: Callable[[str], None], text: str, message: str
 ) -> None:
     page('images/img1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/poly_gt_img1.txt').write_text(
         f"x: [[1 9 9]], y: [[1 1 9]], ornt: [u'h'], transcriptions: [u'a']\n{text}\n"
     )
-    with pytest.raises(ValueError, match=rf'poly_gt_img1\.txt:[12]: {said}'):
+    with pytest.raises(ValueError, match=rf'poly_gt_img1\.txt:[12]: {message}'):
         total_text(tmp_path).split('train')
 
 
-def test_a_file_of_matlab_that_is_none_is_told(tmp_path: Path, page: Callable[[str], None]) -> None:
+def test_an_invalid_matlab_file_is_reported(tmp_path: Path, page: Callable[[str], None]) -> None:
     pytest.importorskip('scipy.io')
     page('images/img1.png')
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/poly_gt_img1.mat').write_bytes(b'no MATLAB' * 40)
-    with pytest.raises(ValueError, match=r'poly_gt_img1\.mat: is no file of MATLAB'):
+    with pytest.raises(ValueError, match=r'poly_gt_img1\.mat: is not a MATLAB file'):
         total_text(tmp_path).split('train')
 
 
@@ -221,27 +223,31 @@ def test_coco_text_is_one_file_for_both_splits(tmp_path: Path, page: Callable[[s
 
 
 @pytest.mark.parametrize(
-    ('annotation', 'said'),
+    ('annotation', 'message'),
     [
-        ({'image_id': 1}, 'word 45: image_id: there is no such image'),
+        ({'image_id': 1}, 'word 45: image_id: no such image'),
         ({'image_id': 7}, 'word 45: has no mask, and its bbox is not x, y, width, height'),
         ({'image_id': 7, 'mask': [1, 2, 3, 4, 5, 'six']}, r'word 45: an outline is a list of points \[x, y\]'),
         ({'image_id': 7, 'mask': [1, 2, 3, 4, 5, 6, 7]}, r'word 45: an outline is a list of points \[x, y\]'),
     ],
 )
-def test_a_bad_word_of_coco_text_is_told_with_its_id(tmp_path: Path, annotation: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_malformed_word_of_coco_text_is_reported_with_its_id(
+    tmp_path: Path, annotation: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         coco_text(tmp_path, **{'45': annotation}).split('train')
 
 
-@pytest.mark.parametrize(('content', 'said'), [('[', 'is not JSON'), ('{"images": []}', 'is not in the format of COCO-Text')])
-def test_another_file_is_not_taken_for_coco_text(tmp_path: Path, content: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ('content', 'message'), [('[', 'is not JSON'), ('{"images": []}', 'is not in the format of COCO-Text')]
+)
+def test_a_file_of_another_format_is_rejected_as_coco_text(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / 'cocotext.v2.json').write_text(content)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         CocoText(root=tmp_path).split('eval')
 
 
-def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
+def test_drawn_pages_are_reproducible_and_differ_from_each_other() -> None:
     data = DATA['drawn_pages'](page_size=(96, 128), train_pages=3, eval_pages=2)
     source = data.split('train')
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
@@ -253,8 +259,8 @@ def test_drawn_pages_are_the_same_again_and_differ_from_each_other() -> None:
     assert not np.array_equal(source.read(Draw(0))[0], data.split('eval').read(Draw(0))[0])
 
 
-def test_the_ink_of_a_drawn_text_is_in_its_outline() -> None:
-    """Pages that differ in a text alone: what one text changes lies within its outline, widened by a pixel."""
+def test_the_ink_of_a_drawn_text_is_inside_its_outline() -> None:
+    """Compare pages that differ in one text: changed pixels lie within its outline, dilated by a pixel."""
     without = DATA['drawn_pages'](page_size=(160, 160), lines=(0, 0)).split('train')
     with_one = DATA['drawn_pages'](page_size=(160, 160), lines=(1, 1), ignored_share=0.0).split('train')
     seen = 0

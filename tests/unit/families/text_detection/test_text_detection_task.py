@@ -18,11 +18,11 @@ from phalanx.data.samples import Draw, Image
 from phalanx.engine.job import open_job
 from phalanx.families.curated import Surveyed
 from phalanx.families.text_detection.data import DATA
-from phalanx.families.text_detection.data.source import Texts, texts_of
+from phalanx.families.text_detection.data.source import Texts, make_texts
 from phalanx.families.text_detection.loss import LOSSES
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.models.maps import Maps
-from phalanx.families.text_detection.survey import TextSurvey
+from phalanx.families.text_detection.survey import PageSurvey
 from phalanx.families.text_detection.task import PostProcessing, Samples, TargetOptions, TextDetection
 from phalanx.families.text_detection.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
@@ -40,8 +40,8 @@ def task(**changes: Any) -> TextDetection:
     return TextDetection(TextDetection.Keys(**(options | changes)))
 
 
-class Knows(nn.Module):
-    """A network for tests that says what it was told to."""
+class Constant(nn.Module):
+    """Test network that returns a given shrink map."""
 
     def __init__(self, shrink: Tensor) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Knows(nn.Module):
         return Maps(self.shrink.expand(len(images), -1, -1, -1))
 
 
-def test_a_step_gives_terms_and_gradients_for_every_parameter() -> None:
+def test_a_step_has_terms_and_gradients_for_every_parameter() -> None:
     made = task()
     dataset = made.dataset('train')
     batch = made.collate([dataset[Draw(index, 0, 0, 0)] for index in range(2)])
@@ -64,7 +64,7 @@ def test_a_step_gives_terms_and_gradients_for_every_parameter() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_what_fills_up_a_batch_is_not_evaluated() -> None:
+def test_the_padding_of_a_batch_does_not_count() -> None:
     made = task()
     large, small = (
         made.dataset('train')[Draw(0, 0, 0, 0)],
@@ -86,13 +86,13 @@ def test_a_sample_is_a_function_of_seed_epoch_and_index() -> None:
     assert not torch.equal(once.image, other.image)
 
 
-def test_predictions_are_in_pixels_of_the_image_as_it_was_read() -> None:
-    """An image of 50 x 100 is seen at 64 x 128, on a batch of 64 x 160: places on the map become those of the image."""
+def test_predictions_are_in_pixels_of_the_original_image() -> None:
+    """An image of 50 x 100 is resized to 64 x 128 and padded to 64 x 160; coordinates on the map become those of the image."""
     made = task(eval_transforms=(partial(TRANSFORMS['limit_side'], side=64, limit='min'),))
     samples = [made.request(np.zeros((50, 100, 3), np.uint8)), made.request(np.zeros((64, 160, 3), np.uint8))]
     shrink = torch.zeros(1, 1, 64, 160)
     shrink[:, :, 20:41, 32:97] = 0.9
-    first, second = made.predict(Knows(shrink), made.collate(samples))
+    first, second = made.predict(Constant(shrink), made.collate(samples))
     assert second[0].points != first[0].points
     widths = [max(x for x, _ in one[0].points) - min(x for x, _ in one[0].points) for one in (first, second)]
     assert widths[0] == pytest.approx(widths[1] * 100 / 128, abs=2)
@@ -103,7 +103,7 @@ def test_results_are_written_as_json_and_as_a_picture(tmp_path: Path) -> None:
     shrink = torch.zeros(1, 1, 64, 96)
     shrink[:, :, 20:41, 20:81] = 0.9
     image = np.full((64, 96, 3), 255, np.uint8)
-    (found,) = made.predict(Knows(shrink), made.collate([made.request(image)]))
+    (found,) = made.predict(Constant(shrink), made.collate([made.request(image)]))
     listed, over = made.writers.write(found, image, tmp_path / 'page')
     (region,) = json.loads(listed.read_text())
     assert region['score'] == pytest.approx(0.9) and len(region['points']) == 4
@@ -134,7 +134,7 @@ def test_an_exported_file_gives_the_same_texts(transforms: tuple[Any, ...]) -> N
     torch.testing.assert_close(prepared, made.network_input(batch)[0])
     shrink = torch.zeros(1, 1, 64, 128)
     shrink[:, :, 20:41, 32:97] = 0.9
-    (found,) = made.predict(Knows(shrink), batch)
+    (found,) = made.predict(Constant(shrink), batch)
     assert runtime.prediction({'probabilities': shrink[0, 0].numpy()}, image) == found
     with torch.no_grad():
         assert export.network(prepared[None]).shape == (1, 64, 128)
@@ -143,22 +143,22 @@ def test_an_exported_file_gives_the_same_texts(transforms: tuple[Any, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    ('options', 'said'),
+    ('options', 'message'),
     [
         (lambda: PostProcessing(threshold=1.5), 'threshold must lie between 0 and 1'),
         (lambda: PostProcessing(unclip_ratio=0.0), 'unclip_ratio above 0'),
-        (lambda: TargetOptions(shrink_ratio=1.0), 'shrink_ratio must lie between 0 and 1'),
-        (lambda: TargetOptions(threshold_min=0.8), 'thresholds must rise'),
+        (lambda: TargetOptions(shrink_ratio=1.0), 'shrink_ratio must be above 0 and below 1'),
+        (lambda: TargetOptions(threshold_min=0.8), 'thresholds must satisfy'),
         (lambda: task(std=(0.0, 1.0, 1.0)), 'std must be above 0'),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_options_are_rejected(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         options()
 
 
 class OnePage:
-    """Texts of each kind: fine, ignored, beyond the edge, small, crossing itself."""
+    """Source of texts of each kind: usable, ignored, beyond the image, small, self-intersecting."""
 
     def __len__(self) -> int:
         return 1
@@ -174,22 +174,22 @@ class OnePage:
         pairs = [(np.array([[a, b], [c, b], [c, d], [a, d]], np.float32), '') for a, b, c, d in corners]
         pairs[1] = (pairs[1][0], '###')
         pairs.append((np.array([[2, 50], [30, 62], [30, 50], [2, 62]], np.float32), ''))
-        return np.zeros((64, 64, 3), np.uint8), texts_of(pairs)
+        return np.zeros((64, 64, 3), np.uint8), make_texts(pairs)
 
 
-def test_texts_are_counted_with_what_is_odd_about_them() -> None:
-    counts = TextSurvey(OnePage(), 8).count(0)[1]
+def test_unusable_texts_are_counted_by_reason() -> None:
+    counts = PageSurvey(OnePage(), 8).count(0)[1]
     assert counts == {
         'text': 4,
         '(ignored)': 1,
-        '(reaches out of the image)': 1,
+        '(extends beyond the image)': 1,
         '(smaller than 8 pixels)': 1,
         '(crosses itself)': 1,
     }
-    assert TextSurvey(OnePage(), 8).picture(0).any()
+    assert PageSurvey(OnePage(), 8).picture(0).any()
 
 
-def test_the_pages_of_a_recipe_can_be_checked() -> None:
+def test_a_recipe_has_a_survey_of_its_pages() -> None:
     settings = [('data.train_pages=2', ''), ('data.eval_pages=1', ''), ('data.page_size=[96, 96]', '')]
     made = open_job('db_pages', settings).task
     assert isinstance(made, Surveyed)
@@ -197,7 +197,7 @@ def test_the_pages_of_a_recipe_can_be_checked() -> None:
     assert (census.unit, census.problems, census.read()) == ('texts', [], 3)
 
 
-def test_evaluation_leaves_texts_where_they_are() -> None:
+def test_evaluation_keeps_texts_in_pixels_of_the_original_image() -> None:
     made = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(128, 192)),))
     dataset: Samples = made.dataset('eval')
     sample = dataset[Draw(0, 0, 0, 0)]

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from phalanx.families.text_detection.data.source import Texts, texts_of
-from phalanx.families.text_detection.transforms import TRANSFORMS, CopyPaste, RandomCrop, TransformContext, gaps
+from phalanx.families.text_detection.data.source import Texts, make_texts
+from phalanx.families.text_detection.transforms import TRANSFORMS, CopyPaste, RandomCrop, TransformContext, find_gaps
 
 WORDS = [(20, 20, 70, 36), (100, 30, 160, 50), (30, 80, 120, 100), (130, 120, 180, 140)]
 
@@ -20,7 +20,7 @@ def page() -> tuple[np.ndarray, Texts]:
     for x0, y0, x1, y1 in WORDS:
         image[y0:y1, x0:x1] = 255
         outlines.append(np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], np.float32))
-    return image, texts_of([(points, f'word {number}') for number, points in enumerate(outlines)])
+    return image, make_texts([(points, f'word {number}') for number, points in enumerate(outlines)])
 
 
 def context(seed: int) -> TransformContext:
@@ -28,7 +28,7 @@ def context(seed: int) -> TransformContext:
 
 
 def share_of_white(image: np.ndarray, texts: Texts) -> tuple[float, float]:
-    """Of the white pixels how many lie within outlines, and of the pixels there how many are white."""
+    """Share of white pixels inside outlines, and share of white among the pixels inside outlines."""
     inside = np.zeros(image.shape[:2], np.uint8)
     for points in texts.outlines:
         cv2.fillPoly(inside, [points.round().astype(np.int32)], 1)
@@ -58,16 +58,16 @@ def test_outlines_stay_on_the_words(name: str, options: dict[str, Any]) -> None:
         assert min(share_of_white(image, texts)) > 0.8, (name, seed)
 
 
-def test_texts_that_are_copied_lie_apart_from_others_and_are_read_from_their_page() -> None:
-    """Words of the other page are brighter than any of this one, and each lies with its number where its outline says."""
+def test_pasted_texts_lie_apart_from_others_and_have_the_pixels_of_their_page() -> None:
+    """Words of the other page are brighter than all of this one, and each is found with its number inside its outline."""
     image, texts = page()
     image //= 2
     counts = set()
     for seed in range(12):
         before = image.copy()
         shown, found = CopyPaste(ratio=0.6)(image, texts, context(seed))
-        assert np.array_equal(image, before)  # the page that was read may be one that is kept
-        pasted = found.at(range(4, len(found)))
+        assert np.array_equal(image, before)  # the page that was read may be cached
+        pasted = found.select(range(4, len(found)))
         counts.add(len(pasted))
         assert set(pasted.strings) <= {f'word {number}' for number in range(4)} and not any(pasted.ignored)
         inside = np.zeros(shown.shape[:2], np.uint8)
@@ -85,22 +85,22 @@ def test_texts_that_are_copied_lie_apart_from_others_and_are_read_from_their_pag
     assert counts <= {0, 1, 2} and 2 in counts
 
 
-def test_a_text_that_is_not_judged_or_larger_than_the_page_is_not_copied() -> None:
+def test_ignored_texts_and_texts_larger_than_the_page_are_not_pasted() -> None:
     image, _ = page()
     points = np.array([[0, 0], [200, 0], [200, 160], [0, 160]], np.float32)
-    for source in (texts_of([(points, '###')]), texts_of([(points * 100, 'large')]), Texts()):
+    for source in (make_texts([(points, '###')]), make_texts([(points * 100, 'large')]), Texts()):
         drawn = TransformContext(np.random.default_rng(0), lambda source=source: (image, source))
         shown, found = CopyPaste()(np.zeros((64, 64, 3), np.uint8), Texts(), drawn)
         assert len(found) == 0 and not shown.any()
 
 
-def test_flipping_moves_each_point_to_the_other_side() -> None:
+def test_flipping_mirrors_each_point() -> None:
     image, texts = TRANSFORMS['random_flip'](probability=1.0)(*page(), context(0))
     assert texts.outlines[0].tolist() == [[180, 20], [130, 20], [130, 36], [180, 36]]
     assert image[25, 150, 0] == 255
 
 
-def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
+def test_a_crop_cuts_no_word_and_contains_one() -> None:
     crop = RandomCrop(crop_size=(64, 64))
     sizes = set()
     for seed in range(40):
@@ -112,7 +112,7 @@ def test_a_crop_cuts_through_no_word_and_shows_one() -> None:
     assert len(sizes) > 10
 
 
-def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
+def test_a_crop_keeps_the_aspect_ratio_and_is_padded_with_black() -> None:
     image, texts = page()
     cut, kept = RandomCrop(crop_size=(64, 64), attempts=0)(image, texts, context(0))
     assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
@@ -120,26 +120,26 @@ def test_a_crop_keeps_the_shape_and_fills_up_with_black() -> None:
     assert len(kept) == 4
 
 
-def test_an_image_without_words_is_cropped_whole() -> None:
+def test_an_image_without_words_is_taken_whole() -> None:
     cut, kept = RandomCrop(crop_size=(64, 64))(np.full((30, 60, 3), 9, np.uint8), Texts(), context(0))
     assert len(kept) == 0 and (cut[:32] == 9).all() and not cut[32:].any()
 
 
-def test_gaps_are_what_words_leave() -> None:
-    columns = gaps([np.array([[2, 0], [5, 0], [5, 9]], np.float32)], 0, 8)
+def test_gaps_are_the_columns_without_words() -> None:
+    columns = find_gaps([np.array([[2, 0], [5, 0], [5, 9]], np.float32)], 0, 8)
     assert [run.tolist() for run in columns] == [[0, 1], [5, 6, 7]]
 
 
 @pytest.mark.parametrize(
-    ('name', 'options', 'said'),
+    ('name', 'options', 'message'),
     [
         ('copy_paste', {'ratio': 1.5}, 'ratio must lie between 0 and 1'),
         ('random_crop', {'crop_size': (100, 64)}, 'crop_size must be multiples of 32'),
-        ('random_rotate', {'degrees': (10.0, -10.0)}, 'degrees must rise'),
-        ('random_resize', {'scale': (0.0, 1.0)}, 'scale must rise from above 0'),
+        ('random_rotate', {'degrees': (10.0, -10.0)}, 'degrees is the minimum and the maximum'),
+        ('random_resize', {'scale': (0.0, 1.0)}, 'scale is the minimum and the maximum factor, above 0'),
         ('limit_side', {'side': 8}, 'side must be at least 32'),
     ],
 )
-def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_options_are_rejected(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         TRANSFORMS[name](**options)

@@ -1,8 +1,8 @@
-"""Data sets of recognition: each gives a Source of images with their texts for each split.
+"""Data sets of recognition: sources of images with texts, one per split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads nothing, so that a trained run works where its images are not; `split` looks for every file, so that a
-missing one is reported before training starts.
+Its constructor reads no files, so that a finished run can be used without its data set; `split` reads the label files and
+`check_files` looks for every image, so that a missing file is reported before training starts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from phalanx.families.recognition.data.source import Data, Source
 
 
 class Mixture(mixing.Mixture):
+    """Several data sets as one."""
+
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

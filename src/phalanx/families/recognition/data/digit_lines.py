@@ -1,4 +1,4 @@
-"""The data set that comes with the package: lines of handwritten digits, cut out of digit scenes that are drawn on demand."""
+"""Built-in data set: lines of handwritten digits, cropped from digit scenes that are generated on demand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from phalanx.data.samples import Draw, Drawn, Split
 from phalanx.families.recognition.data.source import TextImage
 from phalanx.synthetic import scenes
 
-MARGIN = 0.12  # of the height of a line, how far around it the cut goes at most
+MARGIN = 0.12  # maximum margin of a crop, as a share of the height of the line
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitLines:
-    """Numbers of as many digits as `digits` says, the fewest and the most; the two splits use different handwritten digits.
+    """Lines of handwritten digits; the two splits use different digits.
 
-    `digit_height`: the smallest and the largest digit, in pixels.
+    `digits`: minimum and maximum number of digits per line. `digit_height`: minimum and maximum height of a digit in pixels.
     """
 
     train_lines: int = 4000
@@ -28,7 +28,9 @@ class DigitLines:
 
     def __post_init__(self) -> None:
         if not 1 <= self.digits[0] <= self.digits[1]:
-            raise ValueError(f'digits is the fewest and the most of a line, got {self.digits[0]}, {self.digits[1]}')
+            raise ValueError(
+                f'digits is the minimum and the maximum per line, at least 1; got {self.digits[0]}, {self.digits[1]}'
+            )
 
     def split(self, split: Split) -> DrawnLines:
         return DrawnLines(split, self.train_lines if split == 'train' else self.eval_lines, self)
@@ -36,17 +38,21 @@ class DigitLines:
 
 @dataclass(frozen=True)
 class DrawnLines(Drawn):
+    """Source of digit lines; a line is a function of (seed, split, index)."""
+
     kind = 'digit line'
 
     options: DigitLines
 
     def read(self, draw: Draw) -> TextImage:
+        """Return a line and its digits."""
         options = self.options
+        # Draw a scene of one line, with room for the widest one.
         height = options.digit_height[1]
         scene = scenes.scene(
             draw.index,
             self.split,
-            size=(int(2.5 * height) + 8, int((1.5 * options.digits[1] + 1) * height) + 8),  # has room for the widest line
+            size=(int(2.5 * height) + 8, int((1.5 * options.digits[1] + 1) * height) + 8),
             seed=options.seed,
             lines=(1, 1),
             digits_a_line=options.digits,
@@ -54,8 +60,8 @@ class DrawnLines(Drawn):
             digit_height=options.digit_height,
         )
         left, top, right, bottom = scene.text_boxes[0]
-        cut = self.rng(options.seed, draw.index, 1)
-        margins = cut.uniform(0, MARGIN * (bottom - top), size=4)
+        # Crop the line with random margins, which are drawn apart from the scene.
+        margins = self.rng(options.seed, draw.index, 1).uniform(0, MARGIN * (bottom - top), size=4)
         x0, y0 = (max(0, int(value)) for value in (left - margins[0], top - margins[1]))
         x1, y1 = (int(np.ceil(value)) for value in (right + margins[2], bottom + margins[3]))
         return scene.image[y0:y1, x0:x1], scene.texts[0]

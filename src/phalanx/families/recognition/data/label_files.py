@@ -1,4 +1,4 @@
-"""Label files, as PaddleOCR has them: a line names an image and says what is written in it."""
+"""PaddleOCR label files: each line contains the path of an image and its text."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from phalanx.families.recognition.data.source import Source
 
 
 class LabelFiles:
-    """Images and their texts from label files, whose lines are `path<TAB>text`; files and paths are relative to `root`.
+    """Images and texts from label files with lines `path<TAB>text`; files and paths are relative to `root`.
 
-    `train_shares`: how much of each training file an epoch takes, 1 being all of it (`ratio_list` of PaddleOCR); all 1 when
-    there are none.
+    `train_shares`: share of each training file that an epoch takes (`ratio_list` of PaddleOCR); default: 1, all of it.
+    `separator`: text between path and text.
     """
 
     def __init__(
@@ -29,11 +29,12 @@ class LabelFiles:
         self.shares = {'train': shares_of(train, train_shares, 'training files'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
+        """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed lines of a file."""
         check_folder(self.root)
-        return Shares([self._listed(self.root / file) for file in self.files[split]], self.shares[split])
+        return Shares([self._read_label_file(self.root / file) for file in self.files[split]], self.shares[split])
 
-    def _listed(self, path: Path) -> Listed[str]:
-        """The samples that one label file names. Raises FileNotFoundError, and ValueError with everything that is wrong."""
+    def _read_label_file(self, path: Path) -> Listed[str]:
+        """Return the samples of one label file. Raises FileNotFoundError, and ValueError with all malformed lines."""
         pairs: list[tuple[str, str]] = []
         problems = Problems()
         for number, line in lines_of(path):
@@ -44,11 +45,11 @@ class LabelFiles:
 
 
 def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:
-    """Path and text of a line; what comes after another separator is left out. Raises ValueError, beginning with `where`."""
+    """Return path and text of a line, without anything after a second separator. Raises ValueError that starts with `where`."""
     path, found, rest = line.removesuffix('\r').partition(separator)
     if not found or not path:
         raise ValueError(
             f'{where}: expected an image and its text with {separator!r} between them, got {line!r}; '
-            'data.separator says what stands between'
+            'set data.separator if another one is used'
         )
     return check_inside(path, root, where), rest.split(separator)[0]

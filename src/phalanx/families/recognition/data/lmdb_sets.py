@@ -1,6 +1,6 @@
-"""LMDB data sets in the layout of the field: MJSynth, SynthText and the benchmarks are handed around in it.
+"""LMDB data sets in the usual layout of text recognition, that of MJSynth, SynthText and the benchmarks.
 
-Keys are `num-samples` and, for samples from 1 on, `image-000000001`, an encoded image, and `label-000000001`, UTF-8 text.
+Keys are `num-samples` and, for samples numbered from 1, `image-000000001` (encoded image) and `label-000000001` (UTF-8 text).
 """
 
 from importlib import import_module
@@ -17,17 +17,17 @@ from phalanx.families.recognition.data.source import Source, TextImage
 
 DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
-AT_A_TIME = 1000  # samples that a conversion writes in one transaction
-MOST_DIGITS = 9  # of the number of samples: keys have room for no more
-LEAST_BYTES = 32  # of a sample: its two keys alone take more
-MOST_BYTES = 2**40  # of addresses that a conversion asks for; the disk gives what it needs
+SAMPLES_PER_TRANSACTION = 1000  # written by one transaction of a conversion
+MAX_DIGITS = 9  # of the number of samples, as in the keys
+MIN_BYTES_PER_SAMPLE = 32  # the two keys alone take more
+MAP_SIZE = 2**40  # bytes of address space of a conversion; disk space is allocated as needed
 
 
 class LmdbSets:
-    """The LMDB folders at or below those named for each split, relative to `root`.
+    """LMDB folders at or below the folders of each split, which are relative to `root`.
 
-    `train_shares`: how much of each training folder an epoch takes, 1 being all of it; all 1 when there are none. Raises
-    ValueError when the package `lmdb` is not installed.
+    `train_shares`: share of each training folder that an epoch takes; default: 1, all of it. Raises ValueError if the package
+    `lmdb` is not installed.
     """
 
     def __init__(
@@ -38,33 +38,35 @@ class LmdbSets:
         eval: tuple[str, ...] = ('validation',),
         train_shares: tuple[float, ...] = (),
     ) -> None:
-        _check_installed()
+        _check_lmdb_installed()
         self.root, self.folders = root, {'train': train, 'eval': eval}
         self.shares = {'train': shares_of(train, train_shares, 'training folders'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
+        """Open the folders of a split. Raises FileNotFoundError, and ValueError for a damaged or foreign database."""
         check_folder(self.root)
-        parts = [_below(self.root / folder) for folder in self.folders[split]]
+        parts = [_find_databases(self.root / folder) for folder in self.folders[split]]
         return Shares(parts, self.shares[split])
 
 
 class Lmdb:
-    """A Source of the samples in one LMDB folder.
+    """Source of the samples in one LMDB folder.
 
-    It is opened for every read, which costs 20 us: LMDB forbids to have a folder open twice in a process, or over a fork, and
-    so neither loader workers nor a second data set of the same folder need to care.
+    The folder is opened for every read, which costs 20 us: LMDB allows neither to open a folder twice in a process nor to use
+    it after a fork, so this keeps loader workers and a second data set of the same folder safe.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ValueError when it is of another layout, or damaged."""
+        """Read the number of samples. Raises ValueError for another layout and for a damaged database."""
         self.folder = folder
         (count,) = self._values(COUNT)
         if count is None:
             raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is not an LMDB data set of texts')
-        if not count.isdigit() or len(count) > MOST_DIGITS:
+        if not count.isdigit() or len(count) > MAX_DIGITS:
             raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is not a number of samples')
         self.count = int(count)
-        if self.count * LEAST_BYTES > (size := (folder / DATABASE).stat().st_size):
+        # A file that was cut off would fail only in the middle of an epoch.
+        if self.count * MIN_BYTES_PER_SAMPLE > (size := (folder / DATABASE).stat().st_size):
             raise ValueError(
                 f'{folder}: {DATABASE} has {size} bytes, too few for the {self.count} samples that it claims to hold'
             )
@@ -73,12 +75,14 @@ class Lmdb:
         return self.count
 
     def check_files(self) -> None:
-        """The one there is was opened when it was made."""
+        """Do nothing: the constructor has opened the only file."""
 
     def name(self, index: int) -> str:
+        """Return the folder and the key of a sample."""
         return f'{self.folder} {_key("image", index).decode()}'
 
     def read(self, draw: Draw) -> TextImage:
+        """Return image and text. Raises SampleError."""
         try:
             data, text = self._values(_key('image', draw.index), _key('label', draw.index))
         except ValueError as error:
@@ -91,10 +95,10 @@ class Lmdb:
             raise SampleError(f'{self.name(draw.index)}: its text is not UTF-8 (byte {error.start})') from None
 
     def _values(self, *keys: bytes) -> list[bytes | None]:
-        """Raises ValueError when the database is damaged."""
+        """Return the values of `keys`, None for missing ones. Raises ValueError for a damaged database."""
         lmdb = import_module('lmdb')
         try:
-            # No lock file: the data may lie on a read-only disk. No read-ahead: samples are read in random order.
+            # No lock file: the disk may be read-only. No read-ahead: samples are read in random order.
             environment = lmdb.open(str(self.folder), readonly=True, lock=False, readahead=False, meminit=False)
             with environment, environment.begin() as transaction:
                 return [transaction.get(key) for key in keys]
@@ -103,29 +107,29 @@ class Lmdb:
 
 
 def write_lmdb(source: Source, folder: Path) -> int:
-    """Writes the samples of a source as an LMDB folder and returns how many; image files are copied as they are.
+    """Write the samples of a source to an LMDB folder and return their number; image files are copied unchanged.
 
-    Raises SampleError for an image that cannot be read, FileExistsError when `folder` holds an LMDB data set already, and
-    ValueError when the package `lmdb` is not installed.
+    Raises SampleError for an unreadable image, FileExistsError if `folder` contains an LMDB data set, and ValueError if the
+    package `lmdb` is not installed.
     """
-    _check_installed()
+    _check_lmdb_installed()
     if (folder / DATABASE).exists():
         raise FileExistsError(f'{folder}: holds an LMDB data set already')
     folder.mkdir(parents=True, exist_ok=True)
-    with import_module('lmdb').open(str(folder), map_size=MOST_BYTES) as environment:
-        for start in range(0, len(source), AT_A_TIME):
+    with import_module('lmdb').open(str(folder), map_size=MAP_SIZE) as environment:
+        for start in range(0, len(source), SAMPLES_PER_TRANSACTION):
             with environment.begin(write=True) as transaction:
-                for index in range(start, min(start + AT_A_TIME, len(source))):
-                    data, text = _encoded(source, index)
+                for index in range(start, min(start + SAMPLES_PER_TRANSACTION, len(source))):
+                    data, text = _encode_sample(source, index)
                     transaction.put(_key('image', index), data)
                     transaction.put(_key('label', index), text.encode())
         with environment.begin(write=True) as transaction:
-            transaction.put(COUNT, str(len(source)).encode())  # last: what was broken off is not a data set
+            transaction.put(COUNT, str(len(source)).encode())  # last, so that an interrupted conversion is no data set
     return len(source)
 
 
-def _encoded(source: Source, index: int) -> tuple[bytes, str]:
-    """The bytes of an image file and its text; what has no file becomes PNG. Every image is decoded, so that all can be."""
+def _encode_sample(source: Source, index: int) -> tuple[bytes, str]:
+    """Return encoded image and text; an image without a file becomes PNG. Each image is decoded once, to find damaged ones."""
     image, text = source.read(Draw(index))
     file = Path(source.name(index))
     if file.is_file():
@@ -133,18 +137,20 @@ def _encoded(source: Source, index: int) -> tuple[bytes, str]:
     return cv2.imencode('.png', cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes(), text
 
 
-def _below(folder: Path) -> Source:
-    """The LMDB folders at or below `folder`, one after the other. Raises FileNotFoundError when there are none."""
+def _find_databases(folder: Path) -> Source:
+    """Return a source of all LMDB folders at or below `folder`. Raises FileNotFoundError if there are none."""
     found = sorted(file.parent for file in folder.rglob(DATABASE))
     if not found:
-        raise FileNotFoundError(f'{folder}: holds no LMDB data set (no {DATABASE} at or below it)')
-    return Shares([Lmdb(place) for place in found], (1.0,) * len(found))
+        raise FileNotFoundError(f'{folder}: contains no LMDB data set (no {DATABASE} at or below it)')
+    return Shares([Lmdb(path) for path in found], (1.0,) * len(found))
 
 
 def _key(kind: str, index: int) -> bytes:
+    """Return the key of sample `index`, counted from 0; keys count from 1."""
     return f'{kind}-{index + 1:09}'.encode()
 
 
-def _check_installed() -> None:
+def _check_lmdb_installed() -> None:
+    """Raise ValueError if the package `lmdb` is missing."""
     if find_spec('lmdb') is None:
         raise ValueError('LMDB data sets need the package lmdb: pip install "phalanx-vision[lmdb]"')

@@ -1,13 +1,13 @@
 """Recognition networks.
 
-A network takes images [B, 3, h, w], normalised, and the texts that they show if they are known, and gives `Outputs`: logits for
-CTC always; what else the losses need when it was given the texts.
+A network takes normalised images [B, 3, h, w] and, in training, their texts, and returns `Outputs`: the logits of CTC and, if
+it was given the texts, everything else that the losses need.
 
 To add one: a file here that ends with a variant, a function or the network itself, whose positional parameter is the number of
 characters and whose keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in
-`paddle/weights` if the original has published weights; its golden numbers in tests/golden. Batch norms are
-`parallel.norms.BatchNorm2d`, so that they can be synchronised, dropout is `phalanx.nn.stochastic.Dropout`, and every parameter
-takes part in every training step.
+`paddle/weights` if the original has published weights; its golden numbers in tests/golden. Use `parallel.norms.BatchNorm2d`
+for batch norms, so that they can be synchronised, and `phalanx.nn.stochastic.Dropout` for dropout, so that masks do not depend
+on the number of ranks. Every parameter must take part in every training step.
 """
 
 from collections.abc import Callable

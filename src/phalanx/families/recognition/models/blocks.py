@@ -1,14 +1,17 @@
-"""What several recognition networks share. Shapes: B batch, C channels, T positions along the line."""
+"""Parts shared by recognition networks. Shapes: B batch, C channels, T time steps along the line."""
 
 from torch import Tensor
 
-HEIGHTS = range(17, 49)  # of images that leave each of the backbones one row high: a sixteenth, rounded up, then pooled by two
+HEIGHTS = range(17, 49)  # of images: the backbones reduce them to one row (1/16, rounded up, then pooled by 2)
 
 
-def along_the_line(features: Tensor) -> Tensor:  # [B, C, 1, T] -> [B, T, C]
-    """A map of height 1 as a sequence. Raises ValueError for another height: the images do not fit the network."""
+def to_sequence(features: Tensor) -> Tensor:  # [B, C, 1, T] -> [B, T, C]
+    """Turn a feature map of height 1 into a sequence (Im2Seq in PaddleOCR).
+
+    Raises ValueError for another height: the images do not fit the network.
+    """
     if features.shape[2] != 1:
         raise ValueError(
-            f'the images leave the backbone {features.shape[2]} rows high, it must be 1: give them the height of the network'
+            f'the backbone gives {features.shape[2]} rows, it must be 1: set image_size to the height of the network'
         )
     return features.squeeze(2).transpose(1, 2)

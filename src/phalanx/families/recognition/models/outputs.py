@@ -1,4 +1,4 @@
-"""What a recognition network is and gives."""
+"""Base class and outputs of recognition networks."""
 
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -12,22 +12,21 @@ from phalanx.runtime.results import Reading
 
 
 class Outputs(NamedTuple):
-    """T positions along the line, L steps of the attention head, K characters, logits not yet soft-maxed.
+    """Logits and features of a network: T time steps along the line, L decoder steps, K characters.
 
-    `sar`, `nrtr` and `features` are there when the network was given the texts.
+    `sar`, `nrtr` and `features` are None unless the network was given the texts.
     """
 
-    ctc: Tensor  # [B, T, K+1], class 0 the blank
-    sar: Tensor | None = None  # [B, L, K+2], the character that follows each one of `Texts.guide`; None without that head
-    features: Tensor | None = None  # [B, C, 1, T], of the backbone
-    nrtr: Tensor | None = None  # [B, L-1, K+5], the character that follows each one of `Texts.guide`; None as for `sar`
+    ctc: Tensor  # [B, T, K+1], class 0 is the blank
+    sar: Tensor | None = None  # [B, L, K+2], prediction of the character after each one of `Texts.guide`; None without the head
+    features: Tensor | None = None  # [B, C, 1, T] of the backbone
+    nrtr: Tensor | None = None  # [B, L-1, K+5], as `sar`
 
 
 def greedy_ctc(outputs: Outputs) -> tuple[Tensor, Tensor]:
-    """Characters [B, T] and their probabilities [B, T].
+    """Decode CTC greedily: return classes [B, T] and their probabilities [B, T].
 
-    Greedy decoding: 0 stands for a blank and for the repetition of the previous position; the other numbers, in order, are the
-    text.
+    Class 0 is a blank or a repetition of the previous time step; the other classes, in order, are the text.
     """
     probabilities, numbers = outputs.ctc.softmax(-1).max(-1)
     is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
@@ -35,26 +34,29 @@ def greedy_ctc(outputs: Outputs) -> tuple[Tensor, Tensor]:
 
 
 class TextNetwork(nn.Module):
-    """What the family expects of a network. The defaults are those of CTC; other networks override them."""
+    """Base class of recognition networks, with the defaults of CTC."""
 
     heads: frozenset[str] = frozenset({'ctc'})
-    """The heads that learn: a loss fits a network if it names the same."""
+    """Trained heads; the losses must train exactly these."""
     heights: ClassVar[range] = range(1, 1 << 16)
-    """The heights of images that it takes, in pixels."""
+    """Supported heights of images, in pixels."""
     width_step: ClassVar[int] = 1
-    """An exported file takes images whose width is a multiple of this."""
+    """Divisor of the image widths that an exported file takes."""
 
     def decode(self, outputs: Any, characters: Characters) -> list[Reading]:
-        """The text of each image and its score, from the outputs in evaluation mode."""
+        """Return text and confidence of each image from outputs in evaluation mode."""
         return characters.decode(outputs.ctc)
 
     def exported(self, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
-        """What `phalanx export` writes: a module of normalised images [B, 3, H, W], and the meaning of its outputs by name."""
+        """Return the module that `phalanx export` writes, which takes normalised images [B, 3, H, W], and descriptions of its
+        outputs by name.
+        """
         if not post_processing:
             return NetworkWithDecoding(self, attrgetter('ctc')), {
-                'logits': '[batch, places, characters + 1]: the likeliest of each place, without repetitions and blanks (0)'
+                'logits': '[batch, time steps, characters + 1]: for the text, take the likeliest class of each time step, then '
+                'drop repetitions and blanks (0)'
             }
         return NetworkWithDecoding(self, greedy_ctc), {
-            'numbers': '[batch, places]: characters, from 1 on; 0 where the place says nothing or repeats the one before',
-            'probabilities': '[batch, places]: of the likeliest of each place',
+            'numbers': '[batch, time steps]: characters, counted from 1; 0 for blanks and repetitions',
+            'probabilities': '[batch, time steps]: of the likeliest class',
         }

@@ -1,55 +1,58 @@
-"""The attention head that trains the backbone of PP-OCRv3 along with CTC.
+"""SAR head: the attention decoder that trains the backbone of PP-OCRv3 along with CTC.
 
 Li et al., Show, Attend and Read: A Simple and Strong Baseline for Irregular Text Recognition, https://arxiv.org/abs/1811.00751.
-Layers as in PaddleOCR. Shapes: B batch, C channels, T positions along the line, L characters of the texts with start, end and
+Layers as in PaddleOCR. Shapes: B batch, C channels, T time steps along the line, L characters of the texts with begin, end and
 padding, D hidden channels, K characters.
 """
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line
+from phalanx.families.recognition.models.blocks import to_sequence
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.layers import initialise_as_paddle
 from phalanx.nn.stochastic import Dropout
 
 
 class SARHead(nn.Module):
-    """features [B, C, 1, T] and the texts -> logits [B, L, K+2] of the character that follows each one of the texts."""
+    """SAR with teacher forcing: features [B, C, 1, T] and texts -> logits [B, L, K+2] of the next characters."""
 
     def __init__(self, num_classes: int, in_channels: int, *, size: int, dropout: float) -> None:
         super().__init__()
-        self.encoder = Encoder(in_channels, size, dropout=dropout)
-        self.decoder = Decoder(num_classes, in_channels, size, dropout=dropout)
+        self.encoder = SAREncoder(in_channels, size, dropout=dropout)
+        self.decoder = SARDecoder(num_classes, in_channels, size, dropout=dropout)
         initialise_as_paddle(self)
 
     def forward(self, features: Tensor, texts: Texts) -> Tensor:
+        """Return the logits of the character that follows each one of `texts.guide`."""
         T = features.shape[3]
-        filled = (texts.valid_ratios * T).ceil().long().clamp(1, T)
-        line = self.encoder(features, filled)
-        logits: Tensor = self.decoder(features, filled, line, texts.guide)
+        valid_steps = (texts.valid_ratios * T).ceil().long().clamp(1, T)  # [B], without the padding of the image
+        holistic = self.encoder(features, valid_steps)
+        logits: Tensor = self.decoder(features, valid_steps, holistic, texts.guide)
         return logits
 
 
-class Encoder(nn.Module):
-    """features [B, C, 1, T], of which the first `filled` [B] positions show the image -> an encoding of the line [B, D]."""
+class SAREncoder(nn.Module):
+    """LSTM encoder: features [B, C, 1, T], the first `valid_steps` [B] of them valid -> holistic feature of the line [B, D]."""
 
     def __init__(self, in_channels: int, size: int, *, dropout: float) -> None:
         super().__init__()
+        # Two modules instead of one with two layers, because dropout between them is Phalanx's own.
         self.first = nn.LSTM(in_channels, size, batch_first=True)
         self.dropout = Dropout(dropout)
         self.second = nn.LSTM(size, size, batch_first=True)
         self.out = nn.Linear(size, size)
 
-    def forward(self, features: Tensor, filled: Tensor) -> Tensor:
-        read, _ = self.first(along_the_line(features))
-        read, _ = self.second(self.dropout(read))  # [B, T, D]
-        line: Tensor = self.out(read[torch.arange(len(read), device=read.device), filled - 1])
-        return line
+    def forward(self, features: Tensor, valid_steps: Tensor) -> Tensor:
+        """Return the projected state of the last valid time step."""
+        states, _ = self.first(to_sequence(features))
+        states, _ = self.second(self.dropout(states))  # [B, T, D]
+        holistic: Tensor = self.out(states[torch.arange(len(states), device=states.device), valid_steps - 1])
+        return holistic
 
 
-class Decoder(nn.Module):
-    """Predicts, from the encoded line and the true text up to each character, the character that follows (teacher forcing)."""
+class SARDecoder(nn.Module):
+    """LSTM decoder with 2D attention: predicts the next character from the holistic feature and the true text so far."""
 
     def __init__(self, num_classes: int, in_channels: int, size: int, *, dropout: float) -> None:
         super().__init__()
@@ -63,20 +66,21 @@ class Decoder(nn.Module):
         nn.init.xavier_uniform_(self.embedding.weight)
         nn.init.zeros_(self.embedding.weight[-1])
 
-    def forward(self, features: Tensor, filled: Tensor, line: Tensor, characters: Tensor) -> Tensor:
-        state, _ = self.rnn(torch.cat([line[:, None], self.embedding(characters)], dim=1))
-        state = state[:, 1:]  # [B, L, D]: no prediction is made after the encoding alone
-        glimpse = self._attend(features, filled, state)  # [B, L, C]
-        whole = line[:, None].expand_as(state)
-        logits: Tensor = self.dropout(self.classify(torch.cat([state, glimpse, whole], dim=2)))  # as in PaddleOCR: last
+    def forward(self, features: Tensor, valid_steps: Tensor, holistic: Tensor, characters: Tensor) -> Tensor:
+        """Return logits [B, L, K+2] after each of `characters` [B, L]."""
+        state, _ = self.rnn(torch.cat([holistic[:, None], self.embedding(characters)], dim=1))
+        state = state[:, 1:]  # [B, L, D]: nothing is predicted after the holistic feature alone
+        glimpse = self._attend(features, valid_steps, state)  # [B, L, C]
+        joined = torch.cat([state, glimpse, holistic[:, None].expand_as(state)], dim=2)
+        logits: Tensor = self.dropout(self.classify(joined))  # dropout of the logits, as in PaddleOCR
         return logits
 
-    def _attend(self, features: Tensor, filled: Tensor, state: Tensor) -> Tensor:
-        """The mean of the features [B, C, 1, T], weighted for each state [B, L, D] by additive attention to each position."""
-        keys = along_the_line(self.key(features))  # [B, T, D]
-        joined = self.query(state)[:, :, None] + keys[:, None]  # [B, L, T, D], by far the largest tensor: changed in place
+    def _attend(self, features: Tensor, valid_steps: Tensor, state: Tensor) -> Tensor:
+        """Return the glimpse [B, L, C]: additive attention of each state [B, L, D] to features [B, C, 1, T]."""
+        keys = to_sequence(self.key(features))  # [B, T, D]
+        joined = self.query(state)[:, :, None] + keys[:, None]  # [B, L, T, D], by far the largest tensor, hence tanh_
         scores = self.score(joined.tanh_()).squeeze(3)  # [B, L, T]
-        beyond = torch.arange(keys.shape[1], device=keys.device) >= filled[:, None]  # [B, T]
-        weights = scores.masked_fill(beyond[:, None], -torch.inf).softmax(2)
-        glimpse: Tensor = weights @ along_the_line(features)
+        is_padding = torch.arange(keys.shape[1], device=keys.device) >= valid_steps[:, None]  # [B, T]
+        weights = scores.masked_fill(is_padding[:, None], -torch.inf).softmax(2)
+        glimpse: Tensor = weights @ to_sequence(features)
         return glimpse

@@ -1,19 +1,19 @@
-"""The necks of PP-OCRv3 to v6: self-attention between the positions along the line.
+"""SVTR necks of PP-OCRv3 to v6: self-attention along the line.
 
 Du et al., SVTR: Scene Text Recognition with a Single Visual Model, https://arxiv.org/abs/2205.00159, of which PaddleOCR takes
-two global mixing blocks. Shapes: B batch, C channels, T positions along the line, D channels inside the blocks.
+two global mixing blocks. Shapes: B batch, C channels, T time steps along the line, D channels of the blocks.
 """
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.recognition.models.blocks import along_the_line
+from phalanx.families.recognition.models.blocks import to_sequence
 from phalanx.nn.layers import ConvBNSiLU
 from phalanx.nn.stochastic import Dropout
 
 
 class SVTRNeck(nn.Module):
-    """features [B, C, 1, T] -> a sequence [B, T, out]."""
+    """features [B, C, 1, T] -> a sequence [B, T, out]; EncoderWithSVTR in PaddleOCR."""
 
     def __init__(
         self,
@@ -27,25 +27,26 @@ class SVTRNeck(nn.Module):
     ) -> None:
         super().__init__()
         narrow = in_channels // 8
-        self.narrow = ConvBNSiLU(in_channels, narrow, kernel_size)
-        self.enter = ConvBNSiLU(narrow, hidden_size, 1)
+        self.narrow = ConvBNSiLU(in_channels, narrow, kernel_size)  # conv1
+        self.enter = ConvBNSiLU(narrow, hidden_size, 1)  # conv2
         self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
-        self.leave = ConvBNSiLU(hidden_size, in_channels, 1)
-        self.join = ConvBNSiLU(2 * in_channels, narrow, kernel_size)
-        self.out = ConvBNSiLU(narrow, out_channels, 1)
-        initialise_neck(self)
+        self.leave = ConvBNSiLU(hidden_size, in_channels, 1)  # conv3
+        self.join = ConvBNSiLU(2 * in_channels, narrow, kernel_size)  # conv4
+        self.out = ConvBNSiLU(narrow, out_channels, 1)  # conv1x1
+        initialise_svtr_neck(self)
 
     def forward(self, features: Tensor) -> Tensor:
-        # Contiguous where it changes direction: torch.export cannot order the strides of a sum for every width otherwise.
-        sequence = along_the_line(self.enter(self.narrow(features))).contiguous()  # [B, T, D]
+        """Mix along the line in few channels, then join the result with the features."""
+        # Contiguous after each transposition: otherwise torch.export cannot order the strides of a sum for every width.
+        sequence = to_sequence(self.enter(self.narrow(features))).contiguous()  # [B, T, D]
         sequence = self.norm(self.blocks(sequence))
         mixed = self.leave(sequence.transpose(1, 2).contiguous().unsqueeze(2))  # [B, C, 1, T]
-        return along_the_line(self.out(self.join(torch.cat([features, mixed], dim=1))))
+        return to_sequence(self.out(self.join(torch.cat([features, mixed], dim=1))))
 
 
-def initialise_neck(neck: nn.Module) -> None:
-    """As PaddleOCR: He uniform for convolutions, a truncated normal distribution for linear layers."""
+def initialise_svtr_neck(neck: nn.Module) -> None:
+    """Initialise as PaddleOCR does: He uniform for convolutions, a truncated normal distribution for linear layers."""
     for module in neck.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_uniform_(module.weight, nonlinearity='relu')
@@ -55,7 +56,7 @@ def initialise_neck(neck: nn.Module) -> None:
 
 
 class LightSVTRNeck(nn.Module):
-    """features [B, C, 1, T] -> a sequence [B, T, D]: the neck of PP-OCRv6, narrow throughout.
+    """features [B, C, 1, T] -> a sequence [B, T, D]: the neck of PP-OCRv6, with D channels throughout.
 
     Layer order as in PaddlePaddle's published files and the PyTorch port in the transformers library.
     """
@@ -64,34 +65,36 @@ class LightSVTRNeck(nn.Module):
         super().__init__()
         self.skip = ConvBNSiLU(in_channels, hidden_size, 1)
         self.enter = ConvBNSiLU(in_channels, hidden_size, 1)
-        self.near = ConvBNSiLU(hidden_size, hidden_size, (1, 7), groups=hidden_size)
+        self.near = ConvBNSiLU(hidden_size, hidden_size, (1, 7), groups=hidden_size)  # local mixing
         self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
-        initialise_neck(self)
+        initialise_svtr_neck(self)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Mix locally, then globally, and add the shortcut."""
         x = self.enter(features)
-        sequence = along_the_line(x + self.near(x)).contiguous()  # for torch.export, as in SVTRNeck
-        mixed: Tensor = self.norm(self.blocks(sequence)) + along_the_line(self.skip(features))
+        sequence = to_sequence(x + self.near(x)).contiguous()  # for torch.export, as in SVTRNeck
+        mixed: Tensor = self.norm(self.blocks(sequence)) + to_sequence(self.skip(features))
         return mixed
 
 
 class MixingBlock(nn.Module):
-    """x [B, T, D] -> the same: self-attention between all positions, then an MLP on each."""
+    """Global mixing block (pre-norm): x [B, T, D] -> the same, by self-attention and an MLP."""
 
     def __init__(self, size: int, *, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(size)
         self.mixer = Attention(size, heads=8, dropout=dropout)
         self.norm2 = nn.LayerNorm(size)
-        self.mlp = nn.Sequential(
+        self.mlp = nn.Sequential(  # fc1, SiLU, fc2
             nn.Linear(size, 2 * size), nn.SiLU(), Dropout(dropout), nn.Linear(2 * size, size), Dropout(dropout)
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply both residual branches."""
         x = x + self.mixer(self.norm1(x))
-        changed: Tensor = x + self.mlp(self.norm2(x))
-        return changed
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
 
 
 class Attention(nn.Module):
@@ -103,13 +106,14 @@ class Attention(nn.Module):
             raise ValueError(f'the hidden size of the SVTR neck must be a multiple of its {heads} heads, got {size}')
         self.heads = heads
         self.qkv = nn.Linear(size, 3 * size)
-        self.drop_shares = Dropout(dropout)
-        self.out = nn.Sequential(nn.Linear(size, size), Dropout(dropout))
+        self.attn_drop = Dropout(dropout)
+        self.out = nn.Sequential(nn.Linear(size, size), Dropout(dropout))  # proj and its dropout
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attend from every time step to all."""
         B, T, D = x.shape
         query, key, value = self.qkv(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # [B, heads, T, .]
         weights = torch.softmax((query * (D // self.heads) ** -0.5) @ key.transpose(2, 3), dim=3)  # [B, heads, T, T]
-        context = (self.drop_shares(weights) @ value).transpose(1, 2).reshape(B, T, D)
+        context = (self.attn_drop(weights) @ value).transpose(1, 2).reshape(B, T, D)
         out: Tensor = self.out(context)
         return out

@@ -1,7 +1,7 @@
 """SVTR-LCNet, the recognition network of PP-OCRv3.
 
-Li et al., PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System, https://arxiv.org/abs/2206.03001. In
-training an attention head guides the backbone; only CTC is used afterwards. Shapes: B batch, C channels, T positions along the
+Li et al., PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System, https://arxiv.org/abs/2206.03001. A SAR
+head guides the training of the backbone (GTC); prediction uses CTC alone. Shapes: B batch, C channels, T time steps along the
 line, K characters.
 """
 
@@ -18,15 +18,15 @@ from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.mobilenet_v1 import mobilenet_v1_enhance
 
-STRIDES = ((32, 8),)  # of the map that the network reads
+STRIDES = ((32, 8),)  # (down, right) of the feature map that neck and SAR head take
 
 
 class SVTRLCNet(TextNetwork):
-    """SVTR-LCNet for an alphabet of `num_classes` characters, in the sizes of PP-OCRv3.
+    """SVTR-LCNet for a dictionary of `num_classes` characters, with the defaults of PP-OCRv3.
 
-    `depth` counts the mixing blocks of the neck, which are `hidden_size` wide. With `use_guide` CTC does not train the
-    backbone, the attention head alone does. Raises ValueError for a backbone without a map of 1/32 of the height and 1/8 of the
-    width.
+    `depth`: number of mixing blocks of the neck, `hidden_size`: their channels. `use_guide`: stop the gradient of CTC before
+    the backbone, so that the SAR head alone trains it. Raises ValueError for a backbone without a feature map of 1/32 of the
+    height and 1/8 of the width.
     """
 
     heads = frozenset({'ctc', 'sar'})
@@ -46,16 +46,16 @@ class SVTRLCNet(TextNetwork):
     ) -> None:
         super().__init__()
         self.backbone = backbone(STRIDES)
-        (self.map,) = select_maps(self.backbone, STRIDES, 'svtr_lcnet')
-        channels = self.backbone.channels[self.map]
+        (self.map_index,) = select_maps(self.backbone, STRIDES, 'svtr_lcnet')
+        channels = self.backbone.channels[self.map_index]
         self.neck = SVTRNeck(channels, neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout)
-        self.head = nn.Linear(neck_channels, num_classes + 1)  # torch draws it as PaddleOCR does
+        self.head = nn.Linear(neck_channels, num_classes + 1)  # torch initialises it as PaddleOCR does
         self.sar = SARHead(num_classes, channels, size=sar_size, dropout=dropout)
         self.use_guide = use_guide
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
-        """images [B, 3, 48, W] -> logits [B, W/8, K+1] for CTC; with the texts, [B, L, K+2] of the attention head too."""
-        features = self.backbone(images)[self.map]  # [B, C, 1, T]
+        """Map images [B, 3, 48, W] to CTC logits [B, W/8, K+1] and, with texts, SAR logits [B, L, K+2]."""
+        features = self.backbone(images)[self.map_index]  # [B, C, 1, T]
         ctc = self.head(self.neck(features.detach() if self.use_guide else features))
         if texts is None:
             return Outputs(ctc)

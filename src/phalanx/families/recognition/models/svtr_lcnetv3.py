@@ -1,8 +1,8 @@
-"""The recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6 small, on PP-LCNetV4.
+"""Recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6 small, on PP-LCNetV4.
 
-Behind the backbone are an SVTR neck, a light one in PP-OCRv6, and CTC, in the order of layers of PaddleOCR. In training an
-attention head can guide the backbone; only CTC is used afterwards. Shapes: B batch, T positions along the line, L characters of
-the texts with begin, end and padding, K characters.
+The backbone is followed by an SVTR neck, a light one in PP-OCRv6, and a CTC head, with layers in PaddleOCR's order. An NRTR
+head can guide the training of the backbone (GTC); prediction uses CTC alone. Shapes: B batch, T time steps along the line,
+L characters of the texts with begin, end and padding, K characters.
 """
 
 from functools import partial
@@ -19,11 +19,11 @@ from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 
-STRIDES = ((16, 4),)  # of the map that the networks read
+STRIDES = ((16, 4),)  # (down, right) of the feature map that neck and NRTR head take
 
 
 class SVTRLCNetV3(TextNetwork):
-    """images [B, 3, H, W] -> logits [B, W/8, K+1] for CTC; with the texts, [B, L-1, K+5] of the NRTR head too."""
+    """Images [B, 3, H, W] -> CTC logits [B, W/8, K+1] and, with texts, NRTR logits [B, L-1, K+5]."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class SVTRLCNetV3(TextNetwork):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        (self.map,) = select_maps(backbone, STRIDES, 'svtr_lcnetv3')
-        channels = backbone.channels[self.map]
+        (self.map_index,) = select_maps(backbone, STRIDES, 'svtr_lcnetv3')
+        channels = backbone.channels[self.map_index]
         self.neck = neck
         self.head = nn.Linear(neck_channels, num_classes + 1)
         self.nrtr: NRTRHead | None = None
@@ -50,8 +50,9 @@ class SVTRLCNetV3(TextNetwork):
         self.use_guide = use_guide and self.nrtr is not None
 
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
-        rows = self.backbone(images)[self.map]
-        # PaddleOCR averages three rows, and all of them in training, where lines of 32, 48 and 64 pixels leave two to four.
+        """Return the logits of CTC and, if texts are given, of the NRTR head."""
+        rows = self.backbone(images)[self.map_index]
+        # PaddleOCR averages three rows in evaluation and all rows in training, where lines of 32 to 64 pixels give two to four.
         features = F.avg_pool2d(rows, (rows.shape[2], 2))  # [B, C, 1, T]
         ctc = self.head(self.neck(features.detach() if self.use_guide else features))
         if texts is None:
@@ -71,12 +72,12 @@ def svtr_lcnetv3(
     nrtr_depth: int = 4,
     use_guide: bool = True,
 ) -> SVTRLCNetV3:
-    """The recogniser of PP-OCRv4 mobile for an alphabet of `num_classes` characters.
+    """Recogniser of PP-OCRv4 mobile for a dictionary of `num_classes` characters.
 
-    `depth` counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`: width of an NRTR head (published:
-    384) that learns with CTC and is not used afterwards, `nrtr_depth` its number of blocks; null: no such head. With
-    `use_guide` CTC does not train the backbone, such a head alone does. Raises ValueError for a backbone without a map of 1/16
-    of the height and 1/4 of the width.
+    `depth`: number of mixing blocks of the neck, `hidden_size`: their channels. `nrtr_size`: channels of an NRTR head that is
+    trained along with CTC (published: 384), `nrtr_depth`: its number of blocks; null: no such head. `use_guide`: stop the
+    gradient of CTC before the backbone, so that the NRTR head alone trains it. Raises ValueError for a backbone without a
+    feature map of 1/16 of the height and 1/4 of the width.
     """
     maps = backbone(STRIDES)
     neck = SVTRNeck(maps.channels[-1], neck_channels, depth=depth, hidden_size=hidden_size, dropout=dropout, kernel_size=(1, 3))
@@ -93,10 +94,10 @@ def svtr_lcnetv3(
 
 
 class SVTRLCNetV4(SVTRLCNetV3):
-    """The recogniser of PP-OCRv6 small for an alphabet of `num_classes` characters.
+    """Recogniser of PP-OCRv6 small for a dictionary of `num_classes` characters.
 
-    `depth` counts the mixing blocks of the neck, which are `hidden_size` wide. `nrtr_size`, `nrtr_depth` and `use_guide` are
-    those of svtr_lcnetv3: a head that learns with CTC and is not used afterwards. Published are the weights without it.
+    `depth`: number of mixing blocks of the neck, `hidden_size`: their channels. `nrtr_size`, `nrtr_depth` and `use_guide`: see
+    svtr_lcnetv3. The published weights are those without an NRTR head.
     """
 
     def __init__(

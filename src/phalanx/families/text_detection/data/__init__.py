@@ -1,8 +1,8 @@
-"""Data sets of text detection: each gives a Source of images with the outlines of their texts for each split.
+"""Data sets of text detection: sources of images with the outlines of their texts, one per split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads nothing, so that a trained run works where its images are not; `check_files` looks for every file, so that
-a missing one is reported before training starts.
+Its constructor reads no files, so that a finished run can be used without its data set; `check_files` looks for every image, so
+that a missing one is reported before training starts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from phalanx.families.text_detection.data.total_text import TotalText
 
 
 class Mixture(mixing.Mixture):
+    """Several data sets as one."""
+
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, json_of
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, outline, texts_of
+from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, make_texts, parse_outline
 
-SETS = {'train': 'train', 'eval': 'val'}  # what the file calls the splits
+SETS = {'train': 'train', 'eval': 'val'}  # names of the splits in the file
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoText:
-    """The images that the JSON file `annotations` says to be of the set `train` or `val`, in the folder `images`.
+    """Images of the folder `images` with the words of the JSON file `annotations`, which assigns them to `train` or `val`.
 
-    Both are relative to `root`. Words have an outline (`mask`, or `polygon` in the first version) or a `bbox`; illegible ones
-    are ignored. `empty_images`: train also on images without a word (evaluation always has them).
+    Both paths are relative to `root`. Words have an outline (`mask`, or `polygon` in the first version) or a `bbox`; illegible
+    words are ignored. `empty_images`: train on images without words too (evaluation always includes them).
     """
 
     root: Path
@@ -29,9 +29,11 @@ class CocoText:
     empty_images: bool = False
 
     def split(self, split: Split) -> Pages:
+        """Read the annotations of a split. Raises FileNotFoundError, and ValueError with all faults of the file."""
         check_folder(self.root)
         file, folder = self.root / self.annotations, self.root / self.images
-        images, words = parsed(file)
+        images, words = read_annotations(file)
+        # Images of the split.
         problems, names = Problems(), dict[str, str]()
         for number, image in images.items():
             with problems:
@@ -39,22 +41,23 @@ class CocoText:
                     raise ValueError(f'{file}: image {number}: expected set and file_name, got {str(image)[:80]}')
                 if image.get('set') == SETS[split]:
                     names[number] = check_inside(image['file_name'], folder, f'{file}: image {number}')
+        # Words of each image; those of the other split are only checked for their image.
         found: dict[str, list[tuple[Points, str]]] = {number: [] for number in names}
         for identity, annotation in words.items():
             with problems:
                 number = str(annotation.get('image_id')) if isinstance(annotation, dict) else ''
                 if number not in images:
-                    raise ValueError(f'{file}: word {identity}: image_id: there is no such image, got {str(annotation)[:80]}')
+                    raise ValueError(f'{file}: word {identity}: image_id: no such image, got {str(annotation)[:80]}')
                 if number in found:
-                    found[number].append(word(annotation, f'{file}: word {identity}'))
+                    found[number].append(parse_word(annotation, f'{file}: word {identity}'))
         problems.check()
         kept = [number for number in names if found[number] or split == 'eval' or self.empty_images]
-        texts = tuple[Texts, ...](texts_of(found[number]) for number in kept)
+        texts = tuple[Texts, ...](make_texts(found[number]) for number in kept)
         return Pages(folder, tuple(names[number] for number in kept), texts)
 
 
-def parsed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The images and the words by their ids. Raises FileNotFoundError, and ValueError for another file."""
+def read_annotations(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return images and words by their ids. Raises FileNotFoundError, and ValueError for another format."""
     content = json_of(file)
     images, words = (content.get(key) if isinstance(content, dict) else None for key in ('imgs', 'anns'))
     if not isinstance(images, dict) or not isinstance(words, dict):
@@ -62,8 +65,8 @@ def parsed(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return images, words
 
 
-def word(annotation: dict[str, Any], where: str) -> tuple[Points, str]:
-    """An outline and what is written there. Raises ValueError, beginning with `where`."""
+def parse_word(annotation: dict[str, Any], where: str) -> tuple[Points, str]:
+    """Return outline and text of a word. Raises ValueError that starts with `where`."""
     flat = annotation.get('mask') or annotation.get('polygon')
     if not isinstance(flat, list) or len(flat) < 6:
         box = annotation.get('bbox')
@@ -73,5 +76,5 @@ def word(annotation: dict[str, Any], where: str) -> tuple[Points, str]:
         except (TypeError, ValueError):
             raise ValueError(f'{where}: has no mask, and its bbox is not x, y, width, height: {str(box)[:80]}') from None
     text = str(annotation.get('utf8_string') or '')
-    corners = outline([flat[at : at + 2] for at in range(0, len(flat), 2)], where)
+    corners = parse_outline([flat[at : at + 2] for at in range(0, len(flat), 2)], where)
     return corners, ILLEGIBLE if annotation.get('legibility') == 'illegible' else text

@@ -1,6 +1,6 @@
-"""The data set that comes with the package: pages with lines of text, drawn on demand.
+"""Built-in data set: pages with lines of text, generated on demand.
 
-A page is a function of (seed, split, number) alone. Shapes: H, W of the page, h, w of a line.
+A page is a function of (seed, split, index) alone. Shapes: H, W of the page, h, w of a line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Points, Texts, texts_of
+from phalanx.families.text_detection.data.source import ILLEGIBLE, Points, Texts, make_texts
 
 Array = npt.NDArray[np.float32]
 
-FACES = (
+FONT_FACES = (
     cv2.FONT_HERSHEY_SIMPLEX,
     cv2.FONT_HERSHEY_DUPLEX,
     cv2.FONT_HERSHEY_COMPLEX,
@@ -30,16 +30,17 @@ SYLLABLES = (
     *('an', 'Be', 'cor', 'du', 'el', 'Fi', 'gro', 'ha', 'in', 'ku'),
     *('Lo', 'mi', 'nor', 'pe', 'Ra', 'si', 'tu', 'vel', 'zy'),
 )
-DRAWN_HEIGHT = 48  # of letters, before they get their size
-APART = 4  # pixels that are left free between two texts
-TOO_SMALL = (4.0, 6.0)  # the heights of texts that nobody can read
+INK_HEIGHT = 48  # pixels: height of letters before they are scaled
+TEXT_GAP = 4  # pixels: minimum distance between texts
+ILLEGIBLE_HEIGHTS = (4.0, 6.0)  # pixels: range of heights of unreadable texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnPages:
-    """Pages of `page_size` (height, width) with `lines` texts, fewest and most, of `heights` in pixels, half of them turned.
+    """Pages of `page_size` (height, width) with lines of random text.
 
-    `ignored_share` of the texts are too small to be read, and are ignored.
+    `lines`: minimum and maximum number of texts. `heights`: range of their heights in pixels. `degrees`: maximum rotation of a
+    text; half of the texts are rotated. `ignored_share`: share of texts that are too small to read and marked as ignored.
     """
 
     train_pages: int = 4000
@@ -57,50 +58,53 @@ class DrawnPages:
             given = f'{page_size[0]}, {page_size[1]}'
             raise ValueError(f'data.page_size is (height, width), each at least 64 pixels; got {given}')
         if not 0 <= lines[0] <= lines[1]:
-            raise ValueError(f'data.lines is the fewest and the most, got {lines[0]}, {lines[1]}')
+            raise ValueError(f'data.lines is the minimum and the maximum number, at least 0; got {lines[0]}, {lines[1]}')
         if not 8 <= heights[0] <= heights[1]:
-            raise ValueError(f'data.heights is the least and the largest, at least 8 pixels; got {heights[0]}, {heights[1]}')
+            raise ValueError(f'data.heights is the minimum and the maximum, at least 8 pixels; got {heights[0]}, {heights[1]}')
 
-    def split(self, split: Split) -> Series:
-        return Series(split, self.train_pages if split == 'train' else self.eval_pages, self)
+    def split(self, split: Split) -> DrawnPageSource:
+        return DrawnPageSource(split, self.train_pages if split == 'train' else self.eval_pages, self)
 
 
 @dataclass(frozen=True)
-class Series(Drawn):
+class DrawnPageSource(Drawn):
+    """Source of generated pages."""
+
     kind = 'drawn page'
 
     options: DrawnPages
 
     def read(self, draw: Draw) -> tuple[Image, Texts]:
-        """A page [H, W, 3] and the rectangles around its texts."""
+        """Return a page [H, W, 3] and the rectangles around its texts."""
         options = self.options
         (H, W), rng = options.page_size, self.rng(options.seed, draw.index)
-        canvas = background(H, W, rng)
-        taken = np.zeros((H, W), np.uint8)
+        canvas = draw_background(H, W, rng)
+        taken = np.zeros((H, W), np.uint8)  # 1 where no further text may be placed
         pairs: list[tuple[Points, str]] = []
         for _ in range(rng.integers(*options.lines, endpoint=True)):
             is_small = bool(rng.random() < options.ignored_share)
-            text = words(rng)
-            placed = place(text, TOO_SMALL if is_small else options.heights, options.degrees, taken, rng)
+            text = random_text(rng)
+            placed = place_text(text, ILLEGIBLE_HEIGHTS if is_small else options.heights, options.degrees, taken, rng)
             if placed is not None:
                 ink, corners = placed
-                lay(canvas, ink, rng)
+                paint_ink(canvas, ink, rng)
                 pairs.append((corners, ILLEGIBLE if is_small else text))
+        # Noise comes last, so that it covers text and background alike.
         canvas += rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(1, 8))
-        return canvas.clip(0, 255).astype(np.uint8), texts_of(pairs)
+        return canvas.clip(0, 255).astype(np.uint8), make_texts(pairs)
 
 
-def words(rng: Rng) -> str:
-    """One to three words, or a number."""
+def random_text(rng: Rng) -> str:
+    """Return one to three words, or a number."""
     if rng.random() < 0.2:
         return str(rng.integers(10, 10**6))
     return ' '.join(''.join(rng.choice(SYLLABLES, rng.integers(1, 4))) for _ in range(rng.integers(1, 4)))
 
 
-def written(text: str, rng: Rng) -> Array:
-    """How much of each pixel is ink [h, w], 0 to 1, cut off around the ink."""
-    face, thickness = FACES[rng.integers(len(FACES))], int(rng.integers(3, 7))
-    scale = DRAWN_HEIGHT / cv2.getTextSize('A', face, 1, 1)[0][1]
+def render_ink(text: str, rng: Rng) -> Array:
+    """Render a text with a random font: coverage of each pixel [h, w], 0 to 1, cropped to the ink."""
+    face, thickness = FONT_FACES[rng.integers(len(FONT_FACES))], int(rng.integers(3, 7))
+    scale = INK_HEIGHT / cv2.getTextSize('A', face, 1, 1)[0][1]
     (w, h), below = cv2.getTextSize(text, face, scale, thickness)
     sheet = np.zeros((h + 2 * below + 20, w + 40), np.uint8)
     cv2.putText(sheet, text, (20, h + 10), face, scale, 255, thickness, cv2.LINE_AA)
@@ -108,16 +112,17 @@ def written(text: str, rng: Rng) -> Array:
     return np.asarray(sheet[y : y + h, x : x + w] / np.float32(255), np.float32)
 
 
-def place(
+def place_text(
     text: str, heights: tuple[float, float], degrees: float, taken: npt.NDArray[np.uint8], rng: Rng
 ) -> tuple[Array, Points] | None:
-    """The ink [H, W] of a text somewhere on the page, marked in `taken`, and its corners [4, 2]; None without a free place."""
-    ink = written(text, rng)
+    """Place a text on the page: return its ink [H, W] and its corners [4, 2], and mark it in `taken`; None without room."""
+    ink = render_ink(text, rng)
     (h, w), (H, W) = ink.shape, taken.shape
     angle = math.radians(rng.uniform(-degrees, degrees)) if rng.random() < 0.5 else 0.0
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     sheet = np.array([[0, 0], [w, 0], [w, h], [0, h]], np.float64)
     for _ in range(12):
+        # Draw size and position; give up a position that leaves the page or comes too near to another text.
         scale = math.exp(rng.uniform(*np.log(heights))) / h
         corners = sheet @ (turn * scale).T
         corners -= corners.min(0)
@@ -129,16 +134,16 @@ def place(
         area = np.zeros_like(taken)
         cv2.fillPoly(area, [corners.round().astype(np.int32)], 1)
         if not (area & taken).any():
-            taken |= cv2.dilate(area, np.ones((2 * APART + 1,) * 2, np.uint8)).astype(np.uint8, copy=False)
+            taken |= cv2.dilate(area, np.ones((2 * TEXT_GAP + 1,) * 2, np.uint8)).astype(np.uint8, copy=False)
             affine = np.column_stack([turn * scale, corners[0]])
-            small = cv2.GaussianBlur(ink, (0, 0), 0.4 / scale) if scale < 0.8 else ink  # else thin strokes would be lost
-            laid = cv2.warpAffine(small, affine, (W, H), flags=cv2.INTER_LINEAR)
-            return np.asarray(laid, np.float32), corners.astype(np.float32)
+            small = cv2.GaussianBlur(ink, (0, 0), 0.4 / scale) if scale < 0.8 else ink  # against aliasing of thin strokes
+            placed = cv2.warpAffine(small, affine, (W, H), flags=cv2.INTER_LINEAR)
+            return np.asarray(placed, np.float32), corners.astype(np.float32)
     return None
 
 
-def lay(canvas: Array, ink: Array, rng: Rng) -> None:
-    """Colours the ink [H, W] on the page [H, W, 3], in a brightness that stands out where it is."""
+def paint_ink(canvas: Array, ink: Array, rng: Rng) -> None:
+    """Paint ink [H, W] on the page [H, W, 3] in place, in a colour that contrasts with the background."""
     x, y, w, h = cv2.boundingRect((ink > 0).view(np.uint8))
     ink, under = ink[y : y + h, x : x + w], canvas[y : y + h, x : x + w]
     around = float(under[ink > 0.3].mean()) if (ink > 0.3).any() else 128.0
@@ -147,13 +152,14 @@ def lay(canvas: Array, ink: Array, rng: Rng) -> None:
     under += np.clip(ink * np.float32(1.3), 0, 1)[..., None] * (colour - under)
 
 
-def background(H: int, W: int, rng: Rng) -> Array:
-    """[H, W, 3] 0 to 255: two colours that flow into each other, with lines, frames and blots that are no text."""
+def draw_background(H: int, W: int, rng: Rng) -> Array:
+    """Draw a background [H, W, 3], 0 to 255: a gradient of two colours, with lines, frames and blots as distractors."""
     tone = rng.uniform(140, 255) if rng.random() < 0.7 else rng.uniform(0, 90)
     colours = np.clip(tone + rng.normal(0, 18, (2, 3)), 0, 255).astype(np.float32)
     grid = rng.random((3, 3), dtype=np.float32)
     mixture = np.asarray(cv2.resize(grid, (W, H), interpolation=cv2.INTER_CUBIC), np.float32).clip(0, 1)
     canvas = np.asarray(colours[0] + mixture[..., None] * (colours[1] - colours[0]), np.float32)
+    # Distractors in colours near that of the background.
     for _ in range(rng.integers(0, 7)):
         start, end = (tuple(int(value) for value in rng.integers(0, (W, H))) for _ in range(2))
         colour = tuple(float(value) for value in np.clip(tone + rng.normal(0, 50, 3), 0, 255))

@@ -1,4 +1,4 @@
-"""ICDAR 2015, incidental scene text: a text file for each image, in a folder of their own.
+"""ICDAR 2015, incidental scene text: one label file per image, in a separate folder.
 
 Karatzas et al., ICDAR 2015 Competition on Robust Reading.
 """
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, text_of
-from phalanx.families.text_detection.data.source import InFolders, Points, is_number
+from phalanx.families.text_detection.data.source import LabelFilePerImage, Points, is_coordinate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Icdar2015(InFolders):
-    """Images of a folder, and for each `NAME.jpg` its texts in `gt_NAME.txt`, whose lines are `x1,y1,x2,y2,x3,y3,x4,y4,text`.
+class Icdar2015(LabelFilePerImage):
+    """Images `NAME.jpg` of a folder and their texts in `gt_NAME.txt`, with lines `x1,y1,x2,y2,x3,y3,x4,y4,text`.
 
-    Folders are relative to `root`, named as the archives that ICDAR gives out. The text `###` marks what is ignored.
+    Folders are relative to `root`; the defaults are the names of ICDAR's archives. Texts `###` are ignored.
     """
 
     train_images: str = 'ch4_training_images'
@@ -24,7 +24,8 @@ class Icdar2015(InFolders):
     eval_images: str = 'ch4_test_images'
     eval_labels: str = 'Challenge4_Test_Task1_GT'
 
-    def pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
+    def read_pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
+        """Return outlines and transcriptions; faulty lines go to `problems`. Raises FileNotFoundError."""
         file, found = labels / f'gt_{stem}.txt', []
         for number, line in enumerate(text_of(file).splitlines(), 1):
             if line.strip():
@@ -34,12 +35,12 @@ class Icdar2015(InFolders):
 
 
 def read_line(line: str, where: str) -> tuple[Points, str]:
-    """The corners [4, 2] and the text of a line. Raises ValueError, beginning with `where`."""
+    """Return the corners [4, 2] and the text of a line. Raises ValueError that starts with `where`."""
     *fields, text = line.split(',', 8)
     try:
         corners = [float(field) for field in fields]
     except ValueError:
         corners = []
-    if len(corners) != 8 or not all(map(is_number, corners)):
-        raise ValueError(f'{where}: expected x1,y1,x2,y2,x3,y3,x4,y4,text with places in pixels, got {line[:80]!r}')
+    if len(corners) != 8 or not all(map(is_coordinate, corners)):
+        raise ValueError(f'{where}: expected x1,y1,x2,y2,x3,y3,x4,y4,text with coordinates in pixels, got {line[:80]!r}')
     return np.array(corners, np.float32).reshape(4, 2), text

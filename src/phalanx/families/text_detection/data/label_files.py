@@ -1,4 +1,4 @@
-"""Label files, as PaddleOCR has them: a line names an image and lists its texts as JSON."""
+"""PaddleOCR label files: each line contains the path of an image and its texts as JSON."""
 
 import json
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, lines_of
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import Pages, Points, Texts, outline, texts_of
+from phalanx.families.text_detection.data.source import Pages, Points, Texts, make_texts, parse_outline
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFiles:
-    """Images and their texts from label files, whose lines are `path<TAB>[{"transcription": .., "points": [[x, y], ..]}, ..]`.
+    """Images and texts from label files with lines `path<TAB>[{"transcription": .., "points": [[x, y], ..]}, ..]`.
 
-    Label files are relative to `root`, paths to `images`, a folder in it. Texts `###` and `*` are ignored.
+    Label files are relative to `root`, paths in them to its folder `images`. Texts `###` and `*` are ignored.
     """
 
     root: Path
@@ -23,6 +23,7 @@ class LabelFiles:
     images: str = '.'
 
     def split(self, split: Split) -> Pages:
+        """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed lines."""
         check_folder(self.root)
         folder = self.root / self.images
         problems, paths, texts = Problems(), list[str](), list[Texts]()
@@ -37,21 +38,23 @@ class LabelFiles:
 
 
 def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
-    """The path and the texts of a line. Raises ValueError, beginning with `where`."""
+    """Return path and texts of a line. Raises ValueError that starts with `where`."""
     path, tab, rest = line.removesuffix('\r').partition('\t')
     if not tab:
         raise ValueError(f'{where}: expected an image and its texts as JSON with a tab between them, got {line[:80]!r}')
     try:
         listed = json.loads(rest)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{where}: what follows the tab is not JSON: {error}') from None
+        raise ValueError(f'{where}: the text after the tab is not JSON: {error}') from None
     if not isinstance(listed, list):
         raise ValueError(f'{where}: expected a list of texts, got {rest[:80]!r}')
-    return check_inside(path, root, where), texts_of([entry(item, f'{where}: text {n}') for n, item in enumerate(listed, 1)])
+    return check_inside(path, root, where), make_texts(
+        [parse_entry(item, f'{where}: text {n}') for n, item in enumerate(listed, 1)]
+    )
 
 
-def entry(item: Any, where: str) -> tuple[Points, str]:
-    """Outline and transcription of a text. Raises ValueError, beginning with `where`."""
+def parse_entry(item: Any, where: str) -> tuple[Points, str]:
+    """Return outline and transcription of a text. Raises ValueError that starts with `where`."""
     if not isinstance(item, dict) or not isinstance(item.get('transcription'), str) or 'points' not in item:
         raise ValueError(f'{where}: expected {{"transcription": "..", "points": [[x, y], ..]}}, got {str(item)[:80]}')
-    return outline(item['points'], f'{where}: points'), item['transcription']
+    return parse_outline(item['points'], f'{where}: points'), item['transcription']

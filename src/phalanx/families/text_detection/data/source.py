@@ -1,4 +1,4 @@
-"""What a data set of pages gives: a Data makes the splits, a Source reads the samples of one. Shapes: N texts, n points."""
+"""Texts of a page, and types of text detection data sets. Shapes: N texts, n points."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from phalanx.data.folders import Problems, check_folder
 from phalanx.data.listed import Listed
 from phalanx.data.samples import Split
 
-Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, the outline of a text
+Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, outline of a text
 ILLEGIBLE = '###'
 PICTURES = ('.jpg', '.jpeg', '.png', '.bmp')
-IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of what cannot be read and is ignored
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of an image: outlines, what is written in each, and whether it is left out of the evaluation."""
+    """Texts of an image: outlines, transcriptions, and flags of texts that loss and metric ignore."""
 
     outlines: tuple[Points, ...] = ()  # N
     strings: tuple[str, ...] = ()  # N
@@ -33,22 +33,22 @@ class Texts:
     def __len__(self) -> int:
         return len(self.outlines)
 
-    def moved(self, outlines: Sequence[Points]) -> Texts:
-        """The same texts in other places."""
+    def with_outlines(self, outlines: Sequence[Points]) -> Texts:
+        """Return the same texts with other outlines."""
         return Texts(tuple(outlines), self.strings, self.ignored)
 
-    def with_one(self, points: Points, string: str) -> Texts:
-        """These and one more, which counts."""
+    def append(self, points: Points, string: str) -> Texts:
+        """Return these texts and another one, which is not ignored."""
         return Texts((*self.outlines, points), (*self.strings, string), (*self.ignored, False))
 
-    def at(self, places: Sequence[int]) -> Texts:
-        """Some of the texts."""
-        rows = [(self.outlines[place], self.strings[place], self.ignored[place]) for place in places]
+    def select(self, indices: Sequence[int]) -> Texts:
+        """Return the texts at `indices`."""
+        rows = [(self.outlines[index], self.strings[index], self.ignored[index]) for index in indices]
         return Texts(*zip(*rows, strict=True)) if rows else Texts()
 
 
-def texts_of(pairs: Sequence[tuple[Points, str]]) -> Texts:
-    """Texts from outlines and transcriptions, of which some say that the text is to be ignored."""
+def make_texts(pairs: Sequence[tuple[Points, str]]) -> Texts:
+    """Build Texts from outlines and transcriptions; transcriptions in IGNORED_TEXTS mark ignored ones."""
     return Texts(
         tuple(points for points, _ in pairs),
         tuple(text for _, text in pairs),
@@ -56,24 +56,24 @@ def texts_of(pairs: Sequence[tuple[Points, str]]) -> Texts:
     )
 
 
-def outline(values: Any, where: str) -> Points:
-    """The outline that an annotation gives as pairs. Raises ValueError, beginning with `where`."""
+def parse_outline(values: Any, where: str) -> Points:
+    """Return an outline from a list of pairs. Raises ValueError that starts with `where`."""
     is_list = isinstance(values, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in values)
-    if not is_list or not all(is_number(value) for pair in values for value in pair):
+    if not is_list or not all(is_coordinate(value) for pair in values for value in pair):
         raise ValueError(f'{where}: an outline is a list of points [x, y] in pixels, got {str(values)[:80]}')
     if len(values) < 3:
         raise ValueError(f'{where}: an outline has at least 3 points, got {len(values)}')
     return np.array(values, np.float32)
 
 
-def is_number(value: Any) -> bool:
-    """Whether `value` is one that a place in an image can have."""
+def is_coordinate(value: Any) -> bool:
+    """True if `value` is a finite number that can be a pixel coordinate."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
-class InFolders:
-    """The base of a data set with a file of labels for each image: folders of both, relative to `root`."""
+class LabelFilePerImage:
+    """Base class of data sets with one label file per image; folders are relative to `root`."""
 
     root: Path
     train_images: str
@@ -82,20 +82,21 @@ class InFolders:
     eval_labels: str
 
     def split(self, split: Split) -> Pages:
+        """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed files."""
         of_split = (self.train_images, self.train_labels) if split == 'train' else (self.eval_images, self.eval_labels)
         images, labels = (self.root / folder for folder in of_split)
         for folder in (images, labels):
             check_folder(folder)
         names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
         if not names:
-            raise FileNotFoundError(f'{images}: holds no images')
+            raise FileNotFoundError(f'{images}: contains no images')
         problems = Problems()
-        texts = tuple(texts_of(self.pairs(labels, Path(name).stem, problems)) for name in names)
+        texts = tuple(make_texts(self.read_pairs(labels, Path(name).stem, problems)) for name in names)
         problems.check()
         return Pages(images, tuple(names), texts)
 
-    def pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
-        """Outlines and transcriptions of the image `stem`, from its file in `labels`. Raises FileNotFoundError."""
+    def read_pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
+        """Return outlines and transcriptions of the image `stem`, from its file in `labels`. Raises FileNotFoundError."""
         raise NotImplementedError
 
 

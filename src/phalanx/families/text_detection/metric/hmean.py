@@ -1,4 +1,4 @@
-"""Hmean as ICDAR 2015 evaluates text detection, and PaddleOCR with it."""
+"""Hmean, precision and recall of text detection by the protocol of ICDAR 2015, as in PaddleOCR."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,116 +11,123 @@ import numpy.typing as npt
 from phalanx.families.figures import Curves, Figure
 from phalanx.families.task import Grade, Labelled
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.text_detection.metric.polygons import is_simple, overlap
+from phalanx.families.text_detection.metric.polygons import intersection_area, is_simple
 from phalanx.parallel import dist
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.text_detection import area_and_length
 
-LEAST_IOU = 0.5  # of what was found with a text, to have found it
-LEAST_SHARE = 0.5  # of what was found that lies on a text to be ignored, to be ignored itself
-STEPS = 51  # of the curves
+MIN_IOU = 0.5  # of a match, exclusive
+MIN_IGNORED_SHARE = 0.5  # of the area of a detection on an ignored text, exclusive, to ignore the detection
+CURVE_POINTS = 51
 
 
-class Counts(NamedTuple):
-    """What counts of an image."""
+class ImageCounts(NamedTuple):
+    """Result of matching the detections of an image with its texts."""
 
-    texts: int  # that ought to be found
-    scores: npt.NDArray[np.float32]  # [n] of what was found
-    hits: npt.NDArray[np.bool_]  # [n] whether it is one of the texts
+    texts: int  # true texts, without ignored ones
+    scores: npt.NDArray[np.float32]  # [n] of the detections, without ignored ones
+    hits: npt.NDArray[np.bool_]  # [n] True for detections that match a text
 
     def grade(self) -> Grade | None:
+        """Return the hmean of the image, or None if all is right."""
         hits = int(self.hits.sum())
-        missed, beyond = self.texts - hits, len(self.hits) - hits
-        if not missed and not beyond:
+        missed, false_positives = self.texts - hits, len(self.hits) - hits
+        if not missed and not false_positives:
             return None
         hmean = rates(self.hits, self.texts)['hmean']
-        return Grade(hmean, f'hmean {hmean:.2f}: {missed} of {self.texts} missed, {beyond} found without a text')
+        return Grade(hmean, f'hmean {hmean:.2f}: {missed} of {self.texts} missed, false positives: {false_positives}')
 
 
 class Hmean:
-    """hmean, precision, recall: those of what was found, over all images at once; hmean is the harmonic mean.
+    """Precision, recall and their harmonic mean (hmean) over the detections of all images.
 
-    What was found is right when its IoU with a text is above 0.5; a text is found once, the first pair counts, as in ICDAR's
-    own program. What lies with more than half of its area on a text to be ignored does not count. Outlines that cross
-    themselves are left out.
+    A detection matches a text if their IoU is above 0.5. Each text matches at most one detection, the first in order, as in
+    ICDAR's script. Detections with more than half of their area on an ignored text do not count. Self-intersecting outlines
+    are left out.
     """
 
     names = ('hmean', 'precision', 'recall')
     tie_breakers = ('precision',)
 
     def __init__(self) -> None:
-        self.images: dict[int, Counts] = {}  # by the number of the sample, so that none counts twice
+        self.images: dict[int, ImageCounts] = {}  # by index of the sample, so that none counts twice
 
     worst = 'Images of the lowest hmean'
 
     def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Labelled[Texts]) -> list[Grade | None]:
+        """Count a batch; return the grade of each image."""
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
-            self.images[index] = counted(found, truth)
+            self.images[index] = match_texts(found, truth)
         return [self.images[index].grade() for index in batch.indices]
 
     def gather(self) -> None:
-        """Brings the counts of all ranks to the main one."""
+        """Collect the counts of all ranks on the main rank."""
         of_ranks = dist.gather_objects_to_main(self.images)
         self.images = dict(sorted((image for images in of_ranks for image in images.items()), key=itemgetter(0)))
 
     def compute(self) -> dict[str, float]:
-        texts, _, hits = self._all()
+        """Return hmean, precision and recall."""
+        texts, _, hits = self._concatenate()
         return rates(hits, texts)
 
     def table(self) -> list[dict[str, str | float]]:
-        texts, _, hits = self._all()
-        right = int(hits.sum())
-        rows = (('texts', texts), ('found', right), ('missed', texts - right), ('found without a text', len(hits) - right))
+        """Return the counts behind the rates."""
+        texts, _, hits = self._concatenate()
+        matched = int(hits.sum())
+        rows = (('texts', texts), ('found', matched), ('missed', texts - matched), ('false positives', len(hits) - matched))
         return [{'what': name, 'count': count} for name, count in rows]
 
     def figures(self) -> list[Figure]:
-        """What would be of precision and recall if only what has at least a score counted."""
-        texts, scores, hits = self._all()
+        """Return precision, recall and hmean as functions of the minimum score."""
+        texts, scores, hits = self._concatenate()
         if not texts or not len(scores):
             return []
-        leasts = np.linspace(float(scores.min()), float(scores.max()), STEPS)
-        rows = [(float(least), rates(hits[scores >= least], texts)) for least in leasts]
-        lines = {name: [(least, shares[name]) for least, shares in rows] for name in ('precision', 'recall', 'hmean')}
-        return [Curves('Found texts with at least a score', 'least score', 'share', lines)]
+        thresholds = np.linspace(float(scores.min()), float(scores.max()), CURVE_POINTS)
+        rows = [(float(threshold), rates(hits[scores >= threshold], texts)) for threshold in thresholds]
+        lines = {name: [(threshold, shares[name]) for threshold, shares in rows] for name in ('precision', 'recall', 'hmean')}
+        return [Curves('Precision and recall by minimum score', 'minimum score', 'share', lines)]
 
-    def _all(self) -> tuple[int, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """How many texts there are; score and hit of everything that was found."""
+    def _concatenate(self) -> tuple[int, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Return the number of texts, and score and hit of each detection, of all images."""
         images = self.images.values()
         scores = np.concatenate([np.zeros(0, np.float32), *(image.scores for image in images)])
         hits = np.concatenate([np.zeros(0, np.bool_), *(image.hits for image in images)])
         return sum(image.texts for image in images), scores, hits
 
 
-def counted(found: Sequence[TextRegion], truth: Texts) -> Counts:
-    """What was found on an image against what is there."""
-    simple = [place for place, points in enumerate(truth.outlines) if is_simple(points)]
-    texts = [truth.outlines[place] for place in simple if not truth.ignored[place]]
-    ignored = [truth.outlines[place] for place in simple if truth.ignored[place]]
-    outlines = [np.array(one.points, np.float32) for one in found]
-    counts = [place for place, points in enumerate(outlines) if is_simple(points) and not lies_on(points, ignored)]
+def match_texts(found: Sequence[TextRegion], truth: Texts) -> ImageCounts:
+    """Match the detections of an image with its texts."""
+    simple = [index for index, points in enumerate(truth.outlines) if is_simple(points)]
+    texts = [truth.outlines[index] for index in simple if not truth.ignored[index]]
+    ignored = [truth.outlines[index] for index in simple if truth.ignored[index]]
+    outlines = [np.array(region.points, np.float32) for region in found]
+    candidates = [index for index, points in enumerate(outlines) if is_simple(points) and not is_ignored(points, ignored)]
+    # Greedy in the order of texts and detections, not by IoU or score: ICDAR's script does the same.
     matched: set[int] = set()
     for text in texts:
-        free = (place for place in counts if place not in matched)
-        hit = next((place for place in free if iou(outlines[place], text) > LEAST_IOU), None)
+        free = (index for index in candidates if index not in matched)
+        hit = next((index for index in free if iou(outlines[index], text) > MIN_IOU), None)
         matched |= set() if hit is None else {hit}
-    scores = np.array([found[place].score for place in counts], np.float32)
-    return Counts(len(texts), scores, np.array([place in matched for place in counts], np.bool_))
+    scores = np.array([found[index].score for index in candidates], np.float32)
+    return ImageCounts(len(texts), scores, np.array([index in matched for index in candidates], np.bool_))
 
 
-def lies_on(points: npt.NDArray[np.float32], ignored: Iterable[npt.NDArray[np.float32]]) -> bool:
+def is_ignored(points: npt.NDArray[np.float32], ignored: Iterable[npt.NDArray[np.float32]]) -> bool:
+    """True if more than half of the area of a detection lies on an ignored text."""
     area = area_and_length(points)[0]
-    return any(overlap(points, other) > LEAST_SHARE * area for other in ignored)
+    return any(intersection_area(points, other) > MIN_IGNORED_SHARE * area for other in ignored)
 
 
 def iou(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    common = overlap(a, b)
+    """Return the intersection over union of two simple outlines."""
+    common = intersection_area(a, b)
     return common / (area_and_length(a)[0] + area_and_length(b)[0] - common)
 
 
 def rates(hits: npt.NDArray[np.bool_], texts: int) -> dict[str, float]:
-    """Hmean, precision and recall of what was found, [n] whether it is one of so many texts.
+    """Return hmean, precision and recall, given `hits` [n] of the detections and the number of texts.
 
-    Where there is no text, recall and hmean are NaN, and so is precision when nothing was found either.
+    Without texts, recall and hmean are NaN, and without detections precision is NaN too.
     """
     if not texts:
         return {'hmean': math.nan, 'precision': 0.0 if len(hits) else math.nan, 'recall': math.nan}

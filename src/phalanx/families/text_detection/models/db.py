@@ -1,4 +1,4 @@
-"""DB: a network that says of each pixel whether it is text, and above which probability that counts.
+"""DB: segmentation of text with differentiable binarization.
 
 Liao et al., Real-time Scene Text Detection with Differentiable Binarization, https://arxiv.org/abs/1911.08947, with the
 necks and heads of PaddleOCR. Shapes: B batch.
@@ -16,29 +16,29 @@ from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.lcnetv3 import merge
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 
-STRIDES = (4, 8, 16, 32)  # of the maps that the neck joins
-LOCAL_SHARES = {'local_small': 8, 'local_large': 4}  # see PFHeadLocal
+STRIDES = (4, 8, 16, 32)  # of the feature maps that the neck takes
+LOCAL_DIVISORS = {'local_small': 8, 'local_large': 4}  # see PFHeadLocal
 
 
 class DB(nn.Module):
-    """images [B, 3, H, W], H and W multiples of 32 -> Maps; in training, of a PFHeadLocal, RefinedMaps."""
+    """DB network: images [B, 3, H, W], H and W multiples of 32 -> Maps, or RefinedMaps from a PFHeadLocal in training."""
 
     def __init__(self, backbone: Backbone, neck: FPN | LKPAN, head: DBHead) -> None:
         super().__init__()
         self.backbone, self.neck, self.head = backbone, neck, head
-        self.maps = select_maps(backbone, STRIDES, 'db')
+        self.map_indices = select_maps(backbone, STRIDES, 'db')
 
     def forward(self, images: Tensor) -> Maps | RefinedMaps:
-        """Raises ValueError for a height or width that 32 does not divide."""
+        """Return the maps. Raises ValueError for a height or width that is no multiple of 32."""
         H, W = images.shape[-2:]
         if H % STRIDES[-1] or W % STRIDES[-1]:
             raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[-1]}')
         features = self.backbone(images)
-        maps: Maps | RefinedMaps = self.head(self.neck([features[place] for place in self.maps]))
+        maps: Maps | RefinedMaps = self.head(self.neck([features[index] for index in self.map_indices]))
         return maps
 
     def fuse(self) -> Self:
-        """This network, which from now on computes the same with fewer convolutions but can only evaluate."""
+        """Merge re-parameterised convolutions in place: same results, faster, but for evaluation only; return this network."""
         merge(self.eval())
         return self
 
@@ -53,24 +53,24 @@ def db(
     head_kernel: int = 3,
     steepness: float = 50,
 ) -> DB:
-    """DB for text, the one class there is.
+    """Build DB for one class, text.
 
-    Published backbones are `mobilenet_v3`, `resnet18_vd`, `resnet50_vd`, `pp_lcnet_v3` and `pp_lcnet_v4`; the last, with the
-    neck `wide_rse_fpn`, is that of PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; `local_...`: see PFHeadLocal.
-    Raises ValueError for another number of classes, and for a backbone without maps of strides 4 to 32.
+    Weights are published for the backbones `mobilenet_v3`, `resnet18_vd`, `resnet50_vd`, `pp_lcnet_v3` and `pp_lcnet_v4`; the
+    last, with the neck `wide_rse_fpn`, is PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; heads `local_...`: see
+    PFHeadLocal. Raises ValueError for another number of classes, and for a backbone without feature maps of strides 4 to 32.
     """
     if num_classes != 1:
-        raise ValueError(f'db finds text, which is one class, not {num_classes}')
+        raise ValueError(f'db detects one class, text; got {num_classes} classes')
     maps = backbone(STRIDES)
-    channels = [maps.channels[place] for place in select_maps(maps, STRIDES, 'db')]
+    channels = [maps.channels[index] for index in select_maps(maps, STRIDES, 'db')]
     if neck == 'lk_pan':
-        joined: FPN | LKPAN = LKPAN(channels, neck_channels)
+        built_neck: FPN | LKPAN = LKPAN(channels, neck_channels)
     elif neck == 'wide_rse_fpn':
-        joined = FPN(channels, neck_channels, RSELayer, out_layer=DepthwiseRSELayer, kernel_size=7)
+        built_neck = FPN(channels, neck_channels, RSELayer, out_layer=DepthwiseRSELayer, kernel_size=7)
     else:
-        joined = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, RSELayer)
+        built_neck = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, RSELayer)
     if head == 'db':
-        looking = DBHead(neck_channels, kernel_size=head_kernel, steepness=steepness)
+        built_head = DBHead(neck_channels, kernel_size=head_kernel, steepness=steepness)
     else:
-        looking = PFHeadLocal(neck_channels, share=LOCAL_SHARES[head], kernel_size=head_kernel, steepness=steepness)
-    return DB(maps, joined, looking)
+        built_head = PFHeadLocal(neck_channels, divisor=LOCAL_DIVISORS[head], kernel_size=head_kernel, steepness=steepness)
+    return DB(maps, built_neck, built_head)

@@ -1,4 +1,4 @@
-"""What networks for text detection give. Shapes: B batch."""
+"""Outputs of text detection networks. Shapes: B batch."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,17 @@ from torch import Tensor
 
 
 class Maps(NamedTuple):
-    """Probabilities of each pixel [B, 1, H, W], at least float32. In evaluation there is the first one alone."""
+    """Maps [B, 1, H, W] of probabilities, at least float32; in evaluation the shrink map alone."""
 
-    shrink: Tensor  # that it is within a text, shrunk
-    threshold: Tensor | None = None  # above which `shrink` must be for that
-    binary: Tensor | None = None  # whether it is above, as a steep but smooth function of both
+    shrink: Tensor  # P of the paper: probability of the inside of a shrunk text
+    threshold: Tensor | None = None  # T of the paper
+    binary: Tensor | None = None  # approximate binary map, a steep sigmoid of P - T
 
 
 class RefinedMaps(NamedTuple):
-    """The same in training, of a head that has looked at the text a second time, closely.
+    """Training maps [B, 1, H, W] of a head that refines its coarse prediction.
 
-    `shrink` is what it then saw; `binary` comes from the first, coarse look, which has its own term in the loss.
+    `shrink` is the refined map; `binary` comes from the coarse one, which has a term of its own in the loss.
     """
 
     shrink: Tensor
