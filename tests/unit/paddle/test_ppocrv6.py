@@ -47,8 +47,6 @@ def test_every_parameter_of_the_detector_takes_part_in_training() -> None:
     assert maps.shrink.shape == (2, 1, 64, 96)
     (maps.shrink.sum() + maps.binary.sum()).backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
-    with pytest.raises(ValueError, match=r'^merged is an option of pp_lcnet_v3; pp_lcnet_v4 has none$'):
-        detector(merged=True)
 
 
 @pytest.mark.parametrize('height', [32, 48, 64])

@@ -190,13 +190,11 @@ def test_padding_of_texts_does_not_change_earlier_predictions() -> None:
     torch.testing.assert_close(head(features, shorter), head(features, text)[:, :5])
 
 
-def test_wrong_options_and_sizes_are_reported() -> None:
-    with pytest.raises(ValueError, match=r'^size and scale are options of mobilenet_v3; resnet34_vd has none$'):
-        MODELS['crnn'](36, backbone='resnet34_vd', size='small')
+def test_invalid_options_and_sizes_are_reported() -> None:
     with pytest.raises(ValueError, match=r'must be a multiple of its 8 heads, got 100$'):
         MODELS['svtr_lcnet'](36, hidden_size=100)
-    with pytest.raises(ValueError, match=r'^the images leave the backbone 2 rows high, it must be 1'):
-        MODELS['crnn'](36, size='small')(torch.zeros(1, 3, 64, 100))
+    with pytest.raises(ValueError, match=r'^the backbone gives 2 rows, it must be 1: set image_size'):
+        MODELS['crnn'](36)(torch.zeros(1, 3, 64, 100))
 
 
 @pytest.mark.parametrize('variant', VARIANTS)

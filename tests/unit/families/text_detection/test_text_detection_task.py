@@ -25,6 +25,7 @@ from phalanx.families.text_detection.models.maps import Maps
 from phalanx.families.text_detection.survey import PageSurvey
 from phalanx.families.text_detection.task import PostProcessing, Samples, TargetOptions, TextDetection
 from phalanx.families.text_detection.transforms import TRANSFORMS
+from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.text_detection import TextDetection as Runtime
 
@@ -33,7 +34,7 @@ PAGES = partial(DATA['drawn_pages'], page_size=(64, 96), train_pages=4, eval_pag
 
 def task(**changes: Any) -> TextDetection:
     options: dict[str, Any] = {
-        'model': partial(MODELS['db'], scale=0.35, neck_channels=16),
+        'model': partial(MODELS['db'], backbone=partial(mobilenet_v3, scale=0.35), neck_channels=16),
         'data': PAGES,
         'loss': (partial(LOSSES['db']),),
     }

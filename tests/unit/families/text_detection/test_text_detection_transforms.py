@@ -104,7 +104,7 @@ def test_a_crop_cuts_no_word_and_contains_one() -> None:
     crop = RandomCrop(crop_size=(64, 64))
     sizes = set()
     for seed in range(40):
-        x0, y0, x1, y1 = crop._part(*page(), np.random.default_rng(seed))
+        x0, y0, x1, y1 = crop._choose_part(*page(), np.random.default_rng(seed))
         sizes.add((x1 - x0, y1 - y0))
         whole = [word for word in WORDS if x0 <= word[0] and word[2] <= x1 and y0 <= word[1] and word[3] <= y1]
         touched = [word for word in WORDS if word[2] > x0 and word[0] < x1 and word[3] > y0 and word[1] < y1]
