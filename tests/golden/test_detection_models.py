@@ -22,8 +22,7 @@ from torch import Tensor
 
 from filling import load_original
 from golden.weights import FloatArray, draw, images
-from phalanx.families.detection import decode
-from phalanx.families.detection.decode import REACH, Raw
+from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, Truths, padded
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
@@ -154,7 +153,7 @@ def assert_evaluates_as_the_original(golden: Golden, model: PPYOLOE) -> Raw:
     with torch.no_grad():
         raw: Raw = model.eval()(golden.images)
     golden.assert_close('eval_scores', raw.logits.sigmoid().transpose(1, 2))
-    in_strides = (decode.boxes(raw) - raw.points.repeat(1, 2)) / raw.strides[:, None]
+    in_strides = (decode_boxes(raw) - raw.points.repeat(1, 2)) / raw.strides[:, None]
     golden.assert_close('eval_dist', in_strides * torch.tensor([-1, -1, 1, 1]))
     return raw
 
@@ -162,7 +161,7 @@ def assert_evaluates_as_the_original(golden: Golden, model: PPYOLOE) -> Raw:
 def test_evaluation_is_that_of_the_original(golden: Golden) -> None:
     model = golden.network()
     raw = assert_evaluates_as_the_original(golden, model)
-    golden.assert_close('eval_boxes', decode.boxes(raw))
+    golden.assert_close('eval_boxes', decode_boxes(raw))
     assert_evaluates_as_the_original(golden, model.fuse())
     assert raw.num_per_level == (20, 80, 320)
 

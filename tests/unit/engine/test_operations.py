@@ -86,3 +86,14 @@ def test_a_step_on_one_rank_is_that_of_plain_pytorch(family: str, tmp_path: Path
     step()
     ours, theirs = Operations.of(lambda: trainer.train_step(batch)), Operations.of(step)
     assert ours.counts.total() <= 1.1 * theirs.counts.total(), (ours.counts - theirs.counts).most_common(8)
+
+
+def test_a_detection_step_decodes_the_predicted_boxes_once(tmp_path: Path) -> None:
+    """The assigner and the GIoU loss share them: of a step, only decoding takes a softmax over the bins of distances."""
+    recipe, *_ = FAMILIES['detection']
+    own = ('train.workers=0', 'train.global_batch_size=2', 'device=cpu', 'ema=null')
+    job = open_job(recipe, [(text, text) for text in own])
+    trainer: Trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=CPU)
+    batch = next(trainer.batches())
+    operations = Operations.of(lambda: trainer.train_step(batch))
+    assert operations.counts['aten._softmax.default'] == operations.counts['aten._softmax_backward_data.default'] == 1

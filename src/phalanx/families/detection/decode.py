@@ -5,6 +5,7 @@ Shapes: B batch, A anchors (one for each cell of each level), K classes.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -15,8 +16,8 @@ from phalanx.data.boxes import from_distances
 REACH = (0, 16)  # a distance is a distribution over 0, 1, .. 16 strides, unless a network says otherwise
 
 
-class Raw(NamedTuple):
-    """The output of a network in both modes; anchors stand level by level, the coarsest first, row by row."""
+class RawTensors(NamedTuple):
+    """The fields of `Raw`; a NamedTuple can hold no cached property itself."""
 
     logits: Tensor  # [B, A, K]
     distances: Tensor  # [B, A, 4 * bins] logits of the distances of the left, top, right and bottom side
@@ -27,14 +28,25 @@ class Raw(NamedTuple):
     least: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
     teacher: Raw | None = None  # of the same images, where a student learns from a teacher
 
+
+class Raw(RawTensors):
+    """The output of a network in both modes; anchors stand level by level, the coarsest first, row by row."""
+
     @property
     def bins(self) -> int:
+        """`reg_max` + 1 of the paper, where `min_distance` is 0."""
         return self.distances.shape[-1] // 4
 
+    @cached_property
+    def boxes(self) -> Tensor:
+        """The predicted boxes [B, A, 4], decoded once for the assigner and all losses."""
+        with torch.enable_grad():  # the assigner, which needs no gradient, comes first; the losses need one
+            return decode_boxes(self)
 
-def boxes(raw: Raw) -> Tensor:
-    """The predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
-    distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, raw.bins).softmax(-1)
-    bins = torch.arange(raw.least, raw.least + raw.bins, dtype=raw.points.dtype, device=raw.points.device)
+
+def decode_boxes(raw: RawTensors) -> Tensor:
+    """Predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
+    distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, -1).softmax(-1)  # [B, A, 4, bins]
+    bins = torch.arange(raw.least, raw.least + distributions.shape[-1], dtype=raw.points.dtype, device=raw.points.device)
     distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
     return from_distances(raw.points, distances * raw.strides[:, None])

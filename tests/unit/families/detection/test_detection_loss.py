@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from phalanx.families.detection import decode
-from phalanx.families.detection.decode import REACH, Raw
+from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.loss import TaskAlignedLoss
 from phalanx.families.detection.loss.assign import Assigned, padded
 from phalanx.families.detection.models.ppyoloe import anchor_points
@@ -178,7 +177,7 @@ def test_the_best_aligned_anchor_scores_the_highest_overlap() -> None:
     raw = raw._replace(distances=raw.distances - 0.3 * torch.arange(BINS).repeat(4))  # boxes about as large as the true ones
     boxes = torch.tensor([[2.0, 2, 40, 60], [30, 10, 62, 50]])
     _, anchor, truth, score = positives_of(raw, [boxes], [torch.tensor([0, 2])], ALIGNED)
-    ious = decode.boxes(raw)[0, anchor]
+    ious = decode_boxes(raw)[0, anchor]
     for number in range(2):
         own = truth == number
         overlaps = [_iou(box.tolist(), boxes[number].tolist()) for box in ious[own]]

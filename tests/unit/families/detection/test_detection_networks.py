@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.families.detection import decode
-from phalanx.families.detection.decode import REACH, Raw
+from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
@@ -95,7 +94,7 @@ def test_a_fresh_network_gives_each_class_one_percent_and_each_distance_the_same
     torch.testing.assert_close(raw.logits.sigmoid(), torch.full_like(raw.logits, 0.01))
     reach = 8 * raw.strides[:, None]
     expected = torch.cat([raw.points - reach, raw.points + reach], -1).expand(2, -1, -1)
-    torch.testing.assert_close(decode.boxes(raw), expected)
+    torch.testing.assert_close(decode_boxes(raw), expected)
 
 
 def test_a_box_lies_as_far_from_its_point_as_the_likeliest_bins_say() -> None:
@@ -104,7 +103,7 @@ def test_a_box_lies_as_far_from_its_point_as_the_likeliest_bins_say() -> None:
     for side, bins in enumerate(([1], [2], [0], [3, 4])):
         logits[side, bins] = 0
     raw = Raw(torch.zeros(1, 1, 1), logits.view(1, 1, -1), torch.tensor([[20.0, 12.0]]), torch.tensor([8.0]), (1,))
-    torch.testing.assert_close(decode.boxes(raw), torch.tensor([[[12.0, -4.0, 20.0, 40.0]]]))
+    torch.testing.assert_close(decode_boxes(raw), torch.tensor([[[12.0, -4.0, 20.0, 40.0]]]))
 
 
 def test_boxes_are_exact_where_the_network_is_in_half_precision() -> None:
@@ -112,9 +111,9 @@ def test_boxes_are_exact_where_the_network_is_in_half_precision() -> None:
     distances = torch.randn(2, 5, 4 * BINS, generator=generator).bfloat16()
     points, strides = torch.rand(5, 2, generator=generator) * 640, torch.full((5,), 32.0)
     half = Raw(torch.zeros(2, 5, 1), distances, points, strides, (5,))
-    expected = decode.boxes(half._replace(distances=distances.double(), points=points.double(), strides=strides.double()))
+    expected = decode_boxes(half._replace(distances=distances.double(), points=points.double(), strides=strides.double()))
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        torch.testing.assert_close(decode.boxes(half).double(), expected, rtol=0, atol=1e-3)
+        torch.testing.assert_close(decode_boxes(half).double(), expected, rtol=0, atol=1e-3)
 
 
 def test_every_parameter_takes_part_in_training(model: PPYOLOE) -> None:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import torch
 from torchvision.ops import distance_box_iou_loss
 
-from phalanx.families.detection import decode
 from phalanx.families.detection.loss import Assigned, DetectionLoss
 from phalanx.families.task import Term
 
@@ -34,7 +33,7 @@ class DIoU(DetectionLoss):
 
     def __call__(self, raw, truths, assigned):
         image, anchor, score = assigned.positives
-        losses = distance_box_iou_loss(decode.boxes(raw)[image, anchor], assigned.true_boxes(truths))
+        losses = distance_box_iou_loss(raw.boxes[image, anchor], assigned.true_boxes(truths))
         return {'diou': Term(self.weight * (losses * score).sum(), score.sum(), 1.0)}
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from phalanx.families.detection import decode
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths, atss, task_aligned
 from phalanx.parallel.step import WholeStep
@@ -34,7 +33,7 @@ class Atss:
             raise ValueError(f'anchor_size must be above 0 strides, got {self.anchor_size}')
 
     def __call__(self, raw: Raw, truths: Truths, whole: WholeStep) -> Assigned:
-        return atss(truths, decode.boxes(raw), raw, top_k=self.top_k, anchor_size=self.anchor_size)
+        return atss(truths, raw.boxes, raw, top_k=self.top_k, anchor_size=self.anchor_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ class TaskAligned:
     def __call__(self, raw: Raw, truths: Truths, whole: WholeStep) -> Assigned:
         guide = raw.teacher or raw
         alpha, beta, radius = self.alpha, self.beta, self.center_radius
-        return task_aligned(truths, decode.boxes(guide), guide, top_k=self.top_k, alpha=alpha, beta=beta, center_radius=radius)
+        return task_aligned(truths, guide.boxes, guide, top_k=self.top_k, alpha=alpha, beta=beta, center_radius=radius)
 
 
 @dataclass(frozen=True, kw_only=True)

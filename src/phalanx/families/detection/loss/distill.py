@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.data.boxes import generalised_iou
-from phalanx.families.detection import decode
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths
 from phalanx.families.detection.loss.terms import DetectionLoss
@@ -49,7 +48,7 @@ class LogitsFromTeacher(DetectionLoss):
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
 
         (image, anchor, score), scores = assigned.positives, assigned.score.sum()
-        ious = generalised_iou(decode.boxes(student)[image, anchor], decode.boxes(teacher)[image, anchor])
+        ious = generalised_iou(student.boxes[image, anchor], teacher.boxes[image, anchor])
         distances = (of.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for of in (student, teacher))
         log_shares, shares = (logits.log_softmax(-1) for logits in distances)  # [B, P, 4, bins]
         dfl = -(shares.exp() * log_shares).sum((2, 3))

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phalanx.data.boxes import generalised_iou, to_distances
-from phalanx.families.detection import decode
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths
 from phalanx.families.detection.loss.assigners import Assigner, AtssThenTaskAligned, at_least
@@ -97,7 +96,7 @@ class GIoU(DetectionLoss):
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         image, anchor, score = assigned.positives
-        ious = generalised_iou(decode.boxes(raw)[image, anchor], assigned.true_boxes(truths))
+        ious = generalised_iou(raw.boxes[image, anchor], assigned.true_boxes(truths))
         return {'iou': of_scores(self.weight * ((1 - ious) * score).sum(), assigned)}
 
 

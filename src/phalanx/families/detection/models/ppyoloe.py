@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.detection.decode import REACH, Raw, boxes
+from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.models.places import PlaceEncoder
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_resnet, fuse
@@ -64,7 +64,7 @@ class PPYOLOE(nn.Module):
 
     def decode(self, raw: Raw) -> tuple[Tensor, Tensor]:
         """Boxes [B, A, 4] in pixels of the input, and scores [B, A, K]."""
-        return boxes(raw), raw.logits.float().sigmoid()
+        return decode_boxes(raw), raw.logits.float().sigmoid()
 
     def fuse(self) -> Self:
         """This network, which from now on computes the same with fewer convolutions but can only evaluate."""
