@@ -17,8 +17,8 @@ from phalanx.engine.job import open_job
 from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Recipe
 from phalanx.engine.trainer import Trainer
-from phalanx.families.figures import Figure
-from phalanx.families.task import Grade, Loss, Task, Term
+from phalanx.families.figures import Figure, Grade
+from phalanx.families.task import Loss, Task, Term
 from phalanx.parallel import dist
 from phalanx.parallel.step import WholeStep
 from phalanx.report.report import Report

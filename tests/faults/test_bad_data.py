@@ -309,8 +309,7 @@ def test_characters_that_the_dictionary_has_not_are_left_out_and_counted(prepare
     root = prepared('recognition')
     replace_line(root / 'train.txt', 1, 'train/1.png\t4x2')
     batches, bad = loaded('recognition', bad_samples=0)
-    assert [batch.labels for batch in batches] == [('12',), ('42',), ('12',), ('12',)]
-    assert [batch.unknown for batch in batches] == [(0,), (1,), (0,), (0,)]
+    assert [batch.truths for batch in batches] == [(('12', 0),), (('42', 1),), (('12', 0),), (('12', 0),)]
     assert bad == {}
 
 

@@ -24,7 +24,7 @@ ARRAYS = dict(np.load(DATA / 'metrics_seg.npz'))
 def confusion() -> Confusion:
     metric = Confusion([f'class {number}' for number in range(EXPECTED['num_classes'])])
     prediction, labels = torch.from_numpy(ARRAYS['pred'])[:, 0], torch.from_numpy(ARRAYS['label'])[:, 0]
-    metric.update(list(prediction), SimpleNamespace(labels=list(labels)))
+    metric.update(list(prediction), SimpleNamespace(truths=list(labels)))
     return metric
 
 

@@ -20,14 +20,13 @@ from phalanx.families.recognition.loss import CTC
 from phalanx.families.recognition.metric import ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.task import Recognition, RecognitionBatch
-from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import Concatenate
 from phalanx.runtime.prepare import fitted_line
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
 NRTR = json.loads((DATA / 'ppocrv4_rec.json').read_text())['encoded']
-NO_LINE: dict[str, Any] = {'images': torch.zeros(1, 3, 1, 1, dtype=torch.uint8), 'widths': torch.ones(1)}
 ARRAYS = dict(np.load(DATA / 'recognition_preprocess.npz'))
 DICTIONARIES = {
     'none': Dictionary(),
@@ -108,7 +107,7 @@ def test_metrics_match_the_original(name: str, options: dict[str, bool]) -> None
     pairs, expected = FACTS['metric']['pairs_pred_target'], FACTS['metric'][name]['all']
     metric = ReadingAccuracy(**options)
     for pair in pairs:
-        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(labels=[pair[1]], unknown=[0], **NO_LINE))
+        metric.update([Reading(pair[0], 1.0)], SimpleNamespace(truths=[Label(pair[1])]))
     found, n = metric.compute(), len(pairs)
     assert found['accuracy'] == pytest.approx(expected['acc'] * (n + 1e-5) / n, rel=1e-9)
     assert 1 - found['edit_similarity'] == pytest.approx((1 - expected['norm_edit_dis']) * (n + 1e-5) / n, rel=1e-9)
@@ -130,7 +129,7 @@ def test_lines_are_resized_and_normalised_as_in_the_original(case: dict[str, Any
     none = torch.zeros(1, 25, dtype=torch.int64)
     texts = Texts(none, none[:, 0], none, torch.tensor([width / images.shape[3]]))
     task = Recognition(Recognition.Keys(model=partial(MODELS['crnn']), data=partial(SETS['digit_lines']), loss=(partial(CTC),)))
-    found = task.network_input(RecognitionBatch(images, torch.tensor([width]), texts, ('',), (0,)))[0]
+    found = task.network_input(RecognitionBatch(images, torch.tensor([width]), texts, (Label(''),), (0,)))[0]
     assert list(found.shape) == case['out']['shape']
     assert_allclose(found[..., ::3, ::5], ARRAYS[case['out']['array_key']], atol=1e-6)
     assert float(found.double().sum()) == pytest.approx(case['out']['sum'], abs=2e-2)

@@ -37,7 +37,7 @@ LABELS = FACTS['c_table_labels']
 
 @dataclass
 class Truth:
-    tables: tuple[Table, ...]
+    truths: tuple[Table, ...]
 
 
 def annotated(example: dict[str, Any]) -> Table:

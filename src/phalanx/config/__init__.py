@@ -1,1 +1,1 @@
-"""Recipes, from YAML text to checked settings, and arguments shared by commands. Imports system."""
+"""What a user asks for: recipes, from YAML text to checked settings, and shared arguments. Imports system."""

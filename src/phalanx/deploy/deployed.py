@@ -22,7 +22,7 @@ from phalanx.engine import worker
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad, evaluation_draws
-from phalanx.families.task import Grade
+from phalanx.families.figures import Grade
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import PAGE_PICTURES, write_evaluation
 from phalanx.runtime import ArtifactError, Model, load

@@ -17,8 +17,8 @@ from phalanx.engine.loader import Loader, check_bad, evaluation_draws
 from phalanx.engine.meters import Stopwatch, slower_ranks
 from phalanx.engine.precision import Precision
 from phalanx.engine.schema import Recipe
-from phalanx.families.figures import Pictures
-from phalanx.families.task import Grade, Task
+from phalanx.families.figures import Grade, Pictures
+from phalanx.families.task import Task
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation, Worst
 

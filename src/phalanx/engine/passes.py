@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from phalanx.data.batch import ImageBatch, shares
 from phalanx.engine.loader import Stream
 from phalanx.engine.precision import Precision
-from phalanx.families.task import Task, factors, means
+from phalanx.engine.terms import factors, means
+from phalanx.families.task import Task
 from phalanx.nn import stochastic
 from phalanx.nn.precision import at_least_float32
 from phalanx.nn.stochastic import SampleKeys

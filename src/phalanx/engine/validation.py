@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.passes import NetworkWithLoss
-from phalanx.families.task import Task, means
+from phalanx.engine.terms import means
+from phalanx.families.task import Task
 from phalanx.nn.stochastic import Dropout
 from phalanx.parallel import dist
 from phalanx.parallel.norms import BatchNorm2d

@@ -1,7 +1,8 @@
-"""Figures of a metric, which the report draws."""
+"""Results of a metric beside its numbers: figures, which the report draws, and the grades of single samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from phalanx.data.samples import Image
 
@@ -38,6 +39,13 @@ class Legend:
     """What the colours in the pictures of samples stand for."""
 
     colours: Mapping[str, str]  # name -> `#rrggbb`
+
+
+class Grade(NamedTuple):
+    """Quality of the prediction for one sample that is not all right."""
+
+    value: float  # lower is worse
+    reason: str  # description of the fault
 
 
 Figure = Curves | Matrix | Pictures | Legend

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.families.export import Export
-from phalanx.families.figures import Figure
+from phalanx.families.figures import Figure, Grade
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
-from phalanx.system.memory import to_device
 
 T_co = TypeVar('T_co', covariant=True)  # what is true of one image
 
@@ -27,53 +26,23 @@ class Term(NamedTuple):
 
     def mean(self) -> Tensor:
         """The term of a step that is this one batch, differentiable."""
-        return self.total * factors(self.weight.double()[None], [self.least])[0].to(self.total.dtype)
+        weight = self.weight.double().clamp(min=self.least)
+        return self.total * torch.where(weight == 0, 0, 1 / weight).to(self.total.dtype)
 
 
 Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global sum of totals) / (global sum of weights)
 
 
-def factors(weights: Tensor, least: Sequence[float]) -> Tensor:
-    """Gradients of means of terms with respect to totals, [terms], given the weights of the step and their lower bounds.
-
-    0 for a term of weight 0: a step without targets for it teaches nothing.
-    """
-    weights = bound_weights(weights, least)
-    return torch.where(weights == 0, 0, 1 / weights)
-
-
-def means(totals: Tensor, weights: Tensor, least: Sequence[float]) -> Tensor:
-    """Means of terms [terms], given totals and weights over the step (all ranks, all micro-batches). No gradient.
-
-    A total of 0 has the mean 0, also with weight 0. Another total with weight 0 is an error of the loss, and infinite.
-    """
-    return torch.where(totals == 0, 0, totals / bound_weights(weights, least))
-
-
-def bound_weights(weights: Tensor, least: Sequence[float]) -> Tensor:
-    """`weights` [terms], none below its bound. NaN stays NaN."""
-    if not any(least):
-        return weights
-    return torch.maximum(weights, to_device(torch.tensor(least, dtype=weights.dtype), weights.device))
-
-
-class Grade(NamedTuple):
-    """How well one sample was predicted, where something is wrong with it."""
-
-    value: float  # the lower, the worse
-    reason: str  # what is wrong
-
-
 class Labelled(Protocol[T_co]):
-    """What a metric that keeps images apart must know of a batch."""
+    """The part of a batch that metrics read; the batches of all families have it."""
 
     @property
     def indices(self) -> Sequence[int]:
-        """The number of each sample in its data set."""
+        """The number of each sample in its data set, for metrics that keep images apart."""
 
     @property
     def truths(self) -> Sequence[T_co]:
-        """What is true of each image, in pixels of the image as it was read."""
+        """The annotation of each image: `Objects`, `Texts`, a label map, ... in pixels of the image as it was read."""
 
 
 class Metric(Protocol):

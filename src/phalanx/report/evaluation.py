@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.families.figures import Figure
-from phalanx.families.task import Grade
+from phalanx.families.figures import Figure, Grade
 
 
 @dataclass(frozen=True)

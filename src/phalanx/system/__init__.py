@@ -1,1 +1,1 @@
-"""Services of the host: errors, safe files, CPU cores, memory, signals, compilers. Imports no other package of Phalanx."""
+"""What the host gives: errors, safe files, processors, memory, signals, compilers. Imports no room."""

@@ -18,7 +18,7 @@ from phalanx.engine.evaluation import (
 )
 from phalanx.engine.job import open_job
 from phalanx.engine.precision import Precision
-from phalanx.families.task import Grade
+from phalanx.families.figures import Grade
 
 LINES = 41
 

@@ -18,8 +18,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.engine.progress import Progress
-from phalanx.families.figures import Curves, Legend, Matrix, Pictures
-from phalanx.families.task import Grade
+from phalanx.families.figures import Curves, Grade, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation, Worst
 from phalanx.report.report import Report, print_evaluation
 from phalanx.report.trackers import TensorBoard

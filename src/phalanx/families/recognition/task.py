@@ -32,7 +32,7 @@ from phalanx.families.recognition.loss import LOSSES, TextLoss
 from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import LineSurvey
-from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, limit_size
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
@@ -49,10 +49,10 @@ class Sample:
 
     image: Tensor  # uint8 [3, h, w], input of the network before normalisation
     width: int  # columns that the line fills, from the left
-    label: str  # the text without characters that are not in the dictionary
-    unknown: int  # number of those characters
+    label: Label
     ctc: list[int]  # target of CTC
     guide: list[int]  # target of the attention head, empty without one
+    index: int = 0  # number in its data set
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class RecognitionBatch(ImageBatch):
 
     widths: Tensor  # int64 [B], columns that each line fills
     texts: Texts
-    labels: tuple[str, ...]
-    unknown: tuple[int, ...]  # characters of each text that are not in the dictionary
+    truths: tuple[Label, ...]
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class Samples(Dataset[Sample]):
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
         shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
-        return Sample(channels_first(shown), width, *encoded, guide)
+        text, unknown, ctc = encoded
+        return Sample(channels_first(shown), width, Label(text, unknown), ctc, guide, draw.index)
 
     def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
@@ -253,8 +254,8 @@ class Recognition(Family):
             pad_rows([sample.guide for sample in samples], self.dictionary.max_length),
             widths / images.shape[3],
         )
-        labels, unknown = zip(*((sample.label, sample.unknown) for sample in samples), strict=True)
-        return RecognitionBatch(images, widths, texts, labels, unknown)
+        truths, indices = zip(*((sample.label, sample.index) for sample in samples), strict=True)
+        return RecognitionBatch(images, widths, texts, truths, indices)
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
         """Return the normalised images, 0 to the right of each line: padding is 0 after normalisation, as in PaddleOCR."""
@@ -285,11 +286,11 @@ class Recognition(Family):
     def request(self, image: Image) -> Sample:
         """Prepare a line for prediction, wider than `image_size` if its aspect ratio needs it, as PaddleOCR does."""
         shown, width = fitted_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
-        return Sample(channels_first(shown), width, '', 0, [], [])
+        return Sample(channels_first(shown), width, Label(''), [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
         shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
-        return drawing.draw_comparison(shown, sample.label, result)
+        return drawing.draw_comparison(shown, sample.label.text, result)
 
     writers = drawing.WRITERS
 

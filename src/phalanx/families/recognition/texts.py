@@ -1,12 +1,19 @@
 """Encoded texts of a batch, the input of networks and losses."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from phalanx.data.batch import Tensors
+
+
+class Label(NamedTuple):
+    """The true text of an image, for the metric."""
+
+    text: str  # without characters that the dictionary lacks
+    unknown: int = 0  # number of those characters
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class Sample:
     image: Tensor  # uint8 [3, h, w], what the network will see
     labels: Tensor  # uint8 [H, W]; in training as large as `image`, in evaluation as the image was before its transforms
     way: tuple[Size, ...] = ()  # the size before each transform
+    index: int = 0  # the number of the sample in its data set
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,22 @@ class SegmentationBatch(ImageBatch):
     pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
     sizes: tuple[Size, ...]  # of each label map
     ways: tuple[tuple[Size, ...], ...]  # of each image, its sizes before each transform
+    indices: tuple[int, ...]
 
     def split(self, parts: int) -> list[Self]:
-        pieces = zip(*(shares(field, parts) for field in (self.images, self.labels, self.sizes, self.ways)), strict=True)
+        fields = (self.images, self.truths, self.sizes, self.ways, self.indices)
         return [
-            replace(self, images=images, pixels=torch.cat([label.flatten() for label in labels]), sizes=sizes, ways=ways)
-            for images, labels, sizes, ways in pieces
+            type(self)(images, torch.cat([label_map.flatten() for label_map in label_maps]), *others)
+            for images, label_maps, *others in zip(*(shares(field, parts) for field in fields), strict=True)
         ]
 
     def label_maps(self) -> Tensor:
         """The label maps [B, H, W] int64, where all have one size."""
-        return torch.stack(self.labels).long()
+        return torch.stack(self.truths).long()
 
     @property
-    def labels(self) -> tuple[Tensor, ...]:
-        """A label map [H, W] for each image."""
+    def truths(self) -> tuple[Tensor, ...]:
+        """The label map [H, W] of each image."""
         parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
         return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
 
@@ -72,7 +74,8 @@ class SegmentationBatch(ImageBatch):
 class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
-        return prepare_sample(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
+        sample = prepare_sample(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
+        return replace(sample, index=draw.index)
 
 
 def prepare_sample(image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: Rng, *, keep_labels: bool) -> Sample:
@@ -181,7 +184,8 @@ class Segmentation(Family):
         images = stacked([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
-        return SegmentationBatch(images, pixels, shapes, tuple(sample.way for sample in samples))
+        ways, indices = zip(*((sample.way, sample.index) for sample in samples), strict=True)
+        return SegmentationBatch(images, pixels, shapes, ways, indices)
 
     def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()

@@ -43,6 +43,7 @@ class Sample:
     fitted: tuple[int, int]  # height and width of the picture there
     size: tuple[int, int]  # its height and width before
     table: Table  # boxes in pixels of the picture as it was before
+    index: int = 0  # the number of the sample in its data set
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class TableBatch(ImageBatch):
     boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
     sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
-    tables: tuple[Table, ...]  # the annotations, for the metric
+    truths: tuple[Table, ...]
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,12 @@ class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         image, table = self.source.read(draw)
         if self.split == 'eval':
-            return prepare_eval_sample(image, table, self.transforms, self.side)
+            sample = prepare_eval_sample(image, table, self.transforms, self.side)
+            return replace(sample, index=draw.index)
         rng = draw.rng()
         for transform in self.transforms:
             image, table = transform(image, table, rng)
-        return prepare_sample(image, table, self.side)
+        return replace(prepare_sample(image, table, self.side), index=draw.index)
 
 
 def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
@@ -170,7 +173,8 @@ class TableStructure(Family):
             boxes=boxes,
             has_box=has_box,
             sizes=tuple(sample.size for sample in samples),
-            tables=tuple(sample.table for sample in samples),
+            truths=tuple(sample.table for sample in samples),
+            indices=tuple(sample.index for sample in samples),
         )
 
     def network_input(self, batch: TableBatch) -> Tensor:

@@ -20,7 +20,7 @@ from phalanx.families.detection.metric.coco import CocoAp
 from phalanx.families.detection.metric.found import confusion, grade, match, precision_over_recall
 from phalanx.families.detection.metric.gathered import packed
 from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
-from phalanx.families.task import Grade
+from phalanx.families.figures import Grade
 from phalanx.parallel import dist
 from phalanx.runtime.detection import Detections
 

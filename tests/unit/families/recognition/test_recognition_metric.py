@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.families.recognition.metric import ReadingAccuracy
+from phalanx.families.recognition.texts import Label
 from phalanx.runtime.results import Reading
 
 Pairs = list[tuple[str, str]]  # truth, reading
@@ -19,7 +20,7 @@ def metric(pairs: Pairs, unknown: int = 0, **options: bool) -> ReadingAccuracy:
 
 
 def batch(labels: list[str], unknown: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(labels=labels, unknown=[unknown])
+    return SimpleNamespace(truths=[Label(text, unknown) for text in labels])
 
 
 def test_accuracy_and_similarity_by_hand() -> None:

@@ -27,7 +27,7 @@ from phalanx.families.recognition.loss import LOSSES
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.task import Recognition, Sample
-from phalanx.families.recognition.texts import Texts
+from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
@@ -98,7 +98,7 @@ def test_a_training_sample_is_augmented_and_a_function_of_its_draw() -> None:
     assert one.image.shape == (3, 32, 100) and one.image.dtype == torch.uint8
     assert torch.equal(one.image, again.image)
     assert not torch.equal(one.image, other.image)
-    assert one.label == other.label and one.ctc == [int(digit) + 1 for digit in one.label]
+    assert one.label.text == other.label.text and one.ctc == [int(digit) + 1 for digit in one.label.text]
 
 
 def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
@@ -115,9 +115,9 @@ def test_a_step_has_one_size_and_evaluation_always_the_same() -> None:
 def test_lines_are_joined_with_readable_lines_only() -> None:
     concatenate = Concatenate(image_size=(32, 320), probability=1.0, lines=2)
     ours = task(data=lambda: Lines('1', '2', 'bad'), concatenate=concatenate)
-    labels = {ours.dataset('train')[Draw(0, epoch, 0, 0)].label for epoch in range(60)}
+    labels = {ours.dataset('train')[Draw(0, epoch, 0, 0)].label.text for epoch in range(60)}
     assert labels == {'1', '11', '12', '111', '112', '121', '122'}
-    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1'
+    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label.text == '1'
 
 
 def test_joined_lines_stay_short_enough_for_every_head() -> None:
@@ -125,7 +125,7 @@ def test_joined_lines_stay_short_enough_for_every_head() -> None:
     lines = Lines(*('1' * (4 + index % 9) for index in range(2000)))
     concatenate = Concatenate(image_size=(48, 320), probability=1.0, lines=2)
     ours = task(data=lambda: lines, model=SVTR, loss=MULTI, image_size=(48, 64), concatenate=concatenate).dataset('train')
-    lengths = [len(ours[Draw(index, 0, 0, 0)].label) for index in range(2000)]
+    lengths = [len(ours[Draw(index, 0, 0, 0)].label.text) for index in range(2000)]
     assert max(lengths) == 23
     assert sum(length > 12 for length in lengths) > 1000
 
@@ -148,7 +148,7 @@ def test_a_text_too_long_to_learn_is_still_evaluated() -> None:
     ours = task(data=lambda: Lines('1' * 26), model=SVTR, loss=MULTI, image_size=(48, 160))
     with pytest.raises(SampleError, match=r'line 0: .* has 26 characters, more than max_length \(25\)'):
         ours.dataset('train')[Draw(0, 0, 0, 0)]
-    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label == '1' * 26
+    assert ours.dataset('eval')[Draw(0, 0, 0, 0)].label.text == '1' * 26
 
 
 def test_only_an_attention_head_rejects_texts_of_24_characters() -> None:
@@ -162,7 +162,7 @@ def test_a_batch_contains_encoded_texts_and_valid_ratios() -> None:
     """The line of 40 x 32 fills 40 of 100 columns; digit d is d + 1 for CTC and d for the attention decoder."""
     ours = task(data=lambda: Lines('12x', '7'), model=SVTR, loss=MULTI)
     batch = ours.collate([ours.dataset('train')[Draw(index, 0, 0, 0)] for index in (0, 1)]).to(torch.device('cpu'))
-    assert (len(batch), batch.labels, batch.unknown) == (2, ('12', '7'), (1, 0))
+    assert (len(batch), batch.truths) == (2, (('12', 1), ('7', 0)))
     assert batch.texts.ctc[:, :3].tolist() == [[2, 3, 0], [8, 0, 0]] and batch.texts.lengths.tolist() == [2, 1]
     assert batch.texts.guide[:, :5].tolist() == [[11, 1, 2, 11, 12], [11, 7, 11, 12, 12]]
     assert batch.texts.valid_ratios.tolist() == pytest.approx([0.4, 0.4])
@@ -176,7 +176,7 @@ def test_the_network_input_is_bgr_and_zero_behind_a_line() -> None:
     image = torch.zeros(3, 2, 5, dtype=torch.uint8)
     image[0] = 255  # red
     ours = task()
-    found = ours.network_input(ours.collate([Sample(image, 3, '1', 0, [2], [])]))
+    found = ours.network_input(ours.collate([Sample(image, 3, Label('1'), [2], [])]))
     assert found.shape == (1, 3, 2, 5)
     assert found[0, :, 0, 0].tolist() == [-1, -1, 1]
     assert not found[..., 3:].any()
@@ -189,7 +189,7 @@ def test_an_unsupported_height_is_reported_when_the_network_is_built() -> None:
 
 
 def test_images_of_different_sizes_cannot_be_collated() -> None:
-    samples = [Sample(torch.zeros(3, 2, width, dtype=torch.uint8), width, '1', 0, [2], []) for width in (4, 5)]
+    samples = [Sample(torch.zeros(3, 2, width, dtype=torch.uint8), width, Label('1'), [2], []) for width in (4, 5)]
     with pytest.raises(ValueError, match='the images of a batch differ in size: 4 x 2, 5 x 2'):
         task().collate(samples)
 

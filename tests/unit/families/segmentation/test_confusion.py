@@ -34,7 +34,7 @@ def maps() -> tuple[list[Tensor], list[Tensor]]:
 def test_all_numbers_are_those_of_scikit_learn() -> None:
     predictions, labels = maps()
     metric = Confusion(NAMES)
-    metric.update(predictions, SimpleNamespace(labels=labels))
+    metric.update(predictions, SimpleNamespace(truths=labels))
     seen = torch.cat([prediction.flatten() for prediction in predictions]).numpy()
     truth = torch.cat([label.flatten() for label in labels]).numpy()
     pair = (truth[truth != VOID], seen[truth != VOID])
@@ -63,23 +63,23 @@ def test_all_numbers_are_those_of_scikit_learn() -> None:
 def test_updates_add_up() -> None:
     predictions, labels = maps()
     at_once, one_by_one = Confusion(NAMES), Confusion(NAMES)
-    at_once.update(predictions, SimpleNamespace(labels=labels))
+    at_once.update(predictions, SimpleNamespace(truths=labels))
     for prediction, label in zip(predictions, labels, strict=True):
-        one_by_one.update([prediction], SimpleNamespace(labels=[label]))
+        one_by_one.update([prediction], SimpleNamespace(truths=[label]))
     at_once.gather()  # alone, a rank has everything
     assert at_once.compute() == one_by_one.compute()
 
 
 def test_void_pixels_do_not_count() -> None:
     metric = Confusion(NAMES)
-    metric.update([torch.tensor([[0, 1, 2]])], SimpleNamespace(labels=[torch.tensor([[0, 1, VOID]])]))
+    metric.update([torch.tensor([[0, 1, 2]])], SimpleNamespace(truths=[torch.tensor([[0, 1, VOID]])]))
     assert metric.compute()['accuracy'] == 1
     assert [row['pixels'] for row in metric.table()] == [1, 1, 0, 0]
 
 
 def test_the_figure_counts_pixels_by_true_and_predicted_class() -> None:
     metric = Confusion(NAMES[:2])
-    metric.update([torch.tensor([[0, 1, 1]])], SimpleNamespace(labels=[torch.tensor([[0, 0, 1]])]))
+    metric.update([torch.tensor([[0, 1, 1]])], SimpleNamespace(truths=[torch.tensor([[0, 0, 1]])]))
     matrix, _ = metric.figures()
     assert isinstance(matrix, Matrix)
     assert matrix.names == tuple(NAMES[:2])
@@ -89,7 +89,7 @@ def test_the_figure_counts_pixels_by_true_and_predicted_class() -> None:
 def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
     """One that is only true, one that is only predicted; in the colours that class maps are drawn in."""
     metric = Confusion(NAMES)
-    metric.update([torch.tensor([[1, 1]])], SimpleNamespace(labels=[torch.tensor([[2, 1]])]))
+    metric.update([torch.tensor([[1, 1]])], SimpleNamespace(truths=[torch.tensor([[2, 1]])]))
     _, legend = metric.figures()
     drawn = draw_class_map(np.array([[1, 2]], np.uint8))[0]
     assert legend == Legend({NAMES[number]: f'#{bytes(drawn[place]).hex()}' for place, number in enumerate((1, 2))})
@@ -97,7 +97,7 @@ def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
 
 def test_where_all_is_void_there_is_no_number() -> None:
     metric = Confusion(NAMES)
-    metric.update([torch.zeros(1, 2, dtype=torch.int64)], SimpleNamespace(labels=[torch.tensor([[VOID, VOID]])]))
+    metric.update([torch.zeros(1, 2, dtype=torch.int64)], SimpleNamespace(truths=[torch.tensor([[VOID, VOID]])]))
     assert list(metric.compute()) == ['mean_iou', 'accuracy', 'kappa', 'mean_dice', 'mean_iou_all']
     assert all(map(math.isnan, metric.compute().values()))
 
@@ -105,14 +105,14 @@ def test_where_all_is_void_there_is_no_number() -> None:
 def test_a_class_that_is_not_met_does_not_count() -> None:
     """By hand, of 20 classes that are named: 0 is 3 pixels, of which all are found, and 1 is one pixel, taken for 0."""
     metric = Confusion([f'class {number}' for number in range(20)])
-    metric.update([torch.tensor([[0, 0, 0, 0]])], SimpleNamespace(labels=[torch.tensor([[0, 0, 0, 1]])]))
+    metric.update([torch.tensor([[0, 0, 0, 0]])], SimpleNamespace(truths=[torch.tensor([[0, 0, 0, 1]])]))
     assert metric.compute()['mean_iou'] == pytest.approx((3 / 4 + 0) / 2)
     assert metric.compute()['mean_iou_all'] == pytest.approx((3 / 4 + 0 + 18) / 20)  # as PaddleSeg has it
 
 
 def test_a_label_that_is_no_class_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^a pixel is labelled 33; the 4 classes are 0 to 3, void is 255$'):
-        Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(labels=[torch.tensor([[0, 33]])]))
+        Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(truths=[torch.tensor([[0, 33]])]))
 
 
 def test_an_image_is_graded_by_its_own_mean_iou() -> None:
@@ -120,7 +120,7 @@ def test_an_image_is_graded_by_its_own_mean_iou() -> None:
     metric = Confusion(NAMES)
     wrong = torch.tensor([[0, 0, 0, 1, 1, 2, 2]])
     truth = torch.tensor([[0, 0, 1, 1, 1, 2, VOID]])
-    (grade, right) = metric.update([wrong, wrong], SimpleNamespace(labels=[truth, wrong]))
+    (grade, right) = metric.update([wrong, wrong], SimpleNamespace(truths=[truth, wrong]))
     assert grade is not None and grade.value == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
     assert grade.reason == f'mean IoU 0.78; {NAMES[1]} taken for {NAMES[0]} on 17% of the image'
     assert right is None

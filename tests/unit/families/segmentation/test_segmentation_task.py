@@ -92,7 +92,7 @@ def test_label_maps_of_one_batch_may_differ_in_size() -> None:
     maps = [np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(20, dtype=np.uint8).reshape(5, 4)]
     batch = task().collate([sample(half_red(4, 6), labels) for labels in maps]).to(torch.device('cpu'))
     assert (len(batch), batch.images.shape) == (2, (2, 3, 4, 6))
-    for given, found in zip(maps, batch.labels, strict=True):
+    for given, found in zip(maps, batch.truths, strict=True):
         assert_array_equal(found, given)
 
 

@@ -61,7 +61,7 @@ def test_sections_may_be_left_out_of_what_is_right() -> None:
 
 class Batch:
     def __init__(self, tables: tuple[Table, ...]) -> None:
-        self.tables = tables
+        self.truths = tables
 
 
 def test_a_line_of_paddleocrs_chinese_data_is_read(tmp_path: Path) -> None:

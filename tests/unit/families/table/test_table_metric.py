@@ -90,7 +90,7 @@ def row(*cells: tuple[str, tuple[float, float, float, float] | None]) -> Table:
 
 @dataclass
 class Truth:
-    tables: tuple[Table, ...]
+    truths: tuple[Table, ...]
 
 
 LEFT, RIGHT, FAR = (0, 0, 10, 10), (20, 0, 30, 10), (70, 70, 80, 80)

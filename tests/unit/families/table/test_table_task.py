@@ -102,7 +102,7 @@ def test_a_network_that_says_the_truth_scores_one() -> None:
     scores = metric.compute()
     assert [scores[name] for name in ('accuracy', 'teds', 'teds_structure', 'cell_recall')] == [1, 1, 1, 1]
     cells = np.concatenate([one.boxes[one.boxes.any(1)] for one in prediction])
-    np.testing.assert_allclose(cells, np.concatenate([table.boxes for table in batch.tables]), rtol=1e-4)
+    np.testing.assert_allclose(cells, np.concatenate([table.boxes for table in batch.truths]), rtol=1e-4)
 
 
 def test_losses_reach_every_parameter() -> None:
@@ -111,10 +111,10 @@ def test_losses_reach_every_parameter() -> None:
     batch = trained.collate([trained.dataset('train')[Draw(number, 0, 0, 0)] for number in range(3)])
     terms = trained.loss(trained.outputs(model, batch), batch, WholeStep())
     steps = (
-        max(len(trained.vocabulary.encode(table, size).ids) for table, size in zip(batch.tables, batch.sizes, strict=True)) - 1
+        max(len(trained.vocabulary.encode(table, size).ids) for table, size in zip(batch.truths, batch.sizes, strict=True)) - 1
     )
     assert terms['structure'].weight == 3 * steps
-    assert terms['location'].weight == pytest.approx(sum(len(table.boxes) for table in batch.tables))
+    assert terms['location'].weight == pytest.approx(sum(len(table.boxes) for table in batch.truths))
     torch.stack([term.total / term.weight for term in terms.values()]).sum().backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from phalanx.families.task import Grade
+from phalanx.families.figures import Grade
 from phalanx.families.text_detection.data.source import Texts, make_texts
 from phalanx.families.text_detection.metric import Hmean
 from phalanx.families.text_detection.metric.polygons import intersection_area, is_simple

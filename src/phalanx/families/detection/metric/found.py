@@ -8,8 +8,7 @@ import torch
 
 from phalanx.data.boxes import pairwise_iou
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.figures import Curves
-from phalanx.families.task import Grade
+from phalanx.families.figures import Curves, Grade
 from phalanx.runtime.detection import Detections
 
 Integers = npt.NDArray[np.int64]

@@ -8,8 +8,8 @@ import torch
 
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.metric.found import OVERLAP, SURE, confusion, grade, precision_over_recall
-from phalanx.families.figures import Figure, Matrix
-from phalanx.families.task import Grade, Labelled
+from phalanx.families.figures import Figure, Grade, Matrix
+from phalanx.families.task import Labelled
 from phalanx.parallel import dist
 from phalanx.runtime.detection import Detections
 

@@ -4,30 +4,18 @@ import math
 import string
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from rapidfuzz.distance import Levenshtein
 
-from phalanx.families.figures import Figure
-from phalanx.families.task import Grade
+from phalanx.families.figures import Figure, Grade
+from phalanx.families.recognition.texts import Label
+from phalanx.families.task import Labelled
 from phalanx.parallel import dist
 from phalanx.runtime.results import Reading
 
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
 TABLE_ROWS = 20
 NOTHING, BLANK = '(nothing)', '(blank)'
-
-
-class Labelled(Protocol):
-    """Batch with true texts."""
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """True texts, without characters that are not in the dictionary."""
-
-    @property
-    def unknown(self) -> Sequence[int]:
-        """Numbers of characters that were left out of each label because they are not in the dictionary."""
 
 
 class ReadingAccuracy:
@@ -49,13 +37,14 @@ class ReadingAccuracy:
 
     worst = 'Misread lines, by confidence'
 
-    def update(self, prediction: Sequence[Reading], batch: Labelled) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Reading], batch: Labelled[Label]) -> list[Grade | None]:
         """Count a batch; return the grade of each misread text, lower for higher confidence, and None for the others."""
         grades: list[Grade | None] = []
-        for reading, label in zip(prediction, batch.labels, strict=True):
+        for reading, (label, unknown) in zip(prediction, batch.truths, strict=True):
             read, truth = self._normalise(reading.text), self._normalise(label)
             edits = Levenshtein.editops(truth, read)
             self._texts += 1
+            self._unknown += unknown
             self._right += read == truth
             remark = f'true {label!r}, read {reading.text!r}, confidence {reading.confidence:.0%}'
             grades.append(None if read == truth else Grade(-reading.confidence, remark))
@@ -64,7 +53,6 @@ class ReadingAccuracy:
                 ('' if edit.tag == 'insert' else truth[edit.src_pos], '' if edit.tag == 'delete' else read[edit.dest_pos])
                 for edit in edits
             )
-        self._unknown += sum(batch.unknown)
         return grades
 
     def _normalise(self, text: str) -> str:

@@ -2,23 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from phalanx.families.figures import Figure, Legend, Matrix
+from phalanx.families.figures import Figure, Grade, Legend, Matrix
 from phalanx.families.segmentation.draw import COLOURS
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.task import Grade
+from phalanx.families.task import Labelled
 from phalanx.parallel import dist
-
-
-class Labelled(Protocol):
-    """A batch of which the metric needs the truth: a label map for each image, at the size of its prediction."""
-
-    @property
-    def labels(self) -> Sequence[Tensor]: ...
 
 
 class Confusion:
@@ -37,14 +29,14 @@ class Confusion:
 
     worst = 'Samples of the lowest mean IoU'
 
-    def update(self, prediction: Sequence[Tensor], batch: Labelled) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Tensor], batch: Labelled[Tensor]) -> list[Grade | None]:
         """Counts one class map [H, W] (integers below K) an image against its labels [H, W].
 
         Raises ValueError when a label is neither void nor one of the classes.
         """
         K = len(self.class_names)
         grades = []
-        for predicted, labels in zip(prediction, batch.labels, strict=True):
+        for predicted, labels in zip(prediction, batch.truths, strict=True):
             assert predicted.shape == labels.shape
             valid = labels != VOID
             truth, seen = labels[valid].long(), predicted[valid].long()

@@ -3,32 +3,24 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from phalanx.data.boxes import pairwise_iou
-from phalanx.families.figures import Figure
+from phalanx.families.figures import Figure, Grade
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.metric.teds import teds
 from phalanx.families.table.tokens import Vocabulary
 from phalanx.families.table.tree import build_tree
-from phalanx.families.task import Grade
+from phalanx.families.task import Labelled
 from phalanx.parallel import dist
 from phalanx.runtime.results import Prediction
 
 Floats = npt.NDArray[np.float32]
 
 SECTIONS = ('<thead>', '</thead>', '<tbody>', '</tbody>')
-
-
-class Annotated(Protocol):
-    """A batch of which the metric needs the truth."""
-
-    @property
-    def tables(self) -> Sequence[Table]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +67,9 @@ class TableMetric:
 
     worst = 'Tables of the lowest TEDS'
 
-    def update(self, prediction: Sequence[Prediction], batch: Annotated) -> list[Grade | None]:
+    def update(self, prediction: Sequence[Prediction], batch: Labelled[Table]) -> list[Grade | None]:
         """One prediction a table."""
-        scores = [self._score(said, truth) for said, truth in zip(prediction, batch.tables, strict=True)]
+        scores = [self._score(said, truth) for said, truth in zip(prediction, batch.truths, strict=True)]
         self._scores += scores
         return [score.grade() for score in scores]
 

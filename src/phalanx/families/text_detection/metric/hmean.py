@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.families.figures import Curves, Figure
-from phalanx.families.task import Grade, Labelled
+from phalanx.families.figures import Curves, Figure, Grade
+from phalanx.families.task import Labelled
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.metric.polygons import intersection_area, is_simple
 from phalanx.parallel import dist
