@@ -53,7 +53,7 @@ def image(index: int, boxes: int) -> tuple[Detections, Objects]:
 
 
 def evaluate(rank: int, given: argparse.Namespace, store: Path) -> dict[str, float]:
-    """What one rank does and measures; the ranks find each other by the file `store`."""
+    """The work and the measurement of one rank; ranks meet in the file `store`."""
     torch.set_num_threads(1)
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{store}'}
     dist.join(CPU)

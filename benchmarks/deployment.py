@@ -205,7 +205,7 @@ def table(rows: list[Measured]) -> list[dict[str, str]]:
 
 
 def processor() -> str:
-    """As the system calls it, and the instructions that 8-bit networks are fast with."""
+    """The name of the processor, and its instructions for 8-bit networks."""
     said = Path('/proc/cpuinfo').read_text() if Path('/proc/cpuinfo').is_file() else ''
     name = re.search(r'model name\s*: (.*)', said)
     fast = [flag for flag in ('avx2', 'avx512f', 'avx512_vnni', 'avx_vnni', 'amx_int8') if re.search(rf'\b{flag}\b', said)]

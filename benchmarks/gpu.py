@@ -3,7 +3,7 @@
     make gpu                      or: python benchmarks/gpu.py [--device cpu] [--seconds 390] [--out runs/gpu]
 
 Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, as two ranks that share the GPU and talk over gloo,
-as CUDA graphs, and compiled. Each family has a process of its own, which starts anew after a cell that it did not survive.
+as CUDA graphs, and compiled. Each family has a process of its own, which starts again after a cell that it did not survive.
 Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
 """
 
@@ -72,7 +72,7 @@ class Measuring:
             theirs.close()  # so that the end of the process is the end of the pipe
 
     def ask(self, setting: str, seconds: float) -> dict[str, Any]:
-        """What rank 0 measures in a setting in `seconds`, or why there is nothing; its processes are of no more use then."""
+        """The figures of rank 0 in a setting within `seconds`, or the reason for none; its processes are of no use then."""
         try:
             for pipe in self.pipes:
                 pipe.send(setting)

@@ -56,7 +56,7 @@ def by_opencv(path: Path, pixels: plain.Array) -> None:
 
 
 def by_pillow(path: Path, pixels: plain.Array) -> None:
-    """As zlib and the PNG library have it by default: smaller, and longer to decode."""
+    """A PNG with the defaults of zlib and the PNG library: smaller, and longer to decode."""
     Image.fromarray(pixels).save(path)
 
 
@@ -171,7 +171,7 @@ def row_of(family: str, root: Path, seconds: float, repeats: int) -> dict[str, s
 
 
 def ours(pipeline: Pipeline, root: Path, stream: Stream) -> Prepare:
-    """As in a loader worker."""
+    """The pipeline of a loader worker."""
     job = open_job(pipeline.recipe, [(pipeline.setting.format(root), 'the folder')])
     dataset = job.task.dataset('train')
     return lambda step: prepare(dataset, job.task.collate, stream.share(step))

@@ -73,7 +73,7 @@ def limit(nodes: Sequence[Node], rate: str) -> None:
 
 
 def on_all(nodes: Sequence[Node], *words: str) -> list[str]:
-    """What `phalanx bench` with `words` says at its end, run on all nodes at once. Raises RuntimeError."""
+    """The last output of `phalanx bench WORDS`, run on all nodes at once. Raises RuntimeError."""
     return outputs([node.start('-m', 'phalanx', 'bench', *words) for node in nodes])
 
 

@@ -1,4 +1,4 @@
-"""Whether `phalanx plan` is right: predicted against measured steps of two nodes, at several bandwidths.
+"""The accuracy of `phalanx plan`: predicted against measured steps of two nodes, at several bandwidths.
 
     python benchmarks/plan_check.py [--recipe R] [--set KEY=VALUE ...] [--rates unlimited 1gbit 200mbit] [--steps N]
 
@@ -74,7 +74,7 @@ def report(
             }
         )
     head = (
-        f'{profile.recipe}, {profile.samples} samples a rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
+        f'{profile.recipe}, {profile.samples} samples per rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
         f'a small sum over two {1e6 * idle:.0f} us, in the midst of work {1e6 * in_work:.0f} us, {8 * host / 1e9:.2f} Gbit/s'
     )
     return f'{head}\n{as_text(rows)}'

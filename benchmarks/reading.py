@@ -73,7 +73,7 @@ def drawn_page() -> Image:
 
 
 def theirs(reader: Any, pages: Sequence[Image]) -> Lines:
-    """What an engine of rapidocr, which takes BGR, reads on pages."""
+    """The texts that an engine of rapidocr, which takes BGR, reads on pages."""
     found: Lines = {}
     for number, page in enumerate(pages):
         for corners, text, _ in reader(np.ascontiguousarray(page[..., ::-1]), use_cls=False)[0] or ():

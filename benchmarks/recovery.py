@@ -1,4 +1,4 @@
-"""How long a run stands still when a rank dies, and how many steps it loses.
+"""The time that a run stands still when a rank dies, and the steps it loses.
 
     python benchmarks/recovery.py [--ranks N] [--every N] [--times N]
 

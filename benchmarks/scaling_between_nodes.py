@@ -1,4 +1,4 @@
-"""What a second node brings: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
+"""The speed-up of a second node: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
 
     python benchmarks/scaling_between_nodes.py [--steps N] [--repeats N] [--rates unlimited 1gbit 200mbit]
 
@@ -77,7 +77,7 @@ def phalanx(nodes: Sequence[Node], keys: Sequence[str], steps: int) -> list[floa
 
 
 def training(keys: Sequence[str], steps: int) -> list[str]:
-    """What `phalanx bench` is asked for."""
+    """The arguments of `phalanx bench`."""
     return ['train', RECIPE, '--steps', str(steps), '--warmup', '3', '--set', *keys]
 
 

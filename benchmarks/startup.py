@@ -1,4 +1,4 @@
-"""How long a start takes: of `phalanx launch` beside torchrun to the first step of a script, and of commands to their answer.
+"""The time of a start: of `phalanx launch` beside torchrun to the first step of a script, and of commands to their answer.
 
 `python benchmarks/startup.py [RUNS]`: all in turn, RUNS times each (5), the launches with two ranks on the CPU; medians, of the
 launches in seconds with their ratio, of the commands in seconds of processor time beside that of `import torch`.

@@ -31,7 +31,7 @@ def phalanx(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def phalanx_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """As `phalanx`, but in this process: for requests that are refused, and runs of one rank."""
+    """Run the command in this process: for requests that are refused, and runs of one rank."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)

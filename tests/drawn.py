@@ -295,7 +295,7 @@ def pages_paddle(folder: Path) -> None:
 
 
 def ppocrlabel(folder: Path) -> None:
-    """As the tool leaves its folder: a curved text, one marked as difficult, images that were looked at, lines cut out."""
+    """A folder as the tool leaves it: a curved text, one marked as difficult, images that were looked at, lines cut out."""
     rows, seen, cuts = [], [], []
     for number, image in enumerate(images(folder)):
         entries = [

@@ -19,7 +19,7 @@ def mutated(root: Node) -> Iterator[tuple[str, Node]]:
 
 
 def places(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where values stand below `node`."""
+    """Paths of the values below `node`."""
     keys: list[tuple[Any, Node]] = []
     if isinstance(node.value, dict):
         keys = list(node.value.items())

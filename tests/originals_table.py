@@ -1,4 +1,4 @@
-"""What each key of the published configurations is here, found by changing one value after the other: the tables of
+"""The key here for each key of the published configurations, found by changing one value at a time: the tables of
 docs/coming-from-paddle.md, which `PYTHONPATH=src:tests:tests/unit/paddle python tests/originals_table.py` writes again.
 """
 
@@ -83,7 +83,7 @@ def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:
 
 
 def reason(key: str, notes: list[str]) -> str | None:
-    """What the notes say of a key, or of the section that it is in."""
+    """The reason that the notes give for a key, or for its section."""
     for note in notes:
         found = re.search(r': ([\w.\[\]]+)(?: is ignored)?: (.*)', note)
         if found and re.match(rf'{re.escape(found[1])}(?![^.\[])', key):

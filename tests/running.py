@@ -1,4 +1,4 @@
-"""What tests of several rooms share: the smallest real run, and reading what it left."""
+"""Helpers of tests in several folders: the smallest real run, and readers of its files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def both_ranks(script: str, folder: Path, *words: str) -> str:
-    """What rank 0 of 2 prints when both run `script`."""
+    """The output of rank 0 of 2 when both run `script`."""
     common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     ranks = [
         subprocess.Popen(

@@ -147,7 +147,7 @@ def speed(lines: Losses) -> float:
 
 
 def best_of(folder: Path) -> float:
-    """What the best checkpoint of a run reaches."""
+    """The metric of the best checkpoint of a run."""
     best: float = json.loads((folder / 'summary.json').read_text())['best']
     return best
 

@@ -295,7 +295,7 @@ def readers(folder: Path) -> dict[str, Reader]:
 
 
 def tried(name: str, reader: Reader, folder: Path, inputs: int, seed: int) -> dict[str, tuple[int, bytes]]:
-    """What a reader answered that it should not have: {the error: (how often, the first input)}."""
+    """Wrong answers of a reader: {the error: (how often, the first input)}."""
     chance, unexpected = random.Random(f'{name} {seed}'), dict[str, tuple[int, bytes]]()
     for _ in range(inputs):
         data = mutated(chance, reader.examples)

@@ -113,7 +113,7 @@ class Life:
         return [worker for start in self.starts for worker in start.workers()]
 
     def until(self, condition: Callable[[], object], seconds: float) -> bool:
-        """Whether `condition` came true, or the command ended everywhere, within `seconds`."""
+        """True if `condition` came true, or the command ended everywhere, within `seconds`."""
         end = time.monotonic() + seconds
         while not condition() and not self.is_over:
             for start in self.starts:
@@ -132,7 +132,7 @@ class Life:
 
 
 def kill_rank(life: Life, chance: random.Random) -> bool:
-    """Whether there was something to do this to. SIGKILL, as from the kernel when memory runs out."""
+    """True if there was a rank to kill. SIGKILL, as from the kernel when memory runs out."""
     return _signal_one(life.ranks(), signal.SIGKILL, chance)
 
 
@@ -256,7 +256,7 @@ class Soak:
         self.end(life, stopped_by_us, before)
 
     def end(self, life: Life, stopped: bool, since: float) -> None:
-        """What must hold after each end of the command, however it came. `since`: when the fault before the last one was."""
+        """Check what must hold after each end of the command. `since`: the time of the last fault but one."""
         if not life.is_over:
             self.wrong.append(f'did not end: {life.last_words()}')
             for process in life.launchers():
@@ -359,7 +359,7 @@ def _number_in(name: str) -> int:
 
 
 def evaluations(run: Path) -> list[dict[str, Any]]:
-    """What each evaluation of a run found, but for the seconds that it took."""
+    """The results of each evaluation of a run, without its seconds."""
     return [{key: value for key, value in line.items() if key != 'seconds'} for line in records(run, 'eval')]
 
 

@@ -92,7 +92,7 @@ class Started:
         return [one for one in self.descendants() if parent_of(one) in ranks]
 
     def until(self, condition: Callable[[], object], seconds: float) -> bool:
-        """Whether `condition` came true, or the command ended, within `seconds`."""
+        """True if `condition` came true, or the command ended, within `seconds`."""
         end = time.monotonic() + seconds
         while not condition() and self.process.poll() is None:
             self.descendants()
@@ -117,7 +117,7 @@ class Started:
                 one.send_signal(number)
 
     def steps(self) -> int:
-        """How many log lines the run has written into the folder `run`."""
+        """The number of log lines that the run has written into the folder `run`."""
         file = self.folder / 'run' / 'metrics.jsonl'
         return len(file.read_bytes().splitlines()) if file.is_file() else 0
 
@@ -126,7 +126,7 @@ class Started:
         return file.is_file() and file.stat().st_mtime > moment
 
     def is_read(self) -> bool:
-        """Whether somebody reads what it says."""
+        """True if a process reads its output."""
         return self.reader is None or self.reader.poll() != -signal.SIGKILL
 
     def said(self) -> str:
@@ -174,7 +174,7 @@ def living_in(folder: Path) -> list[psutil.Process]:
 
 
 def left(folder: Path) -> list[str]:
-    """What a run left behind that should be gone: processes, and files under a hidden name."""
+    """Leftovers of a run: processes, and files under a hidden name."""
     end = time.monotonic() + 120
     while (processes := living_in(folder)) and time.monotonic() < end:
         time.sleep(0.1)

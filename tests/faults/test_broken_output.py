@@ -17,7 +17,7 @@ FEW = (*TINY, 'train.steps=3', 'evaluate.enabled=false', 'report.pictures=0', '-
 
 
 def shell(line: str) -> tuple[str, ...]:
-    """What starts a command as `"$@"` in a line of bash, whose status is that of the command."""
+    """Start a command as `"$@"` in a line of bash, which ends with the status of the command."""
     return ('bash', '-c', f'trap : INT; {line}; exit ${{PIPESTATUS[0]}}', 'bash')
 
 

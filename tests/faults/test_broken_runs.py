@@ -167,7 +167,7 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
 
 @pytest.mark.slow
 def test_a_stop_of_the_process_group_in_a_slow_step_saves(tmp_path: Path) -> None:
-    """What `timeout`, systemd and container runtimes send: to the launcher, its ranks and their loader workers at once.
+    """The signal of `timeout`, systemd and container runtimes: to the launcher, its ranks and their loader workers at once.
 
     The step goes on for longer than torch waits before it looks after its workers, and they must be there afterwards.
     """

@@ -119,7 +119,7 @@ def test_what_schedulers_and_terminals_send_saves_and_leaves(
 
 
 def test_a_stop_of_the_whole_group_saves_while_loader_workers_are_in_it(tmp_path: Path) -> None:
-    """As `timeout`, systemd and container runtimes send it."""
+    """The signal of `timeout`, systemd and container runtimes."""
     started = Started(tmp_path, 'train', *LONG, 'train.workers=2')
     started.until(lambda: started.steps() >= 2, BOUND)
     for process in (*started.workers(), started.process):

@@ -1,4 +1,4 @@
-"""What only a GPU can show: kernels of shared norms, steps that wait for nothing, half precision, resume, compile, export."""
+"""Properties that need a GPU: kernels of shared norms, steps that wait for nothing, half precision, resume, compile, export."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_step_that_overflows_in_fp16_is_skipped_and_the_scale_halved(tmp_path:
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as float32 does: some kernels add up in another order each time."""
+    """Equal up to float32 rounding: some kernels add up in another order each time."""
     monkeypatch.chdir(tmp_path)
     recipe = (FAMILIES['segmentation'][0], '--set', FAMILIES['segmentation'][1], 'train.steps=4', 'evaluate.enabled=false')
     assert run_here('train', *recipe, 'report.every=1', 'device=cuda', '--save_dir', 'whole') == 0

@@ -1,4 +1,4 @@
-"""What two ranks get of each other's gradients when these travel compressed."""
+"""Compressed gradients, as two ranks receive them from each other."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """What one rank with a loader worker found."""
+    """The losses and metrics of one rank with a loader worker."""
     return cache(lambda family: trained(family, tmp_path_factory.mktemp(family), 'train.workers=1'))
 
 

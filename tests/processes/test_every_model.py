@@ -182,7 +182,7 @@ class Trained:
 
 
 def trained(case: Case, folder: Path, *sets: str) -> Trained:
-    """What comes of a few steps in float64, on the ranks of this process group."""
+    """Losses and weights of a few steps in float64, on the ranks of this process group."""
     demo, _, *own = case.recipe(*sets)
     job = open_job(demo, [(text, text) for text in own], folder)
     trainer: Trainer = Trainer(job.recipe, InDouble(job.task), folder=folder, device=torch.device('cpu'))

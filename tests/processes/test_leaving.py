@@ -1,4 +1,4 @@
-"""What is left of threads that talk to other ranks and nodes when a process ends."""
+"""Threads that talk to other ranks and nodes end with their process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `phalanx.load_run` gives for each family, and the page of its run."""
+"""`phalanx.load_run` for each family, and the page of its run."""
 
 from __future__ import annotations
 

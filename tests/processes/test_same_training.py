@@ -35,7 +35,7 @@ def test_ranks_and_workers_train_like_one_process(phalanx: Command, tmp_path: Pa
 
 
 def test_a_micro_batch_is_a_virtual_rank(phalanx: Command, tmp_path: Path, warm: Path) -> None:
-    """Where each rank has norms of its own; hard pixels are mined over the whole step all the same."""
+    """With norms per rank; hard pixels are mined over the whole step all the same."""
     recipe = (*TINY, *COMPARED, 'train.steps=20', 'norm_sync=off', 'train.global_batch_size=4', f'train.init_from={warm}')
     for folder, sets in {'ranks': ('--nproc_per_node', '2'), 'parts': ('--set', 'train.micro_batches=2')}.items():
         run = phalanx('train', *recipe, *sets, '--save_dir', folder)

@@ -1,4 +1,4 @@
-"""What three ranks make of a batch that they share is what one rank makes of all of it: losses of a whole step, and norms."""
+"""Three ranks with shares of a batch compute what one rank does with all of it: losses of a whole step, and norms."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def norms_of_share(dtype: torch.dtype, layout: torch.memory_format, share: slice
 
 
 def graphs(group: dist.Group | None) -> Found:
-    """How many graphs torch.compile makes of a network whose norms are shared, and the gradient it gives."""
+    """The number of graphs that torch.compile makes of a network whose norms are shared, and the gradient it gives."""
     model = network(torch.float32, torch.contiguous_format)
     norms.share_statistics(model, group)
     counters.clear()
@@ -150,7 +150,7 @@ def as_rank(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope='module')
 def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
-    """What each rank found, by case."""
+    """The result of each rank, by case."""
     folder = tmp_path_factory.mktemp('ranks')
     torch.multiprocessing.spawn(as_rank, (folder,), nprocs=RANKS)
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
