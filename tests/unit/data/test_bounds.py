@@ -12,7 +12,7 @@ from phalanx.engine.loader import _Reader
 from phalanx.families.detection import transforms as of_boxes
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.task import filled_up as filled_up_boxes
-from phalanx.families.recognition.transforms import MOST_COLUMNS, RecAug, limit_size
+from phalanx.families.recognition.transforms import MAX_COLUMNS, RecAug, limit_size
 from phalanx.families.segmentation import task as segmentation
 from phalanx.families.segmentation import transforms as of_labels
 from phalanx.families.segmentation.inference import Inference
@@ -127,7 +127,7 @@ def test_a_line_is_reduced_before_it_is_augmented() -> None:
     short = white(48, 2000)
     assert limit_size(short) is short
     long = limit_size(white(100, 40000))
-    assert long.shape == (20, MOST_COLUMNS, 3)
+    assert long.shape == (20, MAX_COLUMNS, 3)
     warp = RecAug(**{name: float(name == 'warp_probability') for name in vars(RecAug())})
     assert warp(long, 'a', np.random.default_rng(0))[0].shape == long.shape
 

@@ -89,8 +89,8 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
         short = SHORT_DICTIONARIES.get(dictionary)
         return tuple(short) if short else read_dictionary(DICTIONARY_FOLDER / f'{dictionary}.txt')
     if not dictionary.is_file():
-        known = ', '.join(get_args(BuiltIn))
-        raise FileNotFoundError(f'{dictionary}: there is no such dictionary file; built-in ones are {known}')
+        built_in = ', '.join(get_args(BuiltIn))
+        raise FileNotFoundError(f'{dictionary}: no such dictionary file; built-in dictionaries are {built_in}')
     text = _characters_in_onnx(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
     lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
@@ -201,6 +201,6 @@ class Characters:
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> Tensor:
     """Return rows of B lists as a tensor [B, length] int64, padded with 0."""
     filled = np.zeros((len(rows), length), np.int64)
-    for place, row in zip(filled, rows, strict=True):
-        place[: len(row)] = row
+    for target, row in zip(filled, rows, strict=True):
+        target[: len(row)] = row
     return torch.from_numpy(filled)

@@ -52,7 +52,7 @@ class Sample:
     label: Label
     ctc: list[int]  # target of CTC
     guide: list[int]  # target of the attention head, empty without one
-    index: int = 0  # number in its data set
+    index: int = 0  # of the sample in its data set
 
 
 @dataclass(frozen=True)

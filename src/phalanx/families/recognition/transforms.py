@@ -23,9 +23,9 @@ Augment = Callable[[Image, Rng], Image]
 Accepts = Callable[[str], bool]  # True if a text can be a target of every head
 Points = npt.NDArray[np.complex128]  # x + iy in pixels
 
-MOST_PIXELS, MOST_COLUMNS = 2**22, 2**13  # of an augmented line: a warp takes about 100 bytes per pixel
+MAX_PIXELS, MAX_COLUMNS = 2**22, 2**13  # of an augmented line: a warp takes about 100 bytes per pixel
 WARP_GRID = 100  # pixels between the points where a warp is computed; in between it is interpolated
-SMALLEST = 20  # pixels: lines with a smaller side are neither distorted nor cropped
+MIN_SIDE = 20  # pixels: lines with a smaller side are neither distorted nor cropped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +64,15 @@ class RecAug:
 
 
 def limit_size(image: Image) -> Image:
-    """Shrink an image with more than MOST_PIXELS or a side above MOST_COLUMNS, in proportion; return others unchanged."""
+    """Shrink an image with more than MAX_PIXELS or a side above MAX_COLUMNS, in proportion; return others unchanged."""
     H, W = image.shape[:2]
-    factor = min(1.0, math.sqrt(MOST_PIXELS / (H * W)), MOST_COLUMNS / max(H, W))
+    factor = min(1.0, math.sqrt(MAX_PIXELS / (H * W)), MAX_COLUMNS / max(H, W))
     return image if factor == 1 else resized(image, *rounded_size((H, W), factor))
 
 
 def apply_tia(image: Image, rng: Rng) -> Image:
     """Distort, stretch and change the perspective of a line: text image augmentation (TIA); of a tiny line only the last."""
-    if min(image.shape[:2]) >= SMALLEST:
+    if min(image.shape[:2]) >= MIN_SIDE:
         image = distort(image, int(rng.integers(3, 6, endpoint=True)), rng)
         image = stretch(image, int(rng.integers(3, 6, endpoint=True)), rng)
     return change_perspective(image, rng)
@@ -161,7 +161,7 @@ def crop(image: Image, rng: Rng) -> Image:
     """Cut off 1 to 8 rows at the top or at the bottom; return a tiny line unchanged."""
     H, W = image.shape[:2]
     rows, at_top = int(rng.integers(1, 8, endpoint=True)), rng.random() < 0.5
-    if min(H, W) < SMALLEST:
+    if min(H, W) < MIN_SIDE:
         return image
     return image[rows:] if at_top else image[: H - rows]
 

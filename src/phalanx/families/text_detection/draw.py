@@ -21,6 +21,7 @@ SUBPIXEL_BITS = 3  # fractional bits of coordinates for OpenCV's drawing functio
 
 def draw_outlines(image: Image, outlines: Sequence[npt.ArrayLike], colours: Sequence[Sequence[int]]) -> Image:
     """Draw outlines [n, 2] in their colours, lightly filled, on a copy of `image`."""
+    # Areas are blended in lightly, lines stay opaque.
     lines, areas = np.ascontiguousarray(image).copy(), np.ascontiguousarray(image).copy()
     width = max(1, max(image.shape[:2]) // 400)
     for points, colour in zip(outlines, colours, strict=True):

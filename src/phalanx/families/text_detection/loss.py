@@ -51,6 +51,7 @@ class DbLoss:
 
     def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
         """Return the terms for the maps of a network in training. They couple the samples of a step: `Task.sees_whole_step`."""
+        # The outputs lose their channel axis; the targets have none.
         assert maps.threshold is not None and maps.binary is not None
         shrink, threshold, binary = (each.squeeze(1) for each in (maps.shrink, maps.threshold, maps.binary))
         truth, valid = targets.shrink_map, targets.shrink_mask
@@ -99,9 +100,11 @@ def dice_term(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeS
     of this part, it is the gradient of -2 i / A + 2 a I / A². So each part gets that gradient, and of the value a share in
     proportion to its samples.
     """
+    # Sums of this part, then of the step.
     own = torch.stack([(each * valid).sum() for each in (probabilities * truth, probabilities + truth, truth)])
     overlap, areas, text = whole.sum(own).unbind()
     areas = areas + EPSILON
+    # A term with the gradient of this part and the value 0, added to a constant of the right value.
     with_gradient = 2 * (overlap / areas * own[1] - own[0]) / areas
     share = len(truth) / whole.count(len(truth))
     value = torch.where(text > 0, 1 - 2 * overlap / areas, none)

@@ -26,9 +26,10 @@ class PageSurvey(FromSource):
         H, W = image.shape[:2]
         kinds: Counter[str] = Counter()
         for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
+            # Annotations may exceed the image by a pixel.
             outside = (points < -1).any() or (points > np.array([W + 1, H + 1])).any()
             kinds['(ignored)' if ignored else TEXT] += 1
-            if not ignored:
+            if not ignored:  # ignored texts are neither learned nor evaluated, so their outline does not matter
                 kinds['(extends beyond the image)'] += int(outside)
                 kinds['(crosses itself)'] += int(not is_simple(points))
                 kinds[f'(smaller than {self.min_size} pixels)'] += int(np.ptp(points, axis=0).min() < self.min_size)

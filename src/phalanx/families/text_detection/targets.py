@@ -33,13 +33,13 @@ def shrink_distance(points: Points, ratio: float) -> float:
     return area * (1 - ratio**2) / length if length else 0.0
 
 
-def make_shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, least: float) -> tuple[Mask, Mask]:
+def make_shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, min_size: float) -> tuple[Mask, Mask]:
     """Return the shrink map [H, W] and its mask, which excludes ignored texts and texts too small to shrink."""
     inside, valid = np.zeros((height, width), np.uint8), np.ones((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         points = points.clip(0, np.array([width - 1, height - 1], np.float32))
         # Texts that cannot be learned are masked out instead of becoming background.
-        small = np.ptp(points, axis=0).min() < least or area_and_length(points)[0] < 1
+        small = np.ptp(points, axis=0).min() < min_size or area_and_length(points)[0] < 1
         parts = [] if ignored or small else shrink_outline(points, ratio)
         for part in parts:
             cv2.fillPoly(inside, [part.astype(np.int32)], 1)
@@ -58,10 +58,8 @@ def shrink_outline(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
     return parts
 
 
-def make_threshold_maps(
-    texts: Texts, height: int, width: int, *, ratio: float, least: float, most: float
-) -> tuple[Floats, Mask]:
-    """Return the threshold map [H, W], from `least` to `most`, and its mask, which covers dilated texts."""
+def make_threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, low: float, high: float) -> tuple[Floats, Mask]:
+    """Return the threshold map [H, W], from `low` to `high`, and its mask, which covers dilated texts."""
     nearness, valid = np.zeros((height, width), np.float32), np.zeros((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         # Dilate the text by as much as the shrink map shrinks it.
@@ -76,7 +74,7 @@ def make_threshold_maps(
         near = 1 - np.clip(edge_distances(points, x0, y0, x1, y1) / np.float32(distance), 0, 1)
         part = nearness[y0:y1, x0:x1]  # where texts overlap, the nearer border counts
         np.maximum(part, near, out=part)
-    return nearness * np.float32(most - least) + np.float32(least), valid
+    return nearness * np.float32(high - low) + np.float32(low), valid
 
 
 def edge_distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats:
@@ -89,6 +87,7 @@ def edge_distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats
     ends = points.astype(np.float32)
     nearest = np.full(x.shape, np.inf, np.float32)
     for (ax, ay), (bx, by) in zip(ends, np.roll(ends, -1, axis=0), strict=True):
+        # With vectors u, v to both ends: |u x v| / length is the distance from the line, u . v <= 0 an obtuse angle.
         length = np.hypot(bx - ax, by - ay)
         if length == 0:
             continue

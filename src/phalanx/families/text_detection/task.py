@@ -60,10 +60,11 @@ class TargetOptions:
 
     def maps(self, texts: Texts, height: int, width: int) -> Targets[Mask | Floats]:
         """Return the targets of an image with `texts`."""
-        least, most = self.threshold_min, self.threshold_max
         return Targets(
-            *make_shrink_maps(texts, height, width, ratio=self.shrink_ratio, least=self.min_text_size),
-            *make_threshold_maps(texts, height, width, ratio=self.shrink_ratio, least=least, most=most),
+            *make_shrink_maps(texts, height, width, ratio=self.shrink_ratio, min_size=self.min_text_size),
+            *make_threshold_maps(
+                texts, height, width, ratio=self.shrink_ratio, low=self.threshold_min, high=self.threshold_max
+            ),
         )
 
 
@@ -126,6 +127,7 @@ class Samples(Dataset[Sample]):
         image, texts = self.source.read(draw)
         if self.split == 'eval':
             return prepare_sample(image, texts, self.transforms, draw)
+        # One generator per sample: transforms and the choice of other pages draw from it in turn.
         size, rng = image.shape[:2], draw.rng()
         context = TransformContext(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
@@ -211,15 +213,17 @@ class TextDetection(Family):
 
     @property
     def sees_whole_step(self) -> bool:
+        # Which losses need the whole step does not depend on the targets, so one pixel suffices to ask them.
         one_pixel = Targets(*torch.zeros(4, 1, 1, 1))
         return any(loss.weights(one_pixel) is None for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
         """Return the texts found on each image, in pixels of the original image."""
         maps = shrink_map(model(self.network_input(batch))).float().cpu().numpy()
+        # Outlines are searched on each map without the padding of the batch.
         options = asdict(self.post_processing)
         rows = zip(maps, batch.fitted, batch.sizes, strict=True)
-        return [text_regions(one[:h, :w], (W, H), **options) for one, (h, w), (H, W) in rows]
+        return [text_regions(each[:h, :w], (W, H), **options) for each, (h, w), (H, W) in rows]
 
     def metric(self) -> Any:
         return self.make_metric()
@@ -236,6 +240,7 @@ class TextDetection(Family):
         """Export the shrink map; the caller finds outlines on it. Raises ValueError for `post_processing`."""
         if post_processing:
             raise ValueError('--with_post_processing: a graph cannot find the contours of texts; export without it')
+        # Sizes are fixed in the graph only if all images get the same one.
         varies = sizing_of(self.transforms['eval']) != 'one'
         return Export(
             NetworkWithDecoding(model, shrink_map),

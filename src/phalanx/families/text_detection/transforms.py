@@ -34,7 +34,7 @@ class TransformContext:
 
 Transform = Callable[[Image, Texts, TransformContext], ImageAndTexts]
 MULTIPLE = 32  # divisor of the sides of network inputs
-MOST_PASTED = 30  # texts per page
+MAX_PASTED = 30  # texts per page
 
 
 def check_network_size(name: str, size: tuple[int, int]) -> None:
@@ -77,7 +77,7 @@ class CopyPaste:
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
         (page, others), rng = context.another(), context.rng
         readable = [index for index, ignored in enumerate(others.ignored) if not ignored]
-        picked = rng.permutation(readable).astype(int)[: max(1, min(int(self.ratio * len(others)), MOST_PASTED))].tolist()
+        picked = rng.permutation(readable).astype(int)[: max(1, min(int(self.ratio * len(others)), MAX_PASTED))].tolist()
         image = image.copy()
         for index in picked:
             corners = self._paste(image, page, others.outlines[index], texts, rng)

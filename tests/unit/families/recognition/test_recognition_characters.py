@@ -98,7 +98,7 @@ def test_the_characters_of_an_exported_recogniser_are_those_of_its_metadata(tmp_
 
 def test_a_missing_dictionary_is_reported_with_the_built_in_names() -> None:
     dictionary = Dictionary(dictionary=Path('none.txt'))
-    with pytest.raises(FileNotFoundError, match=re.escape('built-in ones are digits, alphanumeric, letters, en')):
+    with pytest.raises(FileNotFoundError, match=re.escape('built-in dictionaries are digits, alphanumeric, letters, en')):
         dictionary.read()
 
 

@@ -341,5 +341,5 @@ def test_a_loss_that_does_not_fit_the_network_is_rejected(model: Any, loss: Any,
 
 
 def test_a_missing_dictionary_is_reported_when_the_network_is_built() -> None:
-    with pytest.raises(FileNotFoundError, match=re.escape('none.txt: there is no such dictionary file')):
+    with pytest.raises(FileNotFoundError, match=re.escape('none.txt: no such dictionary file')):
         task(characters=Dictionary(dictionary=Path('none.txt'))).model()

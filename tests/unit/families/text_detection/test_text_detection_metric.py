@@ -77,7 +77,7 @@ def test_a_sample_of_two_ranks_counts_once() -> None:
     metric = Hmean()
     for _ in range(2):
         metric.update([[found(rectangle(0, 0, 10, 10))]], Seen([4], [truth]))
-    assert metric.table()[0] == {'what': 'texts', 'count': 1}
+    assert metric.table()[0] == {'outcome': 'texts', 'count': 1}
 
 
 def test_the_curves_are_functions_of_the_minimum_score() -> None:

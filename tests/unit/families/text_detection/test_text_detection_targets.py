@@ -20,7 +20,7 @@ def one(points: np.ndarray, text: str = 'word') -> Texts:
 
 def test_a_text_is_shrunk_by_area_times_one_minus_r_squared_over_length() -> None:
     """100 x 50 at (20, 30): 5000 * (1 - 0.16) / 300 = 14 pixels from each side."""
-    inside, mask = make_shrink_maps(one(rectangle(20, 30, 120, 80)), 100, 160, ratio=0.4, least=8)
+    inside, mask = make_shrink_maps(one(rectangle(20, 30, 120, 80)), 100, 160, ratio=0.4, min_size=8)
     expected = np.zeros((100, 160), np.uint8)
     expected[44:67, 34:107] = 1
     assert np.array_equal(inside, expected)
@@ -29,7 +29,7 @@ def test_a_text_is_shrunk_by_area_times_one_minus_r_squared_over_length() -> Non
 
 @pytest.mark.parametrize(('points', 'text'), [(rectangle(20, 30, 60, 50), '###'), (rectangle(20, 30, 60, 36), 'small')])
 def test_ignored_and_small_texts_are_masked_out(points: np.ndarray, text: str) -> None:
-    inside, mask = make_shrink_maps(one(points, text), 64, 64, ratio=0.4, least=8)
+    inside, mask = make_shrink_maps(one(points, text), 64, 64, ratio=0.4, min_size=8)
     (x0, y0), (x1, y1) = points.min(0).astype(int), points.max(0).astype(int)
     assert not inside.any()
     assert not mask[y0 : y1 + 1, x0 : x1 + 1].any()
@@ -38,7 +38,7 @@ def test_ignored_and_small_texts_are_masked_out(points: np.ndarray, text: str) -
 
 def test_the_threshold_map_is_highest_on_the_border_and_falls_to_both_sides() -> None:
     """Over the middle of the upper edge: 0.7 on it, 0.3 at 14 pixels from it, 0.5 halfway."""
-    values, mask = make_threshold_maps(one(rectangle(20, 30, 120, 80)), 120, 160, ratio=0.4, least=0.3, most=0.7)
+    values, mask = make_threshold_maps(one(rectangle(20, 30, 120, 80)), 120, 160, ratio=0.4, low=0.3, high=0.7)
     column = values[:, 70]
     assert column[30] == pytest.approx(0.7)
     assert column[[23, 37]] == pytest.approx([0.5, 0.5])
@@ -47,7 +47,7 @@ def test_the_threshold_map_is_highest_on_the_border_and_falls_to_both_sides() ->
 
 
 def test_ignored_texts_have_no_threshold_target() -> None:
-    values, mask = make_threshold_maps(one(rectangle(20, 30, 60, 50), '*'), 64, 64, ratio=0.4, least=0.3, most=0.7)
+    values, mask = make_threshold_maps(one(rectangle(20, 30, 60, 50), '*'), 64, 64, ratio=0.4, low=0.3, high=0.7)
     assert not mask.any()
     assert values == pytest.approx(np.full((64, 64), 0.3, np.float32))
 

@@ -13,7 +13,7 @@ from phalanx.nn.stochastic import Dropout
 
 
 class SVTRNeck(nn.Module):
-    """features [B, C, 1, T] -> a sequence [B, T, out]; EncoderWithSVTR in PaddleOCR."""
+    """SVTR neck (EncoderWithSVTR in PaddleOCR): features [B, C, 1, T] -> a sequence [B, T, out]."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ def initialise_svtr_neck(neck: nn.Module) -> None:
 
 
 class LightSVTRNeck(nn.Module):
-    """features [B, C, 1, T] -> a sequence [B, T, D]: the neck of PP-OCRv6, with D channels throughout.
+    """Neck of PP-OCRv6, with D channels throughout: features [B, C, 1, T] -> a sequence [B, T, D].
 
     Layer order as in PaddlePaddle's published files and the PyTorch port in the transformers library.
     """

@@ -90,6 +90,7 @@ class LabelFilePerImage:
         names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in PICTURES)
         if not names:
             raise FileNotFoundError(f'{images}: contains no images')
+        # Collect the faults of all files before reporting them.
         problems = Problems()
         texts = tuple(make_texts(self.read_pairs(labels, Path(name).stem, problems)) for name in names)
         problems.check()

@@ -75,7 +75,7 @@ class Hmean:
         texts, _, hits = self._concatenate()
         matched = int(hits.sum())
         rows = (('texts', texts), ('found', matched), ('missed', texts - matched), ('false positives', len(hits) - matched))
-        return [{'what': name, 'count': count} for name, count in rows]
+        return [{'outcome': name, 'count': count} for name, count in rows]
 
     def figures(self) -> list[Figure]:
         """Return precision, recall and hmean as functions of the minimum score."""

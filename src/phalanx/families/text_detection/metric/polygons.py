@@ -11,6 +11,7 @@ UNITS_PER_PIXEL = 2**12  # pyclipper works with integers
 
 def is_simple(points: Points) -> bool:
     """True if an outline has an area and does not intersect itself."""
+    # A self-intersecting outline falls into parts, or changes its area, when it is simplified.
     parts = pyclipper.SimplifyPolygon(to_integers(points), pyclipper.PFT_EVENODD)
     area = area_and_length(points)[0]
     return (
@@ -20,6 +21,7 @@ def is_simple(points: Points) -> bool:
 
 def intersection_area(a: Points, b: Points) -> float:
     """Return the area of the intersection of two simple outlines, in square pixels."""
+    # Most pairs have disjoint bounding boxes; clipping is slow.
     if (a.min(0) >= b.max(0)).any() or (b.min(0) >= a.max(0)).any():
         return 0.0
     clipper = pyclipper.Pyclipper()

@@ -61,6 +61,7 @@ def db(
     """
     if num_classes != 1:
         raise ValueError(f'db detects one class, text; got {num_classes} classes')
+    # Sizes of neck and head follow from the channels of the backbone.
     maps = backbone(STRIDES)
     channels = [maps.channels[index] for index in select_maps(maps, STRIDES, 'db')]
     if neck == 'lk_pan':

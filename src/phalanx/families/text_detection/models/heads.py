@@ -61,6 +61,7 @@ class PFHeadLocal(DBHead):
 
     def forward(self, x: Tensor) -> Maps | RefinedMaps:
         """Return RefinedMaps in training, the mean of coarse and refined shrink map in evaluation."""
+        # Coarse map, then a refinement that sees the coarse map and the features before its last layer.
         features = self.shrink.features(x)  # [B, C / 4, H / 2, W / 2]
         coarse = to_probabilities(self.shrink.classify(features))
         local = torch.cat([coarse, F.interpolate(features, coarse.shape[-2:], mode='nearest')], dim=1)
