@@ -71,7 +71,7 @@ def test_what_is_no_image_is_refused(family_runs: dict[str, Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ('family', 'shown'),
     [
-        ('segmentation', ('Classes taken for one another, by pixels', 'class="matrix')),
+        ('segmentation', ('Confusion matrix, by pixels', 'class="matrix')),
         ('detection', ('Classes taken for one another, from a score', 'class="matrix', 'Precision at an IoU of 0.5')),
         ('recognition', ('Misread lines, by confidence',)),
         ('table', ('of 24 tables for training have more than max_length=40 tokens and are left out',)),

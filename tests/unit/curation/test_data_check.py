@@ -92,8 +92,8 @@ def test_pixels_and_images_of_each_class_are_counted(check: Callable[..., tuple[
     ]
     assert found['sizes']['train'] == [{'width': 6, 'height': 4, 'samples': 2}, {'width': 8, 'height': 2, 'samples': 1}]
     assert found['remarks'] == [
-        'never in the training samples: car (6% of the pixels are (void)); of masks with the values 0 and 255, `phalanx new` '
-        'and `phalanx data prepare masks` make classes',
+        'never in the training samples: car (6% of the pixels are (void)); `phalanx new` and `phalanx data prepare '
+        'masks` turn masks with the values 0 and 255 into classes',
         'never in the evaluation samples, so not evaluated: sky, road',
     ]
 
@@ -261,7 +261,9 @@ def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: py
         'device=cpu',
     ]
     assert run_here('train', *words, '--save_dir', 'run') == 1
-    told = 'the run failed: the images of a batch differ in size (6 x 4, 8 x 2): let transforms end in one size'
+    told = (
+        'the run failed: the images of a batch differ in size (6 x 4, 8 x 2): end the transforms with one that fixes the size'
+    )
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
 
 

@@ -61,11 +61,11 @@ def test_images_are_segmented_as_in_evaluation(transforms: list[Any]) -> None:
     seen = own.prepare(IMAGE)
     expected = sample.image.float() / 127.5 - 1
     if transforms and isinstance(transforms[-1], Padding):  # with the middle of the range, which is no byte
-        height, width = sample.way[-1]
+        height, width = sample.sizes_before[-1]
         expected[:, height:] = expected[:, :, width:] = 0
     np.testing.assert_allclose(seen, expected, atol=1e-6)
     logits = rng().standard_normal((4, *seen.shape[1:])).astype(np.float32)
-    back = undo_transforms(torch.from_numpy(logits), transforms, sample.way, labels.shape)
+    back = undo_transforms(torch.from_numpy(logits), transforms, sample.sizes_before, labels.shape)
     assert (own.prediction({'logits': logits}, IMAGE) == back.argmax(0).numpy()).mean() > 0.999  # ties in the last bit
 
 

@@ -1,4 +1,4 @@
-"""Class maps as pictures and files."""
+"""Pictures and files of class maps."""
 
 import json
 from collections.abc import Sequence
@@ -18,29 +18,30 @@ COLOURS[VOID] = 0
 
 
 def draw_class_map(class_map: LabelMap) -> Image:
-    """Each class in its colour, void black: [H, W, 3]."""
+    """Return the class map [H, W] in the colours of its classes, [H, W, 3]; void is black."""
     return COLOURS[class_map]
 
 
 def draw_overlay(image: Image, class_map: LabelMap) -> Image:
-    """The image with the colours of its classes over it."""
+    """Return the image blended with the colours of its classes."""
     return overlay(image, draw_class_map(class_map), 0.5)
 
 
 def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
-    """Captioned pictures of one size: the image, and the two class maps over it. Void pixels of the truth stay as they are."""
+    """Return captioned pictures: the image, ground truth and prediction over it. Void pixels of the truth stay uncoloured."""
     shown = np.where(truth[..., None] == VOID, image, overlay(image, draw_class_map(truth), 0.6))
     return [('image', image), ('truth', shown), ('prediction', overlay(image, draw_class_map(prediction), 0.6))]
 
 
 def build_writers(class_names: Sequence[str]) -> Writers:
+    """Return the writers of the formats that `phalanx predict` offers."""
     pictures = picture_writer(draw_overlay, '_overlay.jpg')
     ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}
     return Writers(draw_overlay, ways, default=('masks', 'pictures'))
 
 
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
-    """A palette image, whose indices are the classes."""
+    """Write `stem`.png, a palette image whose indices are the classes."""
     file = stem.with_name(f'{stem.name}.png')
     picture = PIL.Image.fromarray(class_map)
     picture.putpalette(COLOURS.tobytes())
@@ -49,7 +50,7 @@ def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
 
 
 def write_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
-    """Of each class that is there its name, number, pixels and share of the image, the largest first."""
+    """Write `stem`.json: name, label, pixels and share of the image of each class present, the largest first."""
     counts = np.bincount(class_map.reshape(-1), minlength=len(class_names))
     rows = [
         {'name': class_names[label], 'label': label, 'pixels': int(counts[label]), 'share': counts[label] / class_map.size}

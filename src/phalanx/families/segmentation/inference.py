@@ -1,8 +1,8 @@
-"""How a trained network is asked about images: at once or window by window, at one scale or several, mirrored too or not.
+"""Inference on images: whole or by sliding windows, with test-time augmentation by scales and flips.
 
-All as in PaddleSeg since its release 2.8 (paddleseg/core/infer.py): every scale is made from the image itself, and what is
-averaged, over windows as over scales and flips, is logits. Up to 2.7 it added the probabilities of scales and flips, and made
-each scale from the one before. Shapes: B images, K classes.
+As in PaddleSeg since its release 2.8 (paddleseg/core/infer.py): every scale is computed from the image itself, and logits are
+averaged over windows, scales and flips. Up to 2.7 it added the probabilities of scales and flips, and computed each scale from
+the one before. Shapes: B images, K classes.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from phalanx.runtime.segmentation import flips, starts
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """Logits [B, K, H, W] of normalised images [B, 3, H, W]: the class of a pixel is the one with its largest.
+    """Settings of inference; a call returns the logits [B, K, H, W] of normalised images [B, 3, H, W].
 
-    With `window` (height, width), the network sees windows of that size, `window_stride` (down, across) apart, and logits are
-    averaged where they overlap; the last window of a row or column is moved back to end with the image, and a smaller image is
-    seen at once.
+    With `window` (height, width), the network runs on windows of that size, `window_stride` (down, across) apart; logits are
+    averaged where they overlap. The last window of a row or column is shifted back to end with the image; an image smaller than
+    a window is run whole.
 
-    With other `scales` than 1 or with flips, an image is seen at every scale and, at each, mirrored in every wanted way too;
-    the logits of all these views are averaged at the size of the image.
+    With `scales` other than 1 or with flips, the network runs on every combination of them; the logits of all these views are
+    averaged at the size of the image. Raises ValueError for settings that leave pixels out.
     """
 
     window: tuple[int, int] | None = None
@@ -56,10 +56,7 @@ class Inference:
         return total / len(views)
 
     def view(self, network: nn.Module, images: Tensor, scale: float, flip: tuple[int, ...]) -> Tensor:
-        """[B, K, H, W] for the images at one scale, mirrored in one way, brought back to where their pixels are.
-
-        Raises TooLargeError.
-        """
+        """Return the logits [B, K, H, W] of one scale and flip, both undone. Raises TooLargeError."""
         H, W = images.shape[2:]
         size = scaled_size((H, W), scale)
         check_seen(*size)
@@ -67,7 +64,7 @@ class Inference:
         return resize(logits.float(), (H, W))
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
-        """[B, K, H, W] for one view of the images."""
+        """Return the logits [B, K, H, W] of one view of the images, window by window where set."""
         if self.window is None or self.window_stride is None:
             return main_logits(network(images))
         H, W = images.shape[2:]
@@ -85,12 +82,12 @@ class Inference:
 
 
 def main_logits(outputs: Sequence[Tensor]) -> Tensor:
-    """[B, K, H, W], the first of the outputs of a network."""
+    """Return the first output of a network, its logits [B, K, H, W]."""
     return outputs[0]
 
 
 def argmax_classes(outputs: Sequence[Tensor]) -> Tensor:
-    """The class of each pixel [B, H, W] uint8."""
+    """Return the class of each pixel, [B, H, W] uint8."""
     return main_logits(outputs).argmax(1).to(torch.uint8)
 
 

@@ -1,3 +1,3 @@
-"""What the numbers in a label map mean."""
+"""Special values of label maps."""
 
 VOID = 255  # the label of pixels that losses and metrics ignore

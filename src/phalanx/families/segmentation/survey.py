@@ -1,4 +1,4 @@
-"""What `phalanx data check` asks about the samples of a segmentation data set."""
+"""Pixel statistics of segmentation data sets, for `phalanx data check`."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ from phalanx.families.segmentation.labels import VOID
 
 @dataclass(frozen=True)
 class PixelSurvey(FromSource):
-    """The samples of one split as they lie in their files, counted by pixels."""
+    """The untransformed samples of one split; classes are counted in pixels."""
 
     class_names: tuple[str, ...]
     unit: str = 'pixels'
 
-    when_absent = 'of masks with the values 0 and 255, `phalanx new` and `phalanx data prepare masks` make classes'
+    when_absent = '`phalanx new` and `phalanx data prepare masks` turn masks with the values 0 and 255 into classes'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """The image, and the pixels of each class; void is named (void). Raises SampleError."""
+        """Return the image and the pixels per class present, void as `(void)`. Raises SampleError."""
         image, labels = self.source.read(Draw(index))
         names = dict(enumerate(self.class_names)) | {VOID: '(void)'}
         pixels = np.bincount(labels.reshape(-1))
         return image, {names[value]: int(pixels[value]) for value in np.flatnonzero(pixels).tolist()}
 
     def picture(self, index: int) -> Image:
-        """The image with the colours of its classes over it; void pixels stay as they are."""
+        """Return the image blended with the colours of its classes; void pixels stay uncoloured."""
         image, labels = self.source.read(Draw(index))
         return np.where(labels[..., None] == VOID, image, overlay(image, draw_class_map(labels), 0.5))

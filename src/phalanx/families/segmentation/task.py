@@ -1,4 +1,4 @@
-"""Segmentation: a class for every pixel. This file is the family's table of contents, and its part of a recipe."""
+"""Semantic segmentation: the Task, its samples and batches, and the keys of its recipes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,46 +32,51 @@ from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, grey_after
 
+# Written into exported files, for those who run the network without Phalanx.
 READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
 
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, h, w], what the network will see
-    labels: Tensor  # uint8 [H, W]; in training as large as `image`, in evaluation as the image was before its transforms
-    way: tuple[Size, ...] = ()  # the size before each transform
-    index: int = 0  # the number of the sample in its data set
+    """An image with its label map, and the sizes needed to undo the transforms."""
+
+    image: Tensor  # uint8 [3, h, w], the network input before normalisation
+    labels: Tensor  # uint8 [H, W]; of the size of `image` in training, of the original image in evaluation
+    sizes_before: tuple[Size, ...] = ()  # of the image, before each transform
+    index: int = 0  # in the data set
 
 
 @dataclass(frozen=True)
 class SegmentationBatch(ImageBatch):
     """Samples of one image size; label maps may differ in size."""
 
-    pixels: Tensor  # uint8, the label maps one after the other: as one tensor they travel between processes at one go
+    pixels: Tensor  # uint8, the label maps flattened and concatenated: one tensor is one transfer between processes
     sizes: tuple[Size, ...]  # of each label map
-    ways: tuple[tuple[Size, ...], ...]  # of each image, its sizes before each transform
-    indices: tuple[int, ...]
+    sizes_before: tuple[tuple[Size, ...], ...]  # of each image, before each of its transforms
+    indices: tuple[int, ...]  # of the samples in the data set
 
     def split(self, parts: int) -> list[Self]:
-        fields = (self.images, self.truths, self.sizes, self.ways, self.indices)
+        fields = (self.images, self.truths, self.sizes, self.sizes_before, self.indices)
         return [
             type(self)(images, torch.cat([label_map.flatten() for label_map in label_maps]), *others)
             for images, label_maps, *others in zip(*(shares(field, parts) for field in fields), strict=True)
         ]
 
     def label_maps(self) -> Tensor:
-        """The label maps [B, H, W] int64, where all have one size."""
+        """Return the label maps [B, H, W] int64; all must have one size."""
         return torch.stack(self.truths).long()
 
     @property
     def truths(self) -> tuple[Tensor, ...]:
-        """The label map [H, W] of each image."""
+        """The label maps [H, W] uint8, one per image."""
         parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
         return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
 
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
+    """The transformed samples of one split."""
+
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
         sample = prepare_sample(image, labels, self.transforms, draw.rng(), keep_labels=self.split == 'eval')
@@ -79,37 +84,42 @@ class Samples(Dataset[Sample]):
 
 
 def prepare_sample(image: Image, labels: LabelMap, transforms: Sequence[Transform], rng: Rng, *, keep_labels: bool) -> Sample:
-    """The sample that `transforms` make; `keep_labels`: leave the label map as it was, on which the originals evaluate."""
-    original, way = labels, list[Size]()
+    """Apply `transforms` in order and return the sample.
+
+    `keep_labels` returns the label map untransformed: metrics are computed at its original size, as in PaddleSeg.
+    """
+    original, sizes_before = labels, list[Size]()
     for transform in transforms:
-        way.append((len(labels), labels.shape[1]))
+        sizes_before.append((len(labels), labels.shape[1]))
         image, labels = transform(image, labels, rng)
     kept = original if keep_labels else labels
-    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(kept)), tuple(way))
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(kept)), tuple(sizes_before))
 
 
-def undo_transforms(maps: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
-    """`maps` [C, h, w] of an image that took its `way` through `transforms`, at the `size` of its label map, [C, *size].
+def undo_transforms(maps: Tensor, transforms: Sequence[Transform], sizes_before: Sequence[Size], size: Size) -> Tensor:
+    """Bring `maps` [C, h, w] of a transformed image back to the `size` of its label map, [C, *size].
 
-    As in PaddleSeg, transforms are undone one by one: what was filled up is cut off, all else is resized.
+    `sizes_before` are those of the image before each of `transforms`. As in PaddleSeg, these are undone one by one, the last
+    first: padding is cut off, everything else is resized.
     """
-    for transform, (H, W) in reversed(list(zip(transforms, way, strict=True))):
+    for transform, (H, W) in reversed(list(zip(transforms, sizes_before, strict=True))):
         maps = maps[:, :H, :W] if adds_padding(transform) else resize(maps[None], (H, W))[0]
     return resize(maps[None], size)[0]
 
 
-def classify_pixels(logits: Tensor, transforms: Sequence[Transform], way: Sequence[Size], size: Size) -> Tensor:
-    """The class of each pixel [H, W] uint8, of `logits` [K, h, w] brought back to `size` as `undo_transforms` does.
+def classify_pixels(logits: Tensor, transforms: Sequence[Transform], sizes_before: Sequence[Size], size: Size) -> Tensor:
+    """Return the class of each pixel [H, W] uint8: the argmax of `logits` [K, h, w] after `undo_transforms`.
 
-    Some classes at a time, so that a large image does not need all K logits of all its pixels at once.
+    Large images are worked on in groups of classes, so that their K full-size logit maps are never in memory at once.
     """
     together = max(1, MOST_LOGITS // (size[0] * size[1]))
     if len(logits) <= together:
-        return undo_transforms(logits, transforms, way, size).argmax(0).to(torch.uint8)
+        return undo_transforms(logits, transforms, sizes_before, size).argmax(0).to(torch.uint8)
+    # A running maximum over groups of classes; on ties the lower class wins, as with argmax.
     best = logits.new_full(size, -torch.inf)
     classes = torch.zeros(size, dtype=torch.uint8, device=logits.device)
     for first in range(0, len(logits), together):
-        values, numbers = undo_transforms(logits[first : first + together], transforms, way, size).max(0)
+        values, numbers = undo_transforms(logits[first : first + together], transforms, sizes_before, size).max(0)
         is_better = values > best
         best = torch.where(is_better, values, best)
         classes = torch.where(is_better, (numbers + first).to(torch.uint8), classes)
@@ -118,12 +128,11 @@ def classify_pixels(logits: Tensor, transforms: Sequence[Transform], way: Sequen
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationKeys(FamilyKeys):
-    """The keys of a recipe of segmentation.
+    """Recipe keys of segmentation, besides those that all families share (`FamilyKeys`).
 
-    `loss` lists one for each output of the network, the main one first, each times its one of `loss_coefficients` (all 1 when
-    there are none). `inference` says how images are seen in evaluation. `mean` and `std` are those of RGB values. What the
-    outputs of `networks` are called, for `between`: 0 is the main one, 1 the first auxiliary one. What all families have:
-    `FamilyKeys`.
+    `loss` lists one loss per output of the network, the main output first, weighted by `loss_coefficients` (default: all 1).
+    `inference` sets windows, scales and flips of evaluation and prediction. `mean` and `std` normalise RGB values. For
+    `between`, the outputs of `networks` are numbered: 0 is the main one, 1 the first auxiliary one.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -139,7 +148,7 @@ class SegmentationKeys(FamilyKeys):
 
 
 class Segmentation(Family):
-    """The Task, made from the keys of a recipe."""
+    """The segmentation Task, built from the keys of a recipe."""
 
     Keys = SegmentationKeys
 
@@ -152,7 +161,11 @@ class Segmentation(Family):
         return [self.data().class_names if names is None else names]
 
     def model(self) -> nn.Module:
-        """Raises ValueError when the losses are not as many as outputs of a network, or their options not for its classes."""
+        """Build the network.
+
+        Raises ValueError when the number of losses differs from that of the outputs, or an option of a loss does not fit the
+        number of classes.
+        """
         num_classes = len(self.data().class_names)
         for term in self.terms:
             term.loss.check(num_classes)
@@ -169,23 +182,23 @@ class Segmentation(Family):
         return Samples(self.source(split), self.transforms[split], split)
 
     def survey(self, split: Split) -> PixelSurvey:
-        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        """Return the untransformed samples of a split, for `phalanx data check`."""
         data = self.data()
         return PixelSurvey(data.split(split), data.class_names)
 
     def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
-        """Raises ValueError when the images differ in size."""
+        """Batch samples. Raises ValueError when their images differ in size."""
         sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
         if len(sizes) > 1:
             raise ValueError(
-                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): let '
-                'transforms end in one size (random_padding_crop, resize); in evaluation evaluate.batch_size=1 will do, too'
+                f'the images of a batch differ in size ({", ".join(sorted(sizes))}): end the transforms '
+                'with one that fixes the size (random_padding_crop, resize), or evaluate with evaluate.batch_size=1'
             )
         images = stacked([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
-        ways, indices = zip(*((sample.way, sample.index) for sample in samples), strict=True)
-        return SegmentationBatch(images, pixels, shapes, ways, indices)
+        sizes_before, indices = zip(*((sample.sizes_before, sample.index) for sample in samples), strict=True)
+        return SegmentationBatch(images, pixels, shapes, sizes_before, indices)
 
     def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
@@ -200,19 +213,21 @@ class Segmentation(Family):
 
     @property
     def sees_whole_step(self) -> bool:
+        """True if the weight of a loss depends on the outputs for the whole step, as with OHEM, Lovász and `top_k`."""
         one_pixel = torch.zeros((1, 1, 1), dtype=torch.int64)
         return any(term.loss.weights(one_pixel) is None for term in self.terms)
 
     def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
-        """A class map [H, W] uint8 for each image, of the size of its label map: as in the originals, logits are resized."""
+        """Return one class map [H, W] uint8 per image, at the size of its label map: as in PaddleSeg, logits are resized."""
         images = self.network_input(batch)
+        # Padding at the end of the transforms is replaced by the exact mean colour, which bytes cannot hold (127.5).
         if self.transforms['eval'] and adds_padding(self.transforms['eval'][-1]):
             grey = torch.from_numpy(grey_after(self.mean, self.std)).to(images.device).view(-1, 1, 1)
-            for image, (*_, (H, W)) in zip(images, batch.ways, strict=True):  # exactly: bytes have no 127.5
+            for image, (*_, (H, W)) in zip(images, batch.sizes_before, strict=True):
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
-        parts = zip(logits, batch.ways, batch.sizes, strict=True)
-        return [classify_pixels(own, self.transforms['eval'], way, size) for own, way, size in parts]
+        parts = zip(logits, batch.sizes_before, batch.sizes, strict=True)
+        return [classify_pixels(own, self.transforms['eval'], before, size) for own, before, size in parts]
 
     def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
         return [torch.from_numpy(class_map) for class_map in made]
@@ -221,7 +236,7 @@ class Segmentation(Family):
         return self.make_metric(self.data().class_names)
 
     def request(self, image: Image) -> Sample:
-        labels = np.full(image.shape[:2], VOID, np.uint8)  # nothing is known, so nothing counts
+        labels = np.full(image.shape[:2], VOID, np.uint8)  # no ground truth: all pixels are ignored
         return prepare_sample(image, labels, self.transforms['eval'], np.random.default_rng(0), keep_labels=True)
 
     def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
@@ -229,7 +244,7 @@ class Segmentation(Family):
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
-        image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.way, size).round().byte()
+        image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.sizes_before, size).round().byte()
         return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
     @property
@@ -237,7 +252,11 @@ class Segmentation(Family):
         return drawing.build_writers(self.labels()[0])
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
-        """The main output, or its classes, for one view of an image; windows, scales and flips are the caller's."""
+        """Export the main output, or with `post_processing` its class map, for one view of an image.
+
+        Windows, scales and flips are left to the caller. Raises ValueError for `post_processing` when the recipe has any, or
+        eval_transforms: these would come between logits and class map.
+        """
         preparation = {'transforms': [describe_transform(transform) for transform in self.transforms['eval']], **self.pixels}
         if post_processing and (self.transforms['eval'] or self.inference != Inference()):
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Augmentations of an image together with its label map; sizes and arithmetic are those of PaddleSeg's transforms.
+"""Transforms of an image and its label map; sizes and arithmetic as in PaddleSeg.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its label map [H, W] and the random numbers of
-its sample. Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its label map [H, W] and the random generator of
+its sample. Normalisation is not among them: the Task normalises on the device, so that images travel as bytes.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Transform = Callable[[Image, LabelMap, Rng], Pair]
 
 
 def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
-    """Both at another size: colours mixed in between, labels taken from the nearest pixel. Raises TooLargeError."""
+    """Resize both, the image bilinearly, the labels by nearest neighbour. Raises TooLargeError."""
     if (height, width) == labels.shape:
         return image, labels
     check_made(height, width)
@@ -35,7 +35,7 @@ def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `target_size` (height, width)."""
+    """Resizes to `target_size` (height, width)."""
 
     sizing: ClassVar[Sizing] = 'one'
 
@@ -64,7 +64,7 @@ class Rescale:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeByLong:
-    """Makes the longer side `side` pixels and keeps the ratio of the sides."""
+    """Resizes so that the longer side has `side` pixels, keeping the aspect ratio."""
 
     side: int
 
@@ -80,7 +80,7 @@ class ResizeByLong:
 class ResizeStepScaling:
     """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max.
 
-    By less where that gave more than MOST_PIXELS.
+    The factor is reduced where the result would have more than MOST_PIXELS.
     """
 
     min: float = 0.75
@@ -101,7 +101,7 @@ class ResizeStepScaling:
 
 
 def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
-    """Both filled up, on the right and at the bottom, to at least this size: with grey, and with void."""
+    """Pad both on the right and at the bottom to at least this size, the image with grey, the labels with void."""
     bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
     if bottom or right:
         image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
@@ -111,7 +111,7 @@ def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """Fills up to `target_size` (height, width) at the bottom and on the right; a longer side stays as it is."""
+    """Pads to `target_size` (height, width) at the bottom and on the right; a longer side stays as it is."""
 
     target_size: tuple[int, int]
 
@@ -123,13 +123,13 @@ class Padding:
 
 
 def adds_padding(transform: Transform) -> bool:
-    """Whether it leaves an image in the upper left corner of a larger one, so that cutting it out undoes the transform."""
+    """True if `transform` pads at the bottom and on the right, so that a crop undoes it."""
     return isinstance(transform, Padding)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPaddingCrop:
-    """Cuts out a random part of `crop_size` (height, width); a smaller image is filled up first, at the bottom and right."""
+    """Crops a random part of `crop_size` (height, width); a smaller image is padded at the bottom and on the right."""
 
     sizing: ClassVar[Sizing] = 'one'
 
@@ -147,7 +147,7 @@ class RandomPaddingCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip(RandomTransform):
-    """Mirrors left and right."""
+    """Flips left and right."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if self.happens(rng):
@@ -157,7 +157,7 @@ class RandomFlip(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomVerticalFlip(RandomTransform):
-    """Mirrors top and bottom."""
+    """Flips top and bottom."""
 
     probability: float = 0.1
 
@@ -169,10 +169,10 @@ class RandomVerticalFlip(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotation:
-    """Turns both about their centre by up to `max_degrees` either way.
+    """Rotates both about their centre by up to `max_degrees` either way.
 
-    The result is as large as what is turned needs; its corners are filled up with grey, and with void. An image stays when the
-    result would have more than MOST_PIXELS, or a side above MAX_WARP_SIDE.
+    The result is enlarged to hold the whole rotated image; its corners are grey, and void in the labels. An image is left as it
+    is when the result would have more than MOST_PIXELS, or a side above MAX_WARP_SIDE.
     """
 
     max_degrees: float = 15.0
@@ -188,6 +188,7 @@ class RandomRotation:
         size = width, height = int(H * sin + W * cos), int(H * cos + W * sin)
         if max(H, W, height, width) > MAX_WARP_SIDE or height * width > MOST_PIXELS:
             return image, labels
+        # Shift the rotation centre to the centre of the enlarged canvas.
         turn[:, 2] += width / 2 - W // 2, height / 2 - H // 2
         image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(PADDING,) * 3).astype(
             np.uint8, copy=False
@@ -200,7 +201,7 @@ class RandomRotation:
 class RandomBlur(RandomTransform):
     """Blurs the image over 3, 5, 7 or 9 pixels; labels stay.
 
-    `kind`: by a Gaussian, the median or the mean; `random` takes these three in 30, 30 and 40 % of the cases.
+    `kind`: a Gaussian, median or mean filter; `random` picks one of these with probability 30, 30 and 40 %.
     """
 
     probability: float = 0.1
@@ -209,7 +210,7 @@ class RandomBlur(RandomTransform):
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if not self.happens(rng):
             return image, labels
-        side = int(rng.choice([3, 5, 5, 7, 7, 9, 9]))  # as often as PaddleSeg draws each
+        side = int(rng.choice([3, 5, 5, 7, 7, 9, 9]))  # with the frequencies of PaddleSeg
         kind = rng.choice(['gaussian', 'median', 'blur'], p=[0.3, 0.3, 0.4]) if self.kind == 'random' else self.kind
         if kind == 'gaussian':
             blurred = cv2.GaussianBlur(image, (side, side), 0)
@@ -222,7 +223,7 @@ class RandomBlur(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    """Changes the colours of the image; labels stay."""
+    """Distorts the colours of the image; labels stay."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return self.distorted(image, rng), labels

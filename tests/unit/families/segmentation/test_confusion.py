@@ -111,7 +111,7 @@ def test_a_class_that_is_not_met_does_not_count() -> None:
 
 
 def test_a_label_that_is_no_class_is_reported() -> None:
-    with pytest.raises(ValueError, match=r'^a pixel is labelled 33; the 4 classes are 0 to 3, void is 255$'):
+    with pytest.raises(ValueError, match=r'^a pixel has label 33; the 4 classes are 0 to 3, void is 255$'):
         Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(truths=[torch.tensor([[0, 33]])]))
 
 

@@ -84,5 +84,5 @@ def test_wrong_options_are_reported() -> None:
     with pytest.raises(ValueError, match=r'^top_k is 0; it must be a share of the pixels, above 0 and at most 1$'):
         CrossEntropy(top_k=0)
     logits, labels = batch()
-    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 5 classes$'):
+    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 5 classes: give one per class$'):
         CrossEntropy(class_weights=(1, 2))(logits, labels, WholeStep())

@@ -99,7 +99,7 @@ LINE = 'images/a.png labels/a.png\n'
             spoil(('train.txt', f'{LINE}\nimages/a.png\n')),
             ValueError,
             "{root}/train.txt:3: expected an image and a label map with ' ' between them, got 'images/a.png'; "
-            'data.separator says what stands between',
+            'set data.separator if they are separated differently',
         ),
         (
             spoil(('train.txt', 'images/my a.png labels/a.png')),
@@ -150,7 +150,7 @@ def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, b
 
 
 def test_classes_are_many_but_not_too_many(root: Path) -> None:
-    with pytest.raises(ValueError, match='300 classes do not fit a label map of 8 bits; 254 do'):
+    with pytest.raises(ValueError, match='300 classes do not fit a label map of 8 bits, which holds up to 254'):
         FileList(root=root, classes=tuple(map(str, range(300))))
     with pytest.raises(ValueError, match='names no class'):
         FileList(root=root, classes=())

@@ -119,7 +119,7 @@ def test_region_mutual_information_is_what_a_regression_leaves_of_the_truth() ->
 
 def test_the_lovasz_hinge_is_for_two_classes() -> None:
     LovaszHinge().check(2)
-    with pytest.raises(ValueError, match='lovasz_hinge is for 2 classes, but there are 19; lovasz is for any number'):
+    with pytest.raises(ValueError, match='lovasz_hinge needs 2 classes, but the data set has 19; use lovasz'):
         LovaszHinge().check(19)
 
 
@@ -183,7 +183,7 @@ def test_class_weights_must_be_one_for_each_class(name: str) -> None:
     part().check(2)
     for loss in (part(), Mixed(losses=(part,), coefficients=(1,))):
         (term,) = build_terms([(name, loss, 1.0)])
-        with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes$'):
+        with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 19 classes: give one per class$'):
             term.loss.check(19)
 
 
@@ -199,7 +199,7 @@ def test_a_recipe_mixes_losses_of_one_output() -> None:
     ('losses', 'problem'),
     [
         ('[{name: mixed, losses: [dise], coefficients: [1]}]', "'dise' is not one of cross_entropy, ohem, dice, lovasz"),
-        ('[{name: mixed, losses: [dice], coefficients: [1, 2]}]', 'there are 1 losses, but 2 coefficients'),
+        ('[{name: mixed, losses: [dice], coefficients: [1, 2]}]', 'mixed has 1 losses, but 2 coefficients'),
         ('[{name: dice, smooth: -1}]', 'smooth is -1.0; it must be at least 0'),
     ],
 )
@@ -211,7 +211,7 @@ def test_wrong_options_are_reported(losses: str, problem: str) -> None:
 def test_class_weights_of_a_wrong_length_are_refused_before_the_start() -> None:
     root = override(read(UNET_PET), 'loss=[{name: cross_entropy, class_weights: [1, 2]}]')
     _, task, _ = bind(root, Recipe, Segmentation)
-    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 3 classes$'):
+    with pytest.raises(ValueError, match=r'^class_weights has 2 values, but there are 3 classes: give one per class$'):
         task.model()
 
 

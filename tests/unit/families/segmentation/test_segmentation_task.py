@@ -84,7 +84,7 @@ def test_evaluation_compares_the_label_map_as_it_was_before_transforms() -> None
 
 def test_images_of_different_sizes_make_no_batch() -> None:
     small, large = (sample(half_red(*size), np.zeros(size, np.uint8)) for size in ((4, 6), (8, 6)))
-    with pytest.raises(ValueError, match=re.escape('differ in size (6 x 4, 6 x 8): let transforms end in one size')):
+    with pytest.raises(ValueError, match=re.escape('differ in size (6 x 4, 6 x 8): end the transforms with one that fixes')):
         task().collate([small, large])
 
 

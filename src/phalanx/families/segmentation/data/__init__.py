@@ -1,8 +1,8 @@
-"""Data sets of segmentation: each names its classes and gives a Source of images with label maps for each split.
+"""Segmentation data sets: class names, and per split a Source of images with label maps.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
-the lists, and the Source's `check_files` looks for every file, so that a missing one is reported before training starts.
+The constructor reads nothing but the class names, so that a trained run works without its images; `split` reads the lists, and
+`check_files` of the Source looks for every file, so that missing ones are reported before training starts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from phalanx.families.segmentation.data.pascal_voc import PascalVOC
 
 
 class Mixture(mixing.Mixture):
+    """Several segmentation data sets as one."""
+
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

@@ -6,7 +6,7 @@ from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
-CLASSES = tuple(  # the first word for each of the 150 in the official list, in its order
+CLASSES = tuple(  # the first name of each of the 150 classes of the official list, in its order
     """wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door, table,
     mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair, seat, fence,
     desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers, counter, sand, sink,
@@ -22,9 +22,9 @@ CLASSES = tuple(  # the first word for each of the 150 in the official list, in 
 
 
 class ADE20K:
-    """The data set as the archive ADEChallengeData2016 unpacks: images/{training,validation}/*.jpg, annotations/.../*.png.
+    """ADE20K in the layout of the archive ADEChallengeData2016: images/{training,validation}/*.jpg, annotations/.../*.png.
 
-    The 1 to 150 of the annotations become 0 to 149; their 0, things of other kinds, is void.
+    Annotation values 1 to 150 become 0 to 149; 0 (other objects) becomes void.
     """
 
     def __init__(self, *, root: Path) -> None:

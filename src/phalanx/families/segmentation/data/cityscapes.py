@@ -7,7 +7,7 @@ from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
-CLASSES = {  # name of a class -> its number in `labelIds` files; the 19 classes of the benchmark; the other numbers are void
+CLASSES = {  # class name -> its number in `labelIds` files, for the 19 classes of the benchmark; other numbers are void
     'road': 7,
     'sidewalk': 8,
     'building': 11,
@@ -33,9 +33,9 @@ IMAGE, TRAIN_IDS, LABEL_IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '
 
 
 class Cityscapes:
-    """The data set as its two archives unpack: leftImg8bit/{train,val}/CITY/*.png and gtFine/{train,val}/CITY/*.png.
+    """Cityscapes in the layout of its two archives: leftImg8bit/{train,val}/CITY/*.png and gtFine/{train,val}/CITY/*.png.
 
-    Label maps are the `labelTrainIds` files that the official tool makes or, without them, the `labelIds` files of the archive.
+    Label maps are the `labelTrainIds` files of the official tool or, without them, the `labelIds` files of the archive.
     """
 
     def __init__(self, *, root: Path) -> None:
@@ -51,6 +51,6 @@ class Cityscapes:
 
 
 def label_id_table() -> LabelMap:
-    """[256] what the numbers in `labelIds` files mean."""
+    """Return the lookup table [256] from `labelIds` values to classes."""
     classes = {number: label for label, number in enumerate(CLASSES.values())}
     return label_table(dict.fromkeys(range(NUM_LABEL_IDS), VOID) | classes)

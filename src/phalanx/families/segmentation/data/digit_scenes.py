@@ -1,4 +1,4 @@
-"""The data set that comes with the package: digit scenes, drawn on demand. Every pixel of ink is its digit."""
+"""Synthetic digit scenes that come with the package, drawn on demand; pixels of ink have the class of their digit."""
 
 from phalanx.data.image import LabelMap
 from phalanx.families.segmentation.labels import VOID
@@ -8,6 +8,8 @@ assert scenes.EDGE == VOID  # pixels between ink and background are ignored
 
 
 class DigitScenes(scenes.DigitScenes):
+    """Digit scenes with label maps: background and ten digits."""
+
     class_names = ('background', *scenes.DIGITS)
 
     def truth(self, scene: scenes.Scene) -> LabelMap:

@@ -1,4 +1,4 @@
-"""Lists of files, as PaddleSeg's custom data sets and CamVid have them: a line names an image and its label map."""
+"""File lists in the format of PaddleSeg and CamVid: one image and its label map per line."""
 
 from pathlib import Path
 
@@ -8,10 +8,12 @@ from phalanx.families.segmentation.data.pairs import Pairs, identity_table
 
 
 class FileList:
-    """Pairs of files that a list for each split names, relative to `root`; label maps hold class ids, and 255 for void.
+    """Images and label maps listed in one file per split, with paths relative to `root`.
 
-    `classes`: the names of the classes in order of their ids, or the file below `root` that has one in each line. `separator`
-    stands between image and label map; a tab allows spaces in paths. Raises FileNotFoundError and ValueError.
+    Label maps hold class ids, and 255 for void.
+
+    `classes`: class names in the order of their ids, or a file below `root` with one name per line. `separator`: between image
+    and label map; a tab allows spaces in paths. Raises FileNotFoundError and ValueError.
     """
 
     def __init__(
@@ -33,12 +35,12 @@ class FileList:
         return Pairs(self.root, [self._pair(line, f'{path}:{number}') for number, line in lines_of(path)], self.ids)
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
-        """Image and label map of a line. A list is not trusted: it must not name files outside the data set."""
+        """Return image and label map of a line. Lists are not trusted: paths outside the data set are refused."""
         fields = [field.strip() for field in line.strip().split(self.separator)]
         if len(fields) != 2 or not all(fields):
             raise ValueError(
                 f'{where}: expected an image and a label map with {self.separator!r} between them, got {line!r}; '
-                'data.separator says what stands between'
+                'set data.separator if they are separated differently'
             )
         image, labels = (check_inside(field, self.root, where) for field in fields)
         return image, labels

@@ -8,9 +8,9 @@ from phalanx.families.segmentation.data.pairs import Pairs, check_stem, label_ta
 
 
 class OxfordPet:
-    """The data set as its two archives unpack: images/*.jpg, annotations/trimaps/*.png and the lists in annotations.
+    """Oxford-IIIT Pet in the layout of its two archives: images/*.jpg, annotations/trimaps/*.png, lists in annotations.
 
-    The trimaps' 1, 2, 3 become 0 (pet), 1 (background), 2 (border, the pixels that annotators left open).
+    Trimap values 1, 2, 3 become 0 (pet), 1 (background), 2 (border, not decided by the annotators).
     """
 
     def __init__(self, *, root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images and label maps in files: how they are checked and read."""
+"""Reading and checking of images and label maps in files."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
-INVALID = 254  # what a value becomes that no class has; hence 254 classes at most
+INVALID = 254  # marks label values without a class; hence at most 254 classes
 
 
 class Pairs:
-    """A Source of pairs of files below `root`."""
+    """Source of images with label maps, both in files below `root`."""
 
     def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
-        """`pairs`: image and label map, relative to `root`; `ids`: what each value of a label map means, from `label_table`."""
+        """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`."""
         self.root, self.ids = root, ids
-        # An array of bytes, not a list of strings: counting references to strings would make every worker copy the list.
+        # An array of bytes, not a list of strings: reference counting of strings would make each worker process copy the list.
         self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
 
     def __len__(self) -> int:
@@ -41,6 +41,7 @@ class Pairs:
         index = draw.index
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
+            # Name the likeliest reason: EXIF rotation, or masks at another resolution.
             why = if_turned(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
             if not why and has_same_ratio(image.shape, values.shape):
@@ -57,9 +58,9 @@ class Pairs:
 
 
 def list_stems(folder: Path, pattern: str) -> list[str]:
-    """The files in `folder` that fit `pattern`, sorted, relative to it and without what stands after the last `*` of `pattern`.
+    """Return the files in `folder` that match `pattern`, sorted, relative to it, without the suffix after the last `*`.
 
-    Raises FileNotFoundError.
+    Raises FileNotFoundError when there is none.
     """
     check_folder(folder)
     suffix = pattern.rpartition('*')[2]
@@ -70,19 +71,19 @@ def list_stems(folder: Path, pattern: str) -> list[str]:
 
 
 def check_stem(stem: str, where: Path) -> str:
-    """`stem` itself. Raises ValueError when it would lead to another folder; the list `where` is not trusted."""
+    """Return `stem`. Raises ValueError when it would lead to another folder; the list `where` is not trusted."""
     if '/' in stem or '\\' in stem:
         raise ValueError(f'{where}: {stem} is not the name of an image')
     return stem
 
 
 def has_same_ratio(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two pictures (height, width, ...) have one ratio of sides, but for rounding to a pixel."""
+    """True if two sizes (height, width, ...) have the same aspect ratio, up to rounding to a pixel."""
     return abs(other[0] / size[0] - other[1] / size[1]) <= 1 / min(size[:2])
 
 
 def label_table(meaning: Mapping[int, int]) -> LabelMap:
-    """[256] what each value of a label map means: `meaning` says it, 255 is void unless it says otherwise, others are wrong."""
+    """Return the lookup table [256] of label values: those in `meaning`, 255 as void by default, all others INVALID."""
     ids = np.full(256, INVALID, np.uint8)
     for value, label in {VOID: VOID, **meaning}.items():
         ids[value] = label
@@ -90,14 +91,14 @@ def label_table(meaning: Mapping[int, int]) -> LabelMap:
 
 
 def identity_table(num_classes: int) -> LabelMap:
-    """[256] for label maps whose values are the class ids themselves. Raises ValueError for more classes than fit."""
+    """Return the lookup table [256] of label maps that hold class ids. Raises ValueError for too many classes."""
     if num_classes > INVALID:
-        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits; {INVALID} do')
+        raise ValueError(f'{num_classes} classes do not fit a label map of 8 bits, which holds up to {INVALID}')
     return label_table({number: number for number in range(num_classes)})
 
 
 def _format_ranges(values: Sequence[int]) -> str:
-    """Numbers for a person to read: `0 to 10, 255`."""
+    """Return numbers as ranges, `0 to 10, 255`."""
     starts = [value for value in values if value - 1 not in values]
     ends = [value for value in values if value + 1 not in values]
     runs = [str(first) if first == last else f'{first} to {last}' for first, last in zip(starts, ends, strict=True)]

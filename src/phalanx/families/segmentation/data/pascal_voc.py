@@ -16,11 +16,10 @@ YEAR = 'VOC2012'
 
 
 class PascalVOC:
-    """The data set as its archive unpacks into the folder VOCdevkit, which is `root`; evaluated on the list val.
+    """Pascal VOC 2012; `root` is the folder VOCdevkit of its archive. Evaluation uses the list val.
 
-    `train` is the list to train on; trainaug is train and, from the annotations of Hariharan et al. (Semantic Contours from
-    Inverse Detectors, ICCV 2011), the list aug with label maps in SegmentationClassAug, as PaddleSeg's voc_augment.py leaves
-    them.
+    `train`: the list to train on. trainaug adds to train the list aug, with the label maps of Hariharan et al. (Semantic
+    Contours from Inverse Detectors, ICCV 2011) in SegmentationClassAug, as written by PaddleSeg's voc_augment.py.
     """
 
     def __init__(self, *, root: Path, train: Literal['train', 'trainval', 'trainaug'] = 'train') -> None:

@@ -1,4 +1,4 @@
-"""Losses of segmentation: called with logits [B, K, H, W], labels [B, H, W] and the step they belong to, they give a Term."""
+"""Segmentation losses: callables of logits [B, K, H, W], labels [B, H, W] and the whole step; they return a Term."""
 
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss as PixelLoss
 from phalanx.families.segmentation.loss.terms import LOSSES as LOSSES

@@ -1,4 +1,4 @@
-"""Cross-entropy of every valid pixel. Shapes: B batch, K classes."""
+"""Pixel-wise cross-entropy. Shapes: B batch, K classes."""
 
 from dataclasses import dataclass
 
@@ -14,19 +14,19 @@ from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
-EPSILON = 1e-8  # a pixel's addition to the weight, as in PaddleSeg: a batch without a valid pixel costs 0, not 0/0
+EPSILON = 1e-8  # added to the divisor per pixel, as in PaddleSeg: a batch without valid pixels costs 0, not 0/0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy(PixelLoss):
-    """The mean cross-entropy over valid pixels, as in PaddleSeg; each counts as much as `class_weights` says of its class.
+    """Mean cross-entropy over valid pixels, weighted by the `class_weights` of their classes, as in PaddleSeg.
 
-    Raises ValueError for a `top_k` outside (0, 1], and when `class_weights` are not one for each class.
+    Raises ValueError for a `top_k` outside (0, 1], and for `class_weights` that are not one per class.
     """
 
     class_weights: tuple[float, ...] | None = None
-    avg_non_ignore: bool = True  # False: divide by all pixels, void ones too
-    top_k: float = 1.0  # count only this share of all pixels of the step, those of the largest cross-entropy
+    avg_non_ignore: bool = True  # False: divide by all pixels, void ones included
+    top_k: float = 1.0  # use only this share of the pixels of the step, those of the largest cross-entropy
 
     def __post_init__(self) -> None:
         if not 0 < self.top_k <= 1:
@@ -51,7 +51,7 @@ class CrossEntropy(PixelLoss):
         check_class_weights(self.class_weights, num_classes)
 
     def _weights(self, labels: Tensor) -> Tensor:
-        """How much each pixel counts in the divisor, [B, H, W]."""
+        """Return the weight of each pixel in the divisor, [B, H, W]."""
         in_divisor = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
         if self.class_weights is None:
             return in_divisor
@@ -59,7 +59,7 @@ class CrossEntropy(PixelLoss):
         return in_divisor * class_weights[labels.where(labels != VOID, 0)]
 
     def _keep_hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
-        """How much of each pixel is kept, [B, H, W]: 1 above the k-th loss of the step, a share at it, 0 below."""
+        """Return the share kept of each pixel [B, H, W]: 1 above the k-th largest loss of the step, 0 below, a share at it."""
         pixels = losses[0].numel() * whole.count(len(losses))
         k = torch.full((), max(int(self.top_k * pixels), 1), device=losses.device)
         cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)

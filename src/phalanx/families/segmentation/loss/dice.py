@@ -1,4 +1,4 @@
-"""Dice loss: how little the predicted and the true area of each class overlap. Shapes: B batch, K classes, N pixels."""
+"""Dice loss. Shapes: B batch, K classes, N pixels."""
 
 from dataclasses import dataclass
 
@@ -16,19 +16,19 @@ from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
 
-EPSILON = 1e-8  # as in PaddleSeg: a class that is nowhere, with `smooth` 0, does not divide by zero
+EPSILON = 1e-8  # as in PaddleSeg: avoids 0/0 for an absent class with `smooth` 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dice(PixelLoss):
-    """The mean over images and classes of 1 - 2 |p t| / (|p| + |t|), as in PaddleSeg; each class counts by `class_weights`.
+    """Mean over images and classes of 1 - 2 |p t| / (|p| + |t|), weighted by `class_weights`, as in PaddleSeg.
 
-    p [N] is the probability of the class at each valid pixel, t [N] whether it is true; `smooth` is added above and below the
-    fraction line. An image is taken by itself, so the cut of a batch does not matter. (PaddleSeg makes void pixels class 0, in
-    place, for every loss that is computed after this one; here they stay void.)
+    p [N] is the probability of the class per valid pixel, t [N] its one-hot label; `smooth` is added to numerator and
+    denominator. Each image is evaluated by itself, so the result does not depend on how the batch is split. (PaddleSeg changes
+    void pixels to class 0 in place, for every loss computed after this one; here they stay void.)
 
-    Milletari et al., V-Net, https://arxiv.org/abs/1606.04797. Raises ValueError for a negative `smooth`, and when
-    `class_weights` are not one for each class.
+    Milletari et al., V-Net, https://arxiv.org/abs/1606.04797. Raises ValueError for a negative `smooth`, and for
+    `class_weights` that are not one per class.
     """
 
     class_weights: tuple[float, ...] | None = None

@@ -1,4 +1,4 @@
-"""Lovász-Softmax and the Lovász hinge: smooth stand-ins for 1 - IoU. Shapes: B batch, K classes."""
+"""Lovász-Softmax and Lovász hinge: convex surrogates of 1 - IoU. Shapes: B batch, K classes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,19 +13,19 @@ from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
 
-BINS = 1 << 14  # of errors: steps of 6e-5
+BINS = 1 << 14  # of the error histogram: steps of 6e-5
 EPSILON = 1e-9  # as in PaddleSeg: keeps the score of a pixel above -21
 
 
 @dataclass(frozen=True, kw_only=True)
 class LovaszSoftmax(PixelLoss):
-    """The Lovász extension of 1 - IoU over the whole step, its mean over the classes that are there, as in PaddleSeg.
+    """Lovász extension of 1 - IoU over the whole step, averaged over the classes present, as in PaddleSeg.
 
-    Berman et al., The Lovász-Softmax loss, https://arxiv.org/abs/1705.08790. The error of a pixel is how far the probability of
-    a class is from the truth, 0 or 1. From the largest error down, each counts by how much 1 - IoU would grow, were its pixel
-    wrong like all before it. That depends on nothing but how many pixels of the class and of others come before. So nothing is
-    sorted or gathered: the step counts both in bins of errors (5 MB for 19 classes), and the result does not depend on its cut.
-    The pixels of one bin share its growth; taken one by one they would differ by no more than their place in it.
+    Berman et al., The Lovász-Softmax loss, https://arxiv.org/abs/1705.08790. The error of a pixel is |probability - truth|. In
+    order of falling error, each is weighted by the growth of 1 - IoU when its pixel joins the wrong ones before it
+    (`lovasz_grad`). This depends only on the numbers of pixels, of the class and of others, with larger errors. So nothing is
+    sorted or gathered: both are counted over all ranks in a histogram of errors (5 MB for 19 classes), and the result does not
+    depend on how the step is split. The pixels of a bin share its growth, an approximation within the width of a bin.
     """
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
@@ -33,25 +33,25 @@ class LovaszSoftmax(PixelLoss):
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
         is_own = one_hot(labels, logits.shape[1])  # [B, K, H, W]
         errors = torch.where(is_own, 1 - probabilities, probabilities) * valid
+        # The gradient flows through the errors alone; their weights are constants.
         with torch.no_grad():
             places = find_bins(errors, is_own)
             others, own = count_pixels(places, valid, whole)
-            is_there = own.sum(1, keepdim=True) > 0  # [K, 1]
-            growth = (lovasz_grad(others, own) * is_there).to(errors.dtype)
-            classes = is_there.sum().clamp(min=1)
+            is_present = own.sum(1, keepdim=True) > 0  # [K, 1]
+            growth = (lovasz_grad(others, own) * is_present).to(errors.dtype)
+            classes = is_present.sum().clamp(min=1)
         return Term((errors * growth.flatten()[places]).sum() / classes, step_share(labels, whole))
 
     def weights(self, labels: Tensor) -> None:
-        """The growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
+        """None: the growth of 1 - IoU at a pixel depends on the errors of all others of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LovaszHinge(PixelLoss):
-    """The Lovász extension of 1 - IoU over the whole step, for the second of two classes, as in PaddleSeg.
+    """Lovász extension of 1 - IoU over the whole step with hinge errors, for the second of two classes, as in PaddleSeg.
 
-    Berman et al. as above; Yu and Blaschko, The Lovász Hinge, https://arxiv.org/abs/1512.07797. The error of a pixel is how
-    far its score lies below 1, where it belongs to the class, or above -1, where it does not. Raises ValueError for other than
-    two classes.
+    Berman et al. as above; Yu and Blaschko, The Lovász Hinge, https://arxiv.org/abs/1512.07797. The error of a pixel is the
+    hinge max(0, 1 - score) if it belongs to the class, max(0, 1 + score) if not. Raises ValueError for other than two classes.
     """
 
     score: Literal['log_probability', 'log_odds'] = 'log_probability'
@@ -63,27 +63,29 @@ class LovaszHinge(PixelLoss):
         valid, is_own = (labels != VOID).unsqueeze(1), (labels == 1).unsqueeze(1)
         errors = F.relu(1 - torch.where(is_own, scores, -scores)) * valid
         with torch.no_grad():
-            places = find_bins(errors / (1 + errors), is_own)  # in the same order, but below 1
+            places = find_bins(errors / (1 + errors), is_own)  # x / (1 + x) keeps the order and stays below 1
             growth = lovasz_grad(*count_pixels(places, valid, whole)).to(errors.dtype)
         return Term((errors * growth.flatten()[places]).sum(), step_share(labels, whole))
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Of the second class, [B, 1, H, W]."""
+        """Return the scores of the second class, [B, 1, H, W]."""
         if self.score == 'log_odds':
             return logits[:, 1:] - logits[:, :1]
         probabilities = logits.softmax(1)[:, 1:]
         return (probabilities + EPSILON / (1 - probabilities + EPSILON)).log()
 
     def weights(self, labels: Tensor) -> None:
-        """As in `LovaszSoftmax`."""
+        """None, for the reason given in `LovaszSoftmax`."""
 
     def check(self, num_classes: int) -> None:
         if num_classes != 2:
-            raise ValueError(f'lovasz_hinge is for 2 classes, but there are {num_classes}; lovasz is for any number')
+            raise ValueError(
+                f'lovasz_hinge needs 2 classes, but the data set has {num_classes}; use lovasz, which takes any number'
+            )
 
 
 def count_pixels(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
-    """How many valid pixels of the step are in each of the `places`: of other classes, and of the class itself [K, BINS]."""
+    """Count the valid pixels of the step per bin: those of other classes, and those of the class itself, [K, BINS] each."""
     K = places.shape[1]
     counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=places.device)
     counts.scatter_add_(0, places.flatten(), valid.expand_as(places).flatten().long())
@@ -92,26 +94,28 @@ def count_pixels(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tenso
 
 
 def step_share(labels: Tensor, whole: WholeStep) -> Tensor:
-    """Which share of the samples of the step these are: totals that add up to the step's loss need weights that add up to 1."""
+    """Return the share of these samples in the step: totals that sum to the loss of the step need weights that sum to 1."""
     return count_samples(labels) / whole.count(len(labels))
 
 
 def find_bins(errors: Tensor, is_own: Tensor) -> Tensor:
-    """Which of the counts [2, K, BINS], laid out flat, each error [B, K, H, W] belongs to; the second half is of `is_own`."""
-    bins = (errors * BINS).long().clamp(0, BINS - 1)  # from 0: a NaN must reach the loss, and not end as a wrong index
+    """Return the index of each error [B, K, H, W] into the flattened counts [2, K, BINS]; the second half is for `is_own`."""
+    bins = (errors * BINS).long().clamp(0, BINS - 1)  # clamped: a NaN must reach the loss, not become an index out of range
     classes = torch.arange(errors.shape[1], device=errors.device)[:, None, None]
     return (is_own * errors.shape[1] + classes) * BINS + bins
 
 
 def lovasz_grad(others: Tensor, own: Tensor) -> Tensor:
-    """How much 1 - IoU grows with each pixel, [2, K, BINS]: one of another class, then one of the class itself.
+    """Return the growth of 1 - IoU per pixel, [2, K, BINS]: for a pixel of another class, and for one of the class itself.
 
-    `others` and `own` [K, BINS] are the counts. Once P of the G pixels of a class and N others are wrong, 1 - IoU is
-    1 - (G - P) / (G + N); with G = 0 it is 1 from the first other on. Within a bin the mean is taken of the two orders: first
-    all others, or first all of the class.
+    `others` and `own` [K, BINS] are the counts. With P of the G pixels of a class and N others wrong, 1 - IoU is
+    1 - (G - P) / (G + N); with G = 0 it is 1 from the first other pixel on. Within a bin, the two possible orders are averaged:
+    all others first, and all of the class first.
     """
     others, own = others.double(), own.double()
-    larger_others, larger_own = (counts.sum(1, keepdim=True) - counts.cumsum(1) for counts in (others, own))  # N and P before
+    larger_others, larger_own = (
+        counts.sum(1, keepdim=True) - counts.cumsum(1) for counts in (others, own)
+    )  # N and P before the bin
     size = own.sum(1, keepdim=True)
     before = (size + larger_others).clamp(min=1)  # union before the bin
     after = before + others

@@ -1,4 +1,4 @@
-"""Online hard example mining: cross-entropy of the pixels that the network finds hard. Shapes: B batch, K classes."""
+"""Online hard example mining (OHEM) for cross-entropy. Shapes: B batch, K classes."""
 
 import math
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
 
-EPSILON = 1e-5  # a pixel's addition to the weight, as in PaddleSeg
+EPSILON = 1e-5  # added to the divisor per pixel, as in PaddleSeg
 
 
 @dataclass(frozen=True, kw_only=True)
 class OhemCrossEntropy(PixelLoss):
-    """The mean cross-entropy over the hard pixels of the whole step, as in PaddleSeg.
+    """Mean cross-entropy over the hard pixels of the whole step, as in PaddleSeg.
 
-    Hard is a pixel whose true class got a probability below `threshold`, or below that of the `min_kept`-th least probable
-    pixel if this is larger. `min_kept` is `min_kept_per_sample` times the samples of the step, rounded; when it is 0, or not
-    fewer pixels are valid, all of these are hard. (PaddleSeg's `min_kept` counts in the batch of one rank.)
+    A pixel is hard if the probability of its true class is below `threshold`, or below that of the `min_kept`-th least probable
+    pixel if this is larger. `min_kept` is `min_kept_per_sample` times the samples of the step, rounded; if it is 0, or at least
+    the number of valid pixels, all of these are hard. (PaddleSeg's `min_kept` is per rank.)
 
-    Raises ValueError for a `threshold` outside (0, 1], a negative `min_kept_per_sample`, and when `class_weights` are not one
-    for each class.
+    Shrivastava et al., https://arxiv.org/abs/1604.03540. Raises ValueError for a `threshold` outside (0, 1], a negative
+    `min_kept_per_sample`, and for `class_weights` that are not one per class.
     """
 
     threshold: float = 0.7
@@ -49,15 +49,15 @@ class OhemCrossEntropy(PixelLoss):
         return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
 
     def weights(self, labels: Tensor) -> None:
-        """Nobody knows how many pixels are hard before the network has seen them all."""
+        """None: the number of hard pixels depends on the outputs for the whole step."""
 
     def check(self, num_classes: int) -> None:
         check_class_weights(self.class_weights, num_classes)
 
     def _find_hard(self, losses: Tensor, labels: Tensor, whole: WholeStep) -> Tensor:
-        """Which pixels are hard, bool [B, H, W].
+        """Return the mask of hard pixels, bool [B, H, W].
 
-        The probability of the true class is exp(-loss): the least probable pixels are those of the largest loss.
+        The probability of the true class is exp(-loss), so the least probable pixels are those with the largest loss.
         """
         valid = labels != VOID
         pixels = whole.sum(valid.sum())

@@ -1,4 +1,4 @@
-"""Region mutual information: how much probabilities around a pixel say of the truth there.
+"""Region mutual information (RMI) loss.
 
 Shapes: B batch, K classes, N regions.
 """
@@ -15,21 +15,21 @@ from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
 
-SIDE = 3  # of a region, and of the windows that are made one place before
-RIDGE = 5e-4  # added to what is inverted, as in PaddleSeg
+SIDE = 3  # of a region, and of the windows of the max pooling before
+RIDGE = 5e-4  # added to the diagonal of matrices before inversion, as in PaddleSeg
 FLOOR = 1e-6  # added to probabilities, as in PaddleSeg
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionMutualInformation(PixelLoss):
-    """Half the log-determinant of what the truth varies by once the probabilities are known, as in PaddleSeg.
+    """Half the log-determinant of the posterior covariance of the truth given the probabilities, as in PaddleSeg.
 
     Zhao et al., Region Mutual Information Loss for Semantic Segmentation, https://arxiv.org/abs/1910.12037, without the
-    cross-entropy that the paper adds; `mixed` adds it. Truth and probability (a sigmoid for each class) are first reduced to
-    the maximum of each window of 3 x 3. A region is 3 x 3 such places, so nine numbers of truth and nine of probability.
-    What the truth still varies by is its covariance over the regions of an image less what a linear regression on the
-    probabilities explains. It is divided by nine, summed over classes, and its mean is taken over images; an image is
-    taken by itself, so the cut of a batch does not matter.
+    cross-entropy that the paper adds; `mixed` adds it. Truth and probability (a sigmoid per class) are first max-pooled 3 x 3.
+    A region is 3 x 3 such cells: a vector of nine values of truth, and one of probability. The posterior covariance is that of
+    the truth over the regions of an image minus the part explained by a linear regression on the probabilities. The result is
+    divided by nine, summed over classes and averaged over images. Each image is evaluated by itself, so the result does not
+    depend on how the batch is split.
     """
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
@@ -38,15 +38,16 @@ class RegionMutualInformation(PixelLoss):
         is_own = one_hot(labels, logits.shape[1])  # [B, K, H, W]
         truth, guess = extract_regions(is_own.to(probabilities.dtype)), extract_regions(probabilities * valid + FLOOR)
         ridge = RIDGE * torch.eye(SIDE**2, dtype=truth.dtype, device=truth.device)
-        together = truth @ guess.mT  # [B, K, 9, 9]
-        explained = together @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ together.mT
-        left = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
-        total = (left / 2 / SIDE**2).sum().to(probabilities.dtype)
+        # Posterior covariance: cov(truth) - cov(truth, guess) cov(guess)^-1 cov(guess, truth).
+        cross = truth @ guess.mT  # [B, K, 9, 9]
+        explained = cross @ torch.linalg.inv_ex(guess @ guess.mT + ridge).inverse @ cross.mT
+        log_det = torch.linalg.slogdet(truth @ truth.mT - explained + ridge).logabsdet  # [B, K]
+        total = (log_det / 2 / SIDE**2).sum().to(probabilities.dtype)
         return Term(total, count_samples(labels))
 
 
 def extract_regions(maps: Tensor) -> Tensor:  # [B, K, H, W] -> [B, K, 9, N]
-    """The numbers of each region, less their mean over the image; in float64, because what is left of the truth is small."""
+    """Return the vector of each region minus their mean over the image; in float64, as the posterior covariance is small."""
     reduced = F.max_pool2d(maps, SIDE, padding=SIDE // 2)
     vectors = F.unfold(reduced, SIDE).view(*maps.shape[:2], SIDE**2, -1).double()
     return vectors - vectors.mean(3, keepdim=True)

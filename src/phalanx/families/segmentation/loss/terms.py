@@ -1,4 +1,4 @@
-"""The catalog of losses, and the losses of a recipe as terms: name, output and coefficient of each."""
+"""Catalog of losses, and the terms of a recipe's loss: name, output and coefficient of each."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
 
 
 class Mixed:
-    """The sum of `losses`, each times its one of `coefficients`: each is a term of the step's loss.
+    """Sum of `losses`, each weighted by its entry of `coefficients`; each becomes a term of the loss of the step.
 
-    Each keeps to labels as they are: void pixels stay void. (In PaddleSeg, the losses after a Dice loss see class 0 there.)
-    Raises ValueError when there are not as many coefficients as losses.
+    Void pixels stay void for all of them. (In PaddleSeg, the losses after a Dice loss see class 0 there.) Raises ValueError
+    unless there is one coefficient per loss.
     """
 
     def __init__(
         self, *, losses: tuple[Annotated[Part[PixelLoss | Mixed], LOSSES], ...], coefficients: tuple[float, ...]
     ) -> None:
         if len(losses) != len(coefficients):
-            raise ValueError(f'there are {len(losses)} losses, but {len(coefficients)} coefficients')
+            raise ValueError(f'mixed has {len(losses)} losses, but {len(coefficients)} coefficients: give one per loss')
         self.losses = [(loss.name, check_loss(loss()), share) for loss, share in zip(losses, coefficients, strict=True)]
 
 
@@ -54,27 +54,28 @@ class OutputLoss(NamedTuple):
 
 
 def build_terms(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[OutputLoss]:
-    """The terms of each output's loss, given its catalog name and coefficient; those of a mixture one by one.
+    """Return the terms of the losses, given as (catalog name, loss, coefficient) per output; mixtures are flattened.
 
-    Raises ValueError for an output that learns nothing.
+    Raises ValueError for an output without any loss that has a gradient.
     """
     terms: dict[str, OutputLoss] = {}
     for output, named in enumerate(losses):
         parts = [*flatten_mixture(*named)]
         if all(isinstance(loss, SemanticConnectivity) for _, loss, _ in parts):
             raise ValueError(
-                f'loss[{output}]: semantic_connectivity has no gradient, so alone it teaches nothing; '
-                'use {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}, say'
+                f'loss[{output}]: semantic_connectivity has no gradient, so this output would learn nothing; add '
+                'another loss: {name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}'
             )
         for kind, loss, coefficient in parts:
-            wanted = f'{kind}_{output}' if output else kind
-            name = next(name for name in chain([wanted], (f'{wanted}.{n}' for n in count(2))) if name not in terms)
+            # A loss that occurs again gets a number, so that the log keeps both apart.
+            base = f'{kind}_{output}' if output else kind
+            name = next(name for name in chain([base], (f'{base}.{n}' for n in count(2))) if name not in terms)
             terms[name] = OutputLoss(name, output, loss, coefficient)
     return list(terms.values())
 
 
 def flatten_mixture(name: str, loss: PixelLoss | Mixed, coefficient: float) -> Iterator[tuple[str, PixelLoss, float]]:
-    """Name, loss and coefficient of each part of a mixture, or of `loss` itself."""
+    """Yield name, loss and coefficient of each part of a mixture, or of `loss` itself."""
     if not isinstance(loss, Mixed):
         yield name, loss, coefficient
         return

@@ -1,4 +1,4 @@
-"""Metrics of segmentation."""
+"""Segmentation metrics."""
 
 from phalanx.families.segmentation.metric.confusion import Confusion as Confusion
 

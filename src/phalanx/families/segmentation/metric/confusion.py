@@ -1,4 +1,4 @@
-"""What is mistaken for what, and the numbers that follow from it. Shapes: K classes."""
+"""Confusion matrix of pixels and the metrics derived from it. Shapes: K classes."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from phalanx.parallel import dist
 
 
 class Confusion:
-    """mean_iou, accuracy, kappa, mean_dice: counts pixels by true and predicted class; void pixels do not count.
+    """mean_iou, accuracy, kappa and mean_dice from a confusion matrix of pixels; void pixels are ignored.
 
-    A class that is neither true nor predicted anywhere does not count for `mean_iou`. It has IoU 1, and 0 for precision, recall
-    and dice, in the table and in the other means, as in PaddleSeg.
+    A class absent from both truth and predictions is left out of `mean_iou`. In the table and in the other means it has IoU 1,
+    and 0 for precision, recall and dice, as in PaddleSeg.
     """
 
     names = ('mean_iou', 'accuracy', 'kappa', 'mean_dice')
@@ -30,7 +30,7 @@ class Confusion:
     worst = 'Samples of the lowest mean IoU'
 
     def update(self, prediction: Sequence[Tensor], batch: Labelled[Tensor]) -> list[Grade | None]:
-        """Counts one class map [H, W] (integers below K) an image against its labels [H, W].
+        """Count one class map [H, W] (integers below K) per image against its labels [H, W]; return a grade per image.
 
         Raises ValueError when a label is neither void nor one of the classes.
         """
@@ -41,14 +41,15 @@ class Confusion:
             valid = labels != VOID
             truth, seen = labels[valid].long(), predicted[valid].long()
             if truth.numel() and truth.max() >= K:
-                raise ValueError(f'a pixel is labelled {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
+                raise ValueError(f'a pixel has label {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
+            # A bincount of the pair (truth, prediction) as one number is the confusion matrix of the image.
             counts = torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()
             self._counts += counts
             grades.append(self._grade(counts))
         return grades
 
     def _grade(self, counts: Tensor) -> Grade | None:
-        """That of an image by its own mean IoU."""
+        """Grade an image by its own mean IoU, naming its largest confusion; None for a perfect one."""
         hit, predicted, true = _areas(counts)
         if hit.sum() == true.sum():
             return None
@@ -60,13 +61,13 @@ class Confusion:
         return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {seen} on {share:.0%} of the image')
 
     def gather(self) -> None:
-        """Adds up the counts of all ranks."""
+        """Sum the confusion matrices of all ranks."""
         self._counts = dist.sum_over_ranks(self._counts)
 
     def compute(self) -> dict[str, float]:
-        """mean_iou, accuracy (the share of pixels that are right), kappa (Cohen's), mean_dice, and mean_iou_all.
+        """Return mean_iou, accuracy (share of correct pixels), kappa (Cohen's), mean_dice and mean_iou_all.
 
-        The last is PaddleSeg's mean IoU, over all classes that are named. All are NaN where every pixel is void.
+        `mean_iou_all` is PaddleSeg's mean IoU, over all classes, absent ones included. All are NaN if every pixel is void.
         """
         hit, predicted, true = _areas(self._counts)
         pixels = true.sum()
@@ -84,7 +85,7 @@ class Confusion:
         return found if pixels else dict.fromkeys(found, math.nan)
 
     def table(self) -> list[dict[str, str | float]]:
-        """One row a class; `pixels` is how many have it in truth."""
+        """Return one row per class; `pixels` counts its ground truth."""
         hit, predicted, true = _areas(self._counts)
         columns: dict[str, Sequence[str | float]] = {
             'class': self.class_names,
@@ -97,19 +98,19 @@ class Confusion:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def figures(self) -> list[Figure]:
-        """What was taken for what, and the colours of the classes that there are in truth or prediction."""
+        """Return the confusion matrix, and the colours of the classes present in truth or predictions."""
         _, predicted, true = _areas(self._counts)
         seen = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
         colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in seen.items()}
-        return [Matrix('Classes taken for one another, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
+        return [Matrix('Confusion matrix, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
 
 
 def _areas(counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of counts [K, K], pixels of each class that are right, predicted, true; [K] each, in float64, exact to 2**53."""
+    """Return the correct, predicted and true pixels per class of counts [K, K]; [K] each, in float64, exact to 2**53."""
     exact = counts.double()
     return exact.diagonal(), exact.sum(0), exact.sum(1)
 
 
 def _ratio(part: Tensor, whole: Tensor, *, empty: float) -> Tensor:
-    """part / whole, and `empty` where the whole is nothing."""
+    """Return part / whole, and `empty` where the whole is 0."""
     return torch.where(whole > 0, part / whole, empty)

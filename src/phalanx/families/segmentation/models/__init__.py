@@ -1,12 +1,12 @@
 """Segmentation networks.
 
-A network takes images [B, 3, H, W], H and W at least 32, and gives a list of logits [B, K, H, W], the main output first; in
-evaluation mode the main output only. Its `num_outputs` says how many it gives in training: the recipe has one loss for each.
+A network takes images [B, 3, H, W], H and W at least 32, and returns a list of logits [B, K, H, W], the main output first; in
+evaluation mode the main output only. `num_outputs` is their number in training: the recipe has one loss per output.
 
-To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
+To add one: a file here that ends with a builder function, whose positional parameter is the number of classes and whose
 keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `paddle/weights` if the original
-has published weights; its golden numbers in tests/golden. Batch norms are `parallel.norms.BatchNorm2d`, so that they can be
-synchronised; what is dropped at random is dropped by `nn.stochastic`; every parameter takes part in every training step.
+has published weights; its golden numbers in tests/golden. Use `parallel.norms.BatchNorm2d`, which can be synchronised, and the
+dropout layers of `nn.stochastic`; every parameter must take part in every training step.
 """
 
 from collections.abc import Callable

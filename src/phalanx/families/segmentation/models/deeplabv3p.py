@@ -1,4 +1,4 @@
-"""DeepLabv3+: a coarse map seen through windows of several widths at once, and a decoder that takes up a fine map again.
+"""DeepLabv3+: atrous spatial pyramid pooling (ASPP) on a coarse map, and a decoder that adds a fine map (low-level features).
 
 Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, https://arxiv.org/abs/1802.02611.
 Layer order and channels as in PaddleSeg. Shapes: B batch, C channels, K classes.
@@ -16,7 +16,7 @@ from phalanx.nn.backbones.xception import xception65
 from phalanx.nn.layers import ConvBN, ConvBNReLU, initialise_convs, resize, upsample_logits, use_group_norms
 from phalanx.nn.stochastic import Dropout
 
-WITH_STRIDE_8 = (resnet50_vd, resnet101_vd)  # as PaddleSeg published them, the others with 16
+WITH_STRIDE_8 = (resnet50_vd, resnet101_vd)  # published by PaddleSeg with output stride 8, the others with 16
 
 
 class DeepLabV3Plus(nn.Module):
@@ -44,7 +44,7 @@ class DeepLabV3Plus(nn.Module):
         self.pyramid: nn.Module = ASPP(channels, 256, dilations) if pyramid else nn.Identity()
         self.dropout: nn.Module = Dropout(dropout) if pyramid else nn.Identity()
         channels = 256 if pyramid else channels
-        self.fine = self.decoder = None
+        self.fine = self.decoder = None  # low-level projection and fusion convolutions
         if decoder:
             self.fine = ConvBNReLU(fine_channels, 48, 1, bias=True)
             self.decoder = nn.Sequential(
@@ -52,6 +52,7 @@ class DeepLabV3Plus(nn.Module):
             )
             channels = 256
         self.classify = nn.Conv2d(channels, num_classes, 1)
+        # The backbone has drawn its own initial weights.
         for part in (self.pyramid, self.fine, self.decoder, self.classify):
             if part is not None:
                 initialise_convs(part)
@@ -67,7 +68,11 @@ class DeepLabV3Plus(nn.Module):
 
 
 class ASPP(nn.Module):
-    """A map [B, in, h, w] -> [B, out, h, w]: each pixel, windows of growing width around it, and the mean of all, mixed."""
+    """Atrous spatial pyramid pooling: [B, in, h, w] -> [B, out, h, w].
+
+    Parallel branches - a 1x1 convolution, one atrous separable convolution per dilation, and image pooling - are concatenated
+    and projected.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
@@ -77,18 +82,19 @@ class ASPP(nn.Module):
                 *(build_separable_conv(in_channels, out_channels, dilation) for dilation in dilations),
             ]
         )
+        # image pooling, and the projection of the concatenated branches
         self.mean = ConvBNReLU(in_channels, out_channels, 1)
         self.mix = ConvBNReLU((len(dilations) + 2) * out_channels, out_channels, 1, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = [window(x) for window in self.windows]
-        mean = self.mean(x.mean((2, 3), keepdim=True)).expand_as(seen[0])
-        mixed: Tensor = self.mix(torch.cat([*seen, mean], dim=1))
-        return mixed
+        branches = [window(x) for window in self.windows]
+        mean = self.mean(x.mean((2, 3), keepdim=True)).expand_as(branches[0])
+        projected: Tensor = self.mix(torch.cat([*branches, mean], dim=1))
+        return projected
 
 
 def build_separable_conv(in_channels: int, out_channels: int, dilation: int) -> nn.Sequential:
-    """A depthwise convolution, dilated, and a pointwise one, rectified."""
+    """Return a dilated depthwise convolution and a pointwise one with ReLU."""
     depthwise = ConvBN(in_channels, in_channels, 3, dilation=dilation, groups=in_channels, bias=True)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1, bias=True))
 
@@ -107,12 +113,11 @@ def deeplabv3p(
 ) -> DeepLabV3Plus:
     """DeepLabv3+, published on Xception-65, ResNet-vd and MobileNetV2.
 
-    The coarsest map is 1/`output_stride` of the size: without it 1/16, and 1/8 on ResNet-vd, as PaddleSeg published them.
-    Raises ValueError for a backbone without maps of that stride and of 4. `dilations` of the windows on the coarsest map:
-    without them those of the paper for the stride. Without `pyramid` there are no
-    windows, without `decoder` the coarse map is classified as it is. `dropout`: the share of what the windows see that training
-    hides. `align_corners`: maps are enlarged with corners in place, as fits 769 x 769. `norm_groups`: group norms of so many
-    groups (Wu & He 2018) instead of batch norms, for steps of few samples.
+    `output_stride`: of the coarsest map; default 16, and 8 on ResNet-vd, as published by PaddleSeg. `dilations`: of the ASPP;
+    default those of the paper for the stride. `pyramid: false` leaves out the ASPP, `decoder: false` classifies the coarse map
+    directly. `dropout`: probability after the ASPP. `align_corners`: upsample with aligned corners, which fits inputs of
+    769 x 769. `norm_groups`: number of groups of group norms (Wu & He 2018) that replace batch norms, for small batches.
+    Raises ValueError for a backbone without maps of stride 4 and `output_stride`.
     """
     stride = output_stride or (8 if backbone.func in WITH_STRIDE_8 else 16)
     rate = 96 // stride  # 6 at 1/16 of the size and 12 at 1/8, as in the paper

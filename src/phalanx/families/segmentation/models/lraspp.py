@@ -1,7 +1,7 @@
-"""LR-ASPP: a coarse map, its channels weighed by what a large window sees, and the scores of a finer map beside.
+"""LR-ASPP: a coarse map with attention from large-window pooling, and the logits of a finer map added.
 
 Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244, section 6.4. As in PaddleSeg 0.8, the
-coarse map is of 1/32 of the size. Shapes: B batch, C channels, K classes.
+coarse map has stride 32. Shapes: B batch, C channels, K classes.
 """
 
 from functools import partial
@@ -29,9 +29,10 @@ class LRASPP(nn.Module):
         self.backbone = backbone
         self.maps = select_maps(backbone, STRIDES, 'lraspp')
         fine_channels, coarse_channels = (backbone.channels[place] for place in self.maps)
-        self.cells = None if window is None else (window - 1) // STRIDES[1] + 1  # of the coarse map
+        self.cells = None if window is None else (window - 1) // STRIDES[1] + 1  # window side in cells of the coarse map
         self.align_corners = align_corners
         self.mix = ConvBNReLU(coarse_channels, 128, 1)
+        # weigh: the attention branch, from pooled means to a gate per channel
         self.weigh = nn.Conv2d(coarse_channels, 128, 1, bias=False)
         self.classify_coarse = nn.Conv2d(128, num_classes, 1, bias=False)
         self.classify_fine = nn.Conv2d(fine_channels, num_classes, 1, bias=False)
@@ -41,13 +42,13 @@ class LRASPP(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = self.backbone(images)
         fine, coarse = (maps[place] for place in self.maps)  # [B, C, H/8, W/8], [B, C, H/32, W/32]
-        shares = F.hardsigmoid(self.weigh(self.seen(coarse)))  # of each channel, in each window
-        mixed = self.mix(coarse) * resize(shares, coarse, align_corners=self.align_corners)
+        gates = F.hardsigmoid(self.weigh(self.pool(coarse)))  # [B, 128, ., .], per channel and window
+        mixed = self.mix(coarse) * resize(gates, coarse, align_corners=self.align_corners)
         scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
         return [upsample_logits(scores, images, align_corners=self.align_corners)]
 
-    def seen(self, coarse: Tensor) -> Tensor:
-        """The means of the coarse map [B, C, h, w] in its windows, or in all of it."""
+    def pool(self, coarse: Tensor) -> Tensor:
+        """Return the means of the coarse map [B, C, h, w] in its windows, or of all of it."""
         if self.cells is None:
             return coarse.mean((2, 3), keepdim=True)
         sides = [self.cells] * 2 if torch.compiler.is_exporting() else [min(self.cells, side) for side in coarse.shape[-2:]]
@@ -63,8 +64,7 @@ def lraspp(
 ) -> LRASPP:
     """LR-ASPP, published on MobileNetV3-large, for phones and CPUs.
 
-    `window`: how many pixels of the image, along each side, decide how a channel is weighed in their middle; without it all of
-    them. `align_corners`: maps are enlarged with their corners in place, as fits 769 x 769. Raises ValueError for a backbone
-    without maps of strides 8 and 32.
+    `window`: side of the attention's pooling window in pixels of the image; default the whole image. `align_corners`: upsample
+    with aligned corners, which fits inputs of 769 x 769. Raises ValueError for a backbone without maps of strides 8 and 32.
     """
     return LRASPP(num_classes, backbone(STRIDES), window=window, align_corners=align_corners)

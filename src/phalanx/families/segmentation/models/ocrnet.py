@@ -1,4 +1,4 @@
-"""OCRNet: pixels see the classes of their image, each summed up from the pixels that seem to belong to it.
+"""OCRNet: object-contextual representations, attention of pixels to the object regions (classes) of their image.
 
 Yuan et al., Object-Contextual Representations for Semantic Segmentation, https://arxiv.org/abs/1909.11065. Layer order,
 channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
@@ -15,17 +15,17 @@ from phalanx.nn.backbones.hrnet import hrnet_w18, initialise
 from phalanx.nn.layers import ConvBNReLU, resize, upsample_logits
 from phalanx.nn.stochastic import ChannelDropout
 
-STRIDES = (4, 8, 16, 32)  # of the maps that are joined at the size of the first
+STRIDES = (4, 8, 16, 32)  # of the maps, which are concatenated at the size of the first
 PIXEL_CHANNELS, KEY_CHANNELS = 512, 256
 
 
 class OCRNet(nn.Module):
-    """images [B, 3, H, W] -> logits [B, K, H, W], and those of the first guess, from which the classes are summed up."""
+    """images [B, 3, H, W] -> logits [B, K, H, W], and the auxiliary logits of the soft object regions."""
 
     num_outputs = 2
 
     def __init__(self, num_classes: int, backbone: Backbone, *, dropout: float) -> None:
-        """`dropout`: the share of the channels that classify which training leaves out."""
+        """`dropout`: probability of dropping a channel before the classifier."""
         super().__init__()
         self.backbone = backbone
         self.maps = select_maps(backbone, STRIDES, 'ocrnet')
@@ -53,13 +53,16 @@ class OCRNet(nn.Module):
 
 
 def gather_object_regions(pixels: Tensor, guess: Tensor) -> Tensor:
-    """The mean [B, C, K, 1] of `pixels` [B, C, h, w] over each image, a class counting where `guess` [B, K, h, w] sees it."""
-    shares = guess.flatten(2).softmax(dim=2)  # [B, K, hw]
-    return (pixels.flatten(2) @ shares.transpose(1, 2)).unsqueeze(3)
+    """Return the object region representations [B, C, K, 1]: means of `pixels` [B, C, h, w], weighted per class.
+
+    The weights are a spatial softmax over the auxiliary logits `guess` [B, K, h, w] (soft object regions).
+    """
+    weights = guess.flatten(2).softmax(dim=2)  # [B, K, hw]
+    return (pixels.flatten(2) @ weights.transpose(1, 2)).unsqueeze(3)
 
 
 class ObjectAttention(nn.Module):
-    """Pixels [B, C, h, w] and class centres [B, C, K, 1] -> what each pixel takes over of the classes [B, C, h, w]."""
+    """Object attention: pixels [B, C, h, w] attend to object regions [B, C, K, 1]; returns their context [B, C, h, w]."""
 
     def __init__(self, channels: int, key_channels: int) -> None:
         super().__init__()
@@ -70,13 +73,13 @@ class ObjectAttention(nn.Module):
         self.value = mix(channels, key_channels)
         self.out = mix(key_channels, channels)
 
-    def forward(self, pixels: Tensor, centres: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, regions: Tensor) -> Tensor:
         queries = self.query(pixels).flatten(2)  # [B, C', hw]
-        keys, values = self.key(centres).flatten(2), self.value(centres).flatten(2)  # [B, C', K]
-        shares = (queries.transpose(1, 2) @ keys * self.scale).softmax(dim=2)  # [B, hw, K]
-        context = values @ shares.transpose(1, 2)  # [B, C', hw]
-        taken: Tensor = self.out(context.unflatten(2, pixels.shape[2:]))
-        return taken
+        keys, values = self.key(regions).flatten(2), self.value(regions).flatten(2)  # [B, C', K]
+        weights = (queries.transpose(1, 2) @ keys * self.scale).softmax(dim=2)  # [B, hw, K]
+        context = values @ weights.transpose(1, 2)  # [B, C', hw]
+        projected: Tensor = self.out(context.unflatten(2, pixels.shape[2:]))
+        return projected
 
 
 def ocrnet(
@@ -84,7 +87,7 @@ def ocrnet(
 ) -> OCRNet:
     """OCRNet, published on HRNet.
 
-    `dropout`: the share of the channels that classify which training leaves out. Raises ValueError for a backbone without maps
-    of strides 4 to 32.
+    `dropout`: probability of dropping a channel before the classifier. Raises ValueError for a backbone without maps of strides
+    4 to 32.
     """
     return OCRNet(num_classes, backbone(STRIDES), dropout=dropout)

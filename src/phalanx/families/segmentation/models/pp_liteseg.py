@@ -15,12 +15,12 @@ from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.stdc import scale_width, stdc1, stdc2
 from phalanx.nn.layers import ConvBN, ConvBNReLU, adaptive_avg_pool, initialise_convs, resize, upsample_logits
 
-STRIDES = (8, 16, 32)  # of the maps that are fused
+STRIDES = (8, 16, 32)  # of the fused maps
 SMALL, LARGE = ((32, 64, 128), (32, 64, 64)), ((64, 96, 128), (64, 64, 64))  # channels of the fused maps and inside the heads
 
 
 class PPLiteSeg(nn.Module):
-    """images [B, 3, H, W] -> logits [B, K, H, W] of three heads, from the map of 1/8 of the size (main) to that of 1/32."""
+    """images [B, 3, H, W] -> logits [B, K, H, W] of three heads, on the maps of stride 8 (main), 16 and 32."""
 
     num_outputs = 3
 
@@ -37,6 +37,7 @@ class PPLiteSeg(nn.Module):
         self.backbone = backbone
         self.maps = select_maps(backbone, STRIDES, 'pp_liteseg')
         lows, highs = [backbone.channels[place] for place in self.maps], (*arm_channels[1:], context_channels)
+        # the decoder: SPPM on the coarsest map, then one UAFM per map, then the heads
         self.context = SPPM(lows[-1], context_channels)
         self.fusions = nn.ModuleList(UAFM(low, high, out) for low, high, out in zip(lows, highs, arm_channels, strict=True))
         self.heads = nn.ModuleList(
@@ -59,7 +60,7 @@ class PPLiteSeg(nn.Module):
 
 
 class SPPM(nn.Module):
-    """The coarsest map [B, in, h, w] -> its context [B, out, h, w]: what it is on grids of 1, 4 and 16 cells, added up."""
+    """Simple pyramid pooling module: [B, in, h, w] -> [B, out, h, w], a sum of means on grids of 1, 2 and 4 cells a side."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -74,10 +75,10 @@ class SPPM(nn.Module):
 
 
 class UAFM(nn.Module):
-    """The unified attention fusion of the paper, in its spatial form.
+    """Unified attention fusion module of the paper, with spatial attention.
 
-    A fine map [B, low, h, w] and a coarse one [B, high, ., .] -> their mixture [B, out, h, w]. How much of each a pixel takes
-    is decided from the mean and the maximum of their channels there.
+    A fine map [B, low, h, w] and a coarse one [B, high, ., .] -> their weighted sum [B, out, h, w]. The weight of a pixel is
+    computed from the mean and the maximum over the channels of both maps.
     """
 
     def __init__(self, low_channels: int, high_channels: int, out_channels: int) -> None:
@@ -89,14 +90,14 @@ class UAFM(nn.Module):
     def forward(self, low: Tensor, high: Tensor) -> Tensor:
         low = self.low(low)
         high = resize(high, low)  # [B, high, h, w]
-        about = [of for x in (low, high) for of in (x.mean(1, keepdim=True), x.max(1, keepdim=True).values)]
-        share = torch.sigmoid(self.attention(torch.cat(about, dim=1)))  # [B, 1, h, w]
-        mixture: Tensor = self.out(low * share + high * (1 - share))
-        return mixture
+        pooled = [pool for x in (low, high) for pool in (x.mean(1, keepdim=True), x.max(1, keepdim=True).values)]
+        alpha = torch.sigmoid(self.attention(torch.cat(pooled, dim=1)))  # [B, 1, h, w]
+        fused: Tensor = self.out(low * alpha + high * (1 - alpha))
+        return fused
 
 
 class SegHead(nn.Module):
-    """A fused map [B, C, h, w] -> logits [B, K, h, w]."""
+    """Segmentation head: a fused map [B, C, h, w] -> logits [B, K, h, w]."""
 
     def __init__(self, in_channels: int, inner_channels: int, num_classes: int) -> None:
         super().__init__()
@@ -118,13 +119,13 @@ def pp_liteseg(
 ) -> PPLiteSeg:
     """PP-LiteSeg, published on STDC1 (PP-LiteSeg-T) and STDC2 (PP-LiteSeg-B).
 
-    `arm_channels` and `head_channels`: of the fused maps and inside the heads, from 1/8 to 1/32 of the size; without them those
-    that PaddleSeg published for the backbone. `width`: all other channels, those of an STDC too, as a share of the published
-    ones: a step at a quarter takes a CPU a quarter of the time. Raises ValueError for a width that is not above 0 and at most
-    4, and for a backbone without maps of strides 8, 16 and 32.
+    `arm_channels`, `head_channels`: of the fused maps and inside the heads, from stride 8 to 32; default those published by
+    PaddleSeg for the backbone. `width`: multiplies all other channels, those of an STDC included: at 0.25 a step takes a CPU a
+    quarter of the time. Raises ValueError for a width that is not above 0 and at most 4, and for a backbone without maps of
+    strides 8, 16 and 32.
     """
     if not 0 < width <= 4:
-        raise ValueError(f'width is {width}, and has to be above 0 and at most 4')
+        raise ValueError(f'width is {width}; it must be above 0 and at most 4')
     published = LARGE if backbone.func is stdc2 else SMALL
     arms, heads = (tuple(scale_width(count, width) for count in counts) for counts in published)
     return PPLiteSeg(

@@ -1,4 +1,4 @@
-"""SegFormer: a transformer backbone and a head that has no more than a linear layer for each of its maps.
+"""SegFormer: a transformer backbone (MiT) and an all-MLP head, one linear layer per map.
 
 Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation with Transformers, https://arxiv.org/abs/2105.15203.
 Layer order, channels and initial weights as in PaddleSeg. Shapes: B batch, C channels, K classes.
@@ -15,7 +15,7 @@ from phalanx.nn.backbones.mix_vit import mit_b0, mit_b1
 from phalanx.nn.layers import ConvBNReLU, initialise_as_paddle, initialise_convs, resize, upsample_logits
 from phalanx.nn.stochastic import ChannelDropout
 
-STRIDES = (4, 8, 16, 32)  # of the maps that are joined
+STRIDES = (4, 8, 16, 32)  # of the maps, which are concatenated at the size of the first
 
 
 class SegFormer(nn.Module):
@@ -24,7 +24,7 @@ class SegFormer(nn.Module):
     num_outputs = 1
 
     def __init__(self, num_classes: int, backbone: Backbone, *, head_channels: int, dropout: float) -> None:
-        """`dropout`: the share of the channels that classify which training leaves out."""
+        """`dropout`: probability of dropping a channel before the classifier."""
         super().__init__()
         self.backbone = backbone
         self.maps = select_maps(backbone, STRIDES, 'segformer')
@@ -45,7 +45,7 @@ class SegFormer(nn.Module):
 
 
 def apply_to_channels(linear: nn.Module, x: Tensor) -> Tensor:
-    """`linear` applied to the channels of a map [B, C, h, w]."""
+    """Apply `linear` to the channels of a map [B, C, h, w]."""
     return linear(x.movedim(1, 3)).movedim(3, 1)  # type: ignore[no-any-return]
 
 
@@ -58,8 +58,8 @@ def segformer(
 ) -> SegFormer:
     """SegFormer-B0 to -B5, published on MiT-B0 to -B5.
 
-    `head_channels`: without them 256 on the two smaller MiT and 768 on other backbones, as published. `dropout`: the share of
-    the channels that classify which training leaves out. Raises ValueError for a backbone without maps of strides 4 to 32.
+    `head_channels`: default 256 on MiT-B0 and -B1, 768 on other backbones, as published. `dropout`: probability of dropping a
+    channel before the classifier. Raises ValueError for a backbone without maps of strides 4 to 32.
     """
     channels = head_channels or (256 if backbone.func in (mit_b0, mit_b1) else 768)
     return SegFormer(num_classes, backbone(STRIDES), head_channels=channels, dropout=dropout)

@@ -1,4 +1,4 @@
-"""U-Net: an encoder and a decoder that takes up the encoder's map of each size again.
+"""U-Net: an encoder, and a decoder with skip connections from the encoder map of each size.
 
 Ronneberger et al., U-Net: Convolutional Networks for Biomedical Image Segmentation, https://arxiv.org/abs/1505.04597. Layer
 order and channels as in PaddleSeg: batch norms, same-size convolutions, 512 channels at the coarsest level. Shapes: B batch,
@@ -40,17 +40,17 @@ class UNet(nn.Module):
 
 
 def double_conv(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Two convolutions that keep the size of the map."""
+    """Return two 3x3 convolutions that keep the size of the map."""
     channels = (in_channels, out_channels)
     return nn.Sequential(*(ConvBNReLU(before, out_channels, 3, bias=True) for before in channels))
 
 
 class Up(nn.Module):
-    """A map [B, in, ., .] and the encoder's [B, in, h, w] of the next finer level -> [B, out, h, w]."""
+    """Decoder block: a map [B, in, ., .] and the skip [B, in, h, w] of the next finer level -> [B, out, h, w]."""
 
     def __init__(self, in_channels: int, out_channels: int, upsampling: Literal['bilinear', 'transposed']) -> None:
         super().__init__()
-        self.enlarge: nn.Module = nn.Identity()  # bilinear: `resize` does it all
+        self.enlarge: nn.Module = nn.Identity()  # bilinear: `resize` in `forward` does it
         enlarged = in_channels
         if upsampling == 'transposed':
             enlarged = out_channels // 2
@@ -58,17 +58,17 @@ class Up(nn.Module):
         self.convs = double_conv(in_channels + enlarged, out_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        x = resize(self.enlarge(x), skip)  # after a transposed convolution only where a size was odd
+        x = resize(self.enlarge(x), skip)  # after a transposed convolution it changes odd sizes only
         combined: Tensor = self.convs(torch.cat([x, skip], dim=1))
         return combined
 
 
 def unet(num_classes: int, *, upsampling: Literal['bilinear', 'transposed'] = 'bilinear', channels: int = 64) -> UNet:
-    """U-Net, its maps enlarged by interpolation or by a learned transposed convolution.
+    """U-Net with upsampling by interpolation or by learned transposed convolutions.
 
-    `channels`: of the maps of full size; coarser ones have 2, 4 and 8 times as many. 64 are published; 16 train on a CPU.
-    Raises ValueError for less than 2.
+    `channels`: of the full-size maps; coarser ones have 2, 4, 8 and 8 times as many. 64 as published; 16 suit a CPU. Raises
+    ValueError for less than 2.
     """
     if channels < 2:
-        raise ValueError(f'channels is {channels}, and has to be at least 2')
+        raise ValueError(f'channels is {channels}; it must be at least 2')
     return UNet(num_classes, upsampling=upsampling, channels=channels)
