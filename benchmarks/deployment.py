@@ -29,14 +29,14 @@ import torch
 import phalanx
 from phalanx.bench.show import as_markdown, as_text
 from phalanx.deploy.deployed import evaluate
-from phalanx.deploy.export import Options, answers, export
+from phalanx.deploy.export import Options, export, run_network
 from phalanx.deploy.formats import FORMATS
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import evaluation_draws
 from phalanx.runtime import Model
 from phalanx.runtime.prepare import Floats
-from phalanx.runtime.session import Run, opened
+from phalanx.runtime.session import Run, open_model
 from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.reading import load_weights
 
@@ -137,13 +137,13 @@ def forms(job: Job, weights: Path | None, folder: Path) -> Iterator[tuple[str, M
         except ExportError as error:
             print(f'{form}: {error}', file=sys.stderr)
             continue
-        yield form, *opened(file, 1)
+        yield form, *open_model(file, 1)
     model = job.task.model()
     load_weights(model, weights or job.folder, raw=job.recipe.ema is None)
     exported = job.task.export(model.eval())
 
     def by_torch(network: Any) -> Run:
-        return lambda images: dict(zip(exported.outputs, answers(network, torch.from_numpy(images)), strict=True))
+        return lambda images: dict(zip(exported.outputs, run_network(network, torch.from_numpy(images)), strict=True))
 
     yield EAGER, None, by_torch(exported.network)
     yield 'PyTorch, compiled', None, by_torch(torch.compile(exported.network))

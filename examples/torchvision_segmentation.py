@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.transforms import v2
 
-from phalanx.data.external import seeded
+from phalanx.data.external import seed_global_generators
 from phalanx.families.segmentation.loss import PixelLoss
 from phalanx.families.task import Term
 from phalanx.parallel.norms import convert_batch_norms
@@ -51,7 +51,7 @@ class ColorJitter:
     hue: float = 0.1
 
     def __call__(self, image: Any, labels: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-        with seeded(rng):
+        with seed_global_generators(rng):
             changed = v2.ColorJitter(brightness=self.brightness, hue=self.hue)(torch.from_numpy(image).permute(2, 0, 1))
         return changed.permute(1, 2, 0).contiguous().numpy(), labels
 

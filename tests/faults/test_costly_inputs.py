@@ -26,7 +26,7 @@ import pytest
 import torch
 
 from phalanx.config.read import ConfigError, Node, load_yaml, override, read
-from phalanx.data.folders import names_from
+from phalanx.data.folders import read_class_names
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
 from phalanx.families.detection.data.coco import CocoJson
@@ -146,7 +146,7 @@ def test_bases_of_bases_of_the_originals(tmp_path: Path) -> None:
 
 def test_many_classes(tmp_path: Path) -> None:
     with bounded():
-        assert len(names_from(tuple(f'name{number}' for number in range(200_000)), tmp_path)) == 200_000
+        assert len(read_class_names(tuple(f'name{number}' for number in range(200_000)), tmp_path)) == 200_000
 
 
 def coco(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.batch import normalised
+from phalanx.data.batch import normalise_images
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.transforms import Resize, TransformContext
 
@@ -35,7 +35,7 @@ def test_the_network_sees_the_image_that_the_original_sees(
 ) -> None:
     """To float32 rounding; a level of 255 would be 0.004 at least."""
     image = torch.from_numpy(resized[0].transpose(2, 0, 1)[None].copy())
-    np.testing.assert_allclose(normalised(image, mean, std)[0].numpy(), GOLDEN[name], atol=2e-6)
+    np.testing.assert_allclose(normalise_images(image, mean, std)[0].numpy(), GOLDEN[name], atol=2e-6)
 
 
 def test_boxes_are_resized_with_the_image(resized: tuple[np.ndarray, Objects]) -> None:

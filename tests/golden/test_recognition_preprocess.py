@@ -22,7 +22,7 @@ from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.task import Recognition, RecognitionBatch
 from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import Concatenate
-from phalanx.runtime.prepare import fitted_line
+from phalanx.runtime.prepare import fit_line
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_facts.json').read_text())
@@ -119,7 +119,7 @@ def test_lines_are_resized_and_normalised_as_in_the_original(case: dict[str, Any
     kwargs = case['kwargs']
     has_dictionary = 'character_dict_path' not in kwargs
     size = (case['image_shape'][1], case['image_shape'][2])
-    shown, width = fitted_line(
+    shown, width = fit_line(
         image(case['seed'], case['h'], case['w'], case['kind'])[..., ::-1],
         size,
         keep_ratio=kwargs.get('padding', True),

@@ -25,7 +25,7 @@ from phalanx.families.table.models.slanet import slanet
 from phalanx.families.table.task import TableStructure, decode_tables
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.tree import Element
-from phalanx.runtime.prepare import fitted_square
+from phalanx.runtime.prepare import fit_square
 from phalanx.runtime.results import Prediction
 from phalanx.runtime.table import START, steps
 
@@ -134,7 +134,7 @@ class Parser(HTMLParser):
 def test_an_image_is_fitted_and_normalised_as_by_the_original(case: dict[str, Any]) -> None:
     """The original's images have blue first, so here they are turned round before and after."""
     image = original_image(case)[..., ::-1]
-    np.testing.assert_array_equal(fitted_square(image, 488)[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
+    np.testing.assert_array_equal(fit_square(image, 488)[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
     task = TableStructure(TableStructure.Keys(model=partial(slanet), data=partial(RenderedTables), loss=(partial(Structure),)))
     inputs = task.network_input(task.collate([task.request(image)]))
     expected = case['full_pipeline_image']

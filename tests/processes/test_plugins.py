@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Picture
 
 from phalanx.config.arguments import PLUGINS
-from phalanx.data.external import seeded
+from phalanx.data.external import seed_global_generators
 from phalanx.families.catalog import CATALOGS
 from phalanx.report.trackers import TRACKERS
 from running import losses, run_here
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd
 
 def test_a_foreign_transform_draws_from_the_seed_of_its_sample_and_leaves_the_generators_alone() -> None:
     def drawn(seed: int) -> tuple[float, float]:
-        with seeded(np.random.default_rng(seed)):
+        with seed_global_generators(np.random.default_rng(seed)):
             return float(np.random.rand()), float(np.random.rand())
 
     state = np.random.get_state()[1].copy()

@@ -20,7 +20,7 @@ import pytest
 import phalanx.runtime
 from phalanx import load_run
 from phalanx.cli.main import main
-from phalanx.deploy.writing import as_openvino
+from phalanx.deploy.writing import convert_to_openvino
 from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
@@ -98,7 +98,7 @@ def test_openvino_gives_the_same(family: str, exported: Callable[[str], Path], t
     source = tmp_path / 'model.onnx'
     source.write_bytes(exported(family).read_bytes())
     by_onnxruntime = phalanx.runtime.load(source)
-    file = as_openvino(source, by_onnxruntime.guide)
+    file = convert_to_openvino(source, by_onnxruntime.guide)
     by_openvino = phalanx.runtime.load(file)
     assert by_openvino.guide == by_onnxruntime.guide
     for size in SIZES:

@@ -13,7 +13,7 @@ import torch
 
 from phalanx.bench.show import as_text
 from phalanx.data.batch import ImageBatch
-from phalanx.data.cache import of_node, using
+from phalanx.data.cache import node_cache, use_cache
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, prepare_on_one_core
@@ -71,7 +71,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     dataset, collate = clock.watching(job.task.dataset('train')), Timed(clock, 'collate', job.task.collate)
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
-    with one_thread(), using(of_node(train.cache)):
+    with one_thread(), use_cache(node_cache(train.cache)):
         prepare(dataset, collate, stream.share(0)[:2])  # what is read once and kept
         for step in range(steps if train.cache else 0):
             prepare(dataset, collate, stream.share(step))

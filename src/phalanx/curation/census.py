@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from phalanx.data.image import depth_of, orientation_of
+from phalanx.data.image import file_bit_depth, file_orientation
 from phalanx.data.samples import SampleError, Split
 from phalanx.engine.loader import prepare_on_one_core
 from phalanx.families.curated import Survey, Surveyed
@@ -232,8 +232,8 @@ class _Looks(Dataset[Seen | Problem]):
             return Problem(self.split, self.survey.name(index), str(error))
         digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
         file = Path(self.survey.name(index))
-        is_turned = orientation_of(file) != 1
-        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned, depth_of(file))
+        is_turned = file_orientation(file) != 1
+        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned, file_bit_depth(file))
 
 
 def _start_worker(number: int) -> None:

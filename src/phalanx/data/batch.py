@@ -1,4 +1,4 @@
-"""What the batches of all families have in common: how images become tensors, and that these travel together."""
+"""Base classes of the batches of all families, and the conversion of images to tensors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from phalanx.data.samples import Image
-from phalanx.runtime.prepare import check_seen
+from phalanx.runtime.prepare import check_input_size
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """The base of a dataclass whose tensors move as one; what it holds besides stays where it is."""
+    """Base of a dataclass whose tensors move to a device together; other fields stay unchanged."""
 
     def to(self, device: torch.device) -> Self:
         return self._each(lambda part: part.to(device, non_blocking=True))
@@ -36,7 +36,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class ImageBatch(Tensors):
-    """The base of a batch whose every field has something for each sample."""
+    """Base of a batch; each field has one entry per sample."""
 
     images: Tensor  # uint8 [B, 3, H, W]
 
@@ -44,38 +44,39 @@ class ImageBatch(Tensors):
         return len(self.images)
 
     def split(self, parts: int) -> list[Self]:
-        """As consecutive micro-batches, whose sizes differ by at most one sample."""
-        return [type(self)(*each) for each in zip(*(shares(field, parts) for field in vars(self).values()), strict=True)]
+        """Split into `parts` consecutive micro-batches whose sizes differ by at most one sample."""
+        return [type(self)(*each) for each in zip(*(split_evenly(field, parts) for field in vars(self).values()), strict=True)]
 
 
 T = TypeVar('T', bound=Sequence[Any] | Tensor)
 
 
-def shares(values: T, parts: int) -> list[T]:
-    """`values` [B] as consecutive parts whose lengths differ by at most one, the longer ones first."""
+def split_evenly(values: T, parts: int) -> list[T]:
+    """Split `values` [B] into consecutive parts whose lengths differ by at most one, longer ones first."""
     least, longer = divmod(len(values), parts)
     ends = [part * least + min(part, longer) for part in range(parts + 1)]
     return [values[start:end] for start, end in pairwise(ends)]  # type: ignore[misc]
 
 
 def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    """A view: loading has no time to spare, so `normalised` lays the bytes out in this order, where the network runs.
+    """View of an image [H, W, 3] as a tensor [3, H, W].
 
-    Raises TooLargeError for an image that is too large for a network.
+    No bytes are copied: `normalise_images` changes the memory layout on the device. Raises TooLargeError for an image that is
+    too large for a network.
     """
-    check_seen(*image.shape[:2])
+    check_input_size(*image.shape[:2])
     return torch.from_numpy(np.ascontiguousarray(image).transpose(2, 0, 1))
 
 
-def stacked(images: Sequence[Tensor]) -> Tensor:
-    """[B, 3, H, W] of images [3, H, W] as `channels_first` makes them; in memory it stays pixel by pixel."""
+def stack_images(images: Sequence[Tensor]) -> Tensor:
+    """Stack images [3, H, W] from `channels_first` to [B, 3, H, W], in channels-last memory order."""
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
-def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """What a network takes: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
+def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Input of a network: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
 
-    Called where the network runs: bytes are a quarter of the data to move, and workers have no float work.
+    Runs on the device of the network: uint8 is a quarter of the data to move, and loader workers do no float work.
     """
     floats = images.to(torch.float32, memory_format=torch.contiguous_format)
     return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
@@ -83,5 +84,5 @@ def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) 
 
 @cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """`values` as [3, 1, 1] on `device`; kept, because every copy to a device makes it wait."""
+    """`values` as [3, 1, 1] on `device`; cached, because each copy to a device synchronises with it."""
     return torch.tensor(values, device=device).view(-1, 1, 1)

@@ -26,7 +26,7 @@ def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:  # [..., N, 4] and [..., M, 4]
 def generalised_iou(a: Tensor, b: Tensor) -> Tensor:  # [..., 4] and [..., 4] -> [...]
     """IoU less the share of the smallest box around both that neither covers, in (-1, 1].
 
-    It still tells near from far where boxes do not overlap. Rezatofighi et al., https://arxiv.org/abs/1902.09630.
+    It has a gradient where boxes do not overlap, too. Rezatofighi et al., https://arxiv.org/abs/1902.09630.
     """
     overlap = _overlap(a, b)
     union = area(a) + area(b) - overlap + EPSILON
@@ -35,7 +35,7 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:  # [..., 4] and [..., 4] ->
 
 
 def _overlap(a: Tensor, b: Tensor) -> Tensor:
-    """The area that two boxes share. One coordinate at a time: no map of pairs has a last axis of 2 or 4."""
+    """Intersection area. One coordinate at a time, so that no tensor of all pairs has a last axis of 2 or 4."""
     (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) = a.unbind(-1), b.unbind(-1)
     width = (torch.minimum(ax1, bx1) - torch.maximum(ax0, bx0)).clamp(min=0)
     height = (torch.minimum(ay1, by1) - torch.maximum(ay0, by0)).clamp(min=0)
@@ -43,16 +43,16 @@ def _overlap(a: Tensor, b: Tensor) -> Tensor:
 
 
 def from_distances(points: Tensor, distances: Tensor) -> Tensor:  # [..., 2] and [..., 4] -> [..., 4]
-    """The boxes whose left, top, right and bottom sides are that far from `points`."""
+    """Boxes from the distances of their left, top, right and bottom sides to `points`."""
     return torch.cat([points - distances[..., :2], points + distances[..., 2:]], -1)
 
 
 def to_distances(points: Tensor, boxes: Tensor) -> Tensor:  # [..., 2] and [..., 4] -> [..., 4]
-    """How far the left, top, right and bottom sides of `boxes` are from `points`; negative for a point beyond the side."""
+    """Distances of the left, top, right and bottom sides of `boxes` from `points`; negative for a point beyond the side."""
     return torch.cat([points - boxes[..., :2], boxes[..., 2:] - points], -1)
 
 
 def contains(boxes: Tensor, points: Tensor) -> Tensor:  # [..., 4] and [..., 2] -> bool [...]
-    """Whether each box has the point beside it inside; not one on its border."""
+    """True where a box contains the point of the same index; a point on its border is outside."""
     (x0, y0, x1, y1), (x, y) = boxes.unbind(-1), points.unbind(-1)
     return (x - x0 > EPSILON) & (y - y0 > EPSILON) & (x1 - x > EPSILON) & (y1 - y > EPSILON)

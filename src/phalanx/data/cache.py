@@ -1,11 +1,11 @@
-"""Decoded pictures, kept for all ranks and loader workers of a node for as long as the run lives.
+"""Cache of decoded pictures, shared by all ranks and loader workers of a node for the lifetime of a run.
 
-They lie in a file without a name, in memory or on a local disk, that the first rank of a node makes and all others open
-through it. The kernel takes it back when the last of them has ended, however it ended: nothing is left behind, and no run finds
-what another one wrote.
+The cache is an unnamed file, in memory or on a local disk, that the first rank of a node creates and all others open through
+/proc. The kernel frees it when the last process has ended, for whatever reason: nothing is left behind, and no run reads what
+another one wrote.
 
-The file holds how much of it is used, a table of slots in which a hash of a picture's name finds it, and pixels, one picture
-after the other. A picture is in its place before its slot says so: a writer that is killed leaves a gap, and no half picture.
+Layout of the file: a header with the bytes used, a hash table of slots (hash of the picture's name -> place and shape), pixels.
+The pixels are written before their slot: a writer that is killed leaves a gap, never half a picture.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ GIB = 2**30
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
     gib: float
-    """How large it may become, on each node. What comes first stays; what no longer fits is decoded each time."""
+    """Largest size, per node. The first pictures stay; those that no longer fit are decoded each time."""
     folder: Path | None = None
-    """A folder on a local disk, to keep it there; without one it is kept in memory."""
+    """Folder on a local disk for the cache (default: in memory)."""
 
     def __post_init__(self) -> None:
         if not self.gib >= 0.001:
@@ -49,7 +49,7 @@ class CacheOptions:
 
 
 def check_room(options: CacheOptions) -> None:
-    """Raises ValueError when this node cannot hold such a cache."""
+    """Raise ValueError when this node has no room for such a cache."""
     if sys.platform != 'linux':
         raise ValueError(f'train.cache: needs Linux, this is {sys.platform}')
     if options.folder is not None and not options.folder.is_dir():
@@ -57,25 +57,25 @@ def check_room(options: CacheOptions) -> None:
     room = shutil.disk_usage(options.folder).free if options.folder else psutil.virtual_memory().available
     if options.gib * GIB > room:
         where = f'the disk of {options.folder}' if options.folder else 'memory'
-        raise ValueError(f'train.cache.gib: {options.gib:g} GiB are wanted, but {where} has only {room / GIB:.1f} GiB free')
+        raise ValueError(f'train.cache.gib: {options.gib:g} GiB requested, but {where} has only {room / GIB:.1f} GiB free')
 
 
 class PictureCache:
     """Pictures by name, in a file that processes share. Picklable: unpickled on the same node, it is the same cache."""
 
     def __init__(self, file: int) -> None:
-        """Takes over the descriptor `file`, of a file that `made` has made."""
+        """Take ownership of the descriptor `file`, of a file from `create_cache`."""
         self._file = file
         weakref.finalize(self, os.close, file)
         found = os.fstat(file)
         self._size, self._slots = found.st_size, found.st_size // BYTES_PER_SLOT
-        self.handle = f'/proc/{os.getpid()}/fd/{file}', found.st_dev, found.st_ino  # what `opened` takes
+        self.handle = f'/proc/{os.getpid()}/fd/{file}', found.st_dev, found.st_ino  # arguments of `open_cache`
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return opened, self.handle
+        return open_cache, self.handle
 
     def get(self, name: str) -> Pixels | None:
-        """A copy of the picture of that name; None when it is not here."""
+        """Copy of the picture `name`; None when it is not in the cache."""
         with self._locked(fcntl.LOCK_SH):
             _, begin, shape = self._slot(_hash(name))
         if begin == 0:
@@ -86,7 +86,8 @@ class PictureCache:
         return pixels
 
     def put(self, name: str, pixels: Pixels) -> None:
-        """Keeps a copy of `pixels` under that name, if there is room."""
+        """Store a copy of `pixels` as `name`, if there is room."""
+        # Reserve the space under the lock, write the pixels without it, publish the slot under the lock again.
         with self._locked(fcntl.LOCK_EX):
             begin, count = HEADER.unpack(os.pread(self._file, HEADER.size, 0))
             begin = begin or HEADER.size + self._slots * SLOT.size
@@ -103,7 +104,7 @@ class PictureCache:
                 os.pwrite(self._file, SLOT.pack(_hash(name), begin, *pixels.shape, *[0] * (3 - pixels.ndim)), place)
 
     def _slot(self, name: bytes) -> tuple[int, int, list[int]]:
-        """The place of the slot with that hash, or of the empty one for it; where the pixels begin, or 0; their shape."""
+        """Slot of the hash `name`, or the empty one for it (open addressing): place, pixels' start (0: empty), shape."""
         number = int.from_bytes(name) % self._slots
         while True:
             place = HEADER.size + number * SLOT.size
@@ -114,7 +115,7 @@ class PictureCache:
 
     @contextlib.contextmanager
     def _locked(self, kind: int) -> Iterator[None]:
-        """Keeps other processes out meanwhile; the kernel unlocks for one that is killed."""
+        """Lock the file against other processes; the kernel unlocks it when a process is killed."""
         fcntl.lockf(self._file, kind)
         try:
             yield
@@ -126,8 +127,8 @@ def _hash(name: str) -> bytes:
     return hashlib.blake2b(os.fsencode(name), digest_size=16).digest()
 
 
-def made(options: CacheOptions) -> PictureCache:
-    """An empty one. Raises OSError, when the disk is full for instance: there, all room is taken at once."""
+def create_cache(options: CacheOptions) -> PictureCache:
+    """Create an empty cache. Raises OSError, for a full disk among others: disk space is allocated at once."""
     size = int(options.gib * GIB)
     if options.folder is None:
         file = os.memfd_create('phalanx-cache')
@@ -139,8 +140,8 @@ def made(options: CacheOptions) -> PictureCache:
     return PictureCache(file)
 
 
-def opened(path: str, device: int, inode: int) -> PictureCache:
-    """The cache that another process of this node has made, by its handle. Raises OSError."""
+def open_cache(path: str, device: int, inode: int) -> PictureCache:
+    """Open the cache of another process of this node by its handle. Raises OSError."""
     file = os.open(path, os.O_RDWR)
     found = os.fstat(file)
     if (found.st_dev, found.st_ino) != (device, inode):  # a process of another container may have that number here
@@ -149,23 +150,23 @@ def opened(path: str, device: int, inode: int) -> PictureCache:
     return PictureCache(file)
 
 
-def of_node(options: CacheOptions | None) -> PictureCache | None:
-    """The one cache of all ranks of this node; all ranks of the run call it. Raises OSError."""
+def node_cache(options: CacheOptions | None) -> PictureCache | None:
+    """Create or open the cache of this node. Collective: all ranks of the run call it. Raises OSError."""
     if options is None:
         return None
     from phalanx.parallel import dist  # torch, which `phalanx serve` reads images without
 
-    own = made(options) if dist.local_rank() == 0 else None
+    own = create_cache(options) if dist.local_rank() == 0 else None
     handles = dist.gather_objects(own and own.handle)
-    return own or opened(*handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
+    return own or open_cache(*handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
 
 
 _USED: ContextVar[PictureCache | None] = ContextVar('used', default=None)
 
 
 @contextlib.contextmanager
-def using(cache: PictureCache | None) -> Iterator[None]:
-    """Within this context `kept` keeps pictures in `cache`; None: nowhere."""
+def use_cache(cache: PictureCache | None) -> Iterator[None]:
+    """Context in which `read_cached` uses `cache`; None: no cache."""
     before = _USED.set(cache)
     try:
         yield
@@ -173,8 +174,8 @@ def using(cache: PictureCache | None) -> Iterator[None]:
         _USED.reset(before)
 
 
-def kept(name: str, read: Callable[[], Pixels]) -> Pixels:
-    """What `read` gives, which `name` must distinguish from all others; read at most once where a cache has room."""
+def read_cached(name: str, read: Callable[[], Pixels]) -> Pixels:
+    """Return the pixels `name` from the cache in use, else from `read`, and store them. `name` identifies them uniquely."""
     cache = _USED.get()
     if cache is None:
         return read()

@@ -1,4 +1,4 @@
-"""Changes of colour that more than one family trains with. Images are [H, W, 3] uint8 RGB."""
+"""Colour augmentation shared by families. Images are [H, W, 3] uint8 RGB."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class ColourDistortion:
 
     The first three are multiplied by a factor between 1 - range and 1 + range; the hue, 256 for the whole circle, is turned by
     up to `hue` in either direction. The first three are Pillow's operations, which the originals use, to one level of 255;
-    `with_hue_turned` says how far the fourth is.
+    `rotate_hue` states the precision of the fourth.
     """
 
     sizing: ClassVar[str] = 'kept'  # see `families.sizing`
@@ -38,12 +38,12 @@ class ColourDistortion:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
             check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
 
-    def distorted(self, image: Image, rng: Rng) -> Image:
+    def distort(self, image: Image, rng: Rng) -> Image:
         changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [
-            (with_brightness, 1, self.brightness, self.brightness_probability),
-            (with_contrast, 1, self.contrast, self.contrast_probability),
-            (with_saturation, 1, self.saturation, self.saturation_probability),
-            (with_hue_turned, 0, self.hue, self.hue_probability),
+            (scale_brightness, 1, self.brightness, self.brightness_probability),
+            (scale_contrast, 1, self.contrast, self.contrast_probability),
+            (scale_saturation, 1, self.saturation, self.saturation_probability),
+            (rotate_hue, 0, self.hue, self.hue_probability),
         ]
         for number in rng.permutation(len(changes)):
             change, middle, width, probability = changes[number]
@@ -52,26 +52,26 @@ class ColourDistortion:
         return image
 
 
-def with_brightness(image: Image, factor: float) -> Image:
-    """Each value times `factor`."""
+def scale_brightness(image: Image, factor: float) -> Image:
+    """Multiply each value by `factor`."""
     return _per_value(image, factor * _VALUES)
 
 
-def with_contrast(image: Image, factor: float) -> Image:
-    """The distance of each value from the mean grey times `factor`."""
+def scale_contrast(image: Image, factor: float) -> Image:
+    """Multiply the distance of each value from the mean grey by `factor`."""
     grey = int(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean() + 0.5)
     return _per_value(image, grey + factor * (_VALUES - grey))
 
 
-def with_saturation(image: Image, factor: float) -> Image:
-    """The distance of each pixel from its own grey times `factor`."""
+def scale_saturation(image: Image, factor: float) -> Image:
+    """Multiply the distance of each pixel from its own grey by `factor`."""
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     down = -0.499  # Pillow cuts off decimals where OpenCV rounds
     return cv2.addWeighted(image, factor, grey, 1 - factor, down).astype(np.uint8, copy=False)
 
 
-def with_hue_turned(image: Image, turn: float) -> Image:
-    """The hue of each pixel turned by `turn`, of which 256 are the whole circle.
+def rotate_hue(image: Image, turn: float) -> Image:
+    """Rotate the hue of each pixel by `turn`; 256 is the whole circle.
 
     Pillow, which the originals use, needs eight times as long and rounds hue and saturation to bytes in between, which moves
     colours by up to 9 levels of 255, half a one on average. (OpenCV's own bytes have 180 hues and move them by up to 13.)
@@ -85,5 +85,5 @@ _VALUES = np.arange(256, dtype=np.float32)
 
 
 def _per_value(image: Image, becomes: npt.NDArray[np.float32]) -> Image:
-    """`image` with each value v replaced by `becomes[v]`, decimals cut off as Pillow does."""
+    """Replace each value v of `image` by `becomes[v]`, truncated as in Pillow."""
     return cv2.LUT(image, np.clip(becomes, 0, 255).astype(np.uint8)).astype(np.uint8, copy=False)

@@ -9,11 +9,11 @@ import torch
 
 
 @contextlib.contextmanager
-def seeded(rng: np.random.Generator) -> Iterator[None]:
-    """While open, the global generators of Python, NumPy and torch (CPU) are seeded from `rng`, and are restored afterwards.
+def seed_global_generators(rng: np.random.Generator) -> Iterator[None]:
+    """Context with the global generators of Python, NumPy and torch (CPU) seeded from `rng`; restores them afterwards.
 
-    What a transform of torchvision, Albumentations or one's own draws from them is then a function of the sample, so a training
-    does not depend on the number of ranks or workers, nor on where it was resumed.
+    Random numbers of a transform from torchvision, Albumentations or a plugin are then a function of the sample: training does
+    not depend on the number of ranks or workers, nor on where it was resumed.
     """
     seed = int(rng.integers(2**32))
     python, numpy = random.getstate(), np.random.get_state()

@@ -1,4 +1,4 @@
-"""Data sets in folders: what must be there, and lists of what is there. Nothing in them is trusted."""
+"""Files and lists of data sets: presence, encoding, paths, class names. Their content is untrusted."""
 
 import contextlib
 import json
@@ -19,15 +19,15 @@ CHINESE = dict.fromkeys(('gb2312', 'gbk', 'cp936'), 'gb18030')  # which has all 
 
 
 def check_folder(path: Path) -> None:
-    """Raises FileNotFoundError, naming the key to fix, when there is no such folder."""
+    """Raise FileNotFoundError, naming the key to fix, when there is no such folder."""
     if not path.is_dir():
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
 
 def check_present(root: Path, paths: Iterable[str]) -> None:
-    """Raises FileNotFoundError naming the first files below `root` that are missing, and how many there are.
+    """Raise FileNotFoundError with the first missing files below `root` and their number.
 
-    Each folder is listed once: on a network disk that is much faster than to ask for every file.
+    Each folder is listed once: on a network disk that is much faster than one request per file.
     """
     folders: dict[str, set[str]] = {}
     missing: dict[str, None] = {}  # in order, each once
@@ -46,9 +46,9 @@ def check_present(root: Path, paths: Iterable[str]) -> None:
 
 
 class Problems:
-    """What is wrong in many places, brought together: people want to fix it all at once.
+    """Collection of errors, so that all of them can be reported and fixed at once.
 
-    `with problems:` keeps the ValueError that its block raises, and goes on after it.
+    `with problems:` records the ValueError that its block raises, and continues after it.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class Problems:
         return isinstance(error, ValueError)
 
     def check(self) -> None:
-        """Raises ValueError with what was gathered, a line each, when there is something."""
+        """Raise ValueError with the recorded errors, one per line, if there are any."""
         if self.found:
             more = [f'and {len(self.found) - LISTED} more'] if len(self.found) > LISTED else []
             raise ValueError('\n'.join(self.found[:LISTED] + more))
 
 
 def check_inside(path: str, root: Path, where: str) -> str:
-    """`path` itself. Raises ValueError, beginning with `where`, when it does not lead to somewhere below `root`."""
+    """Return `path`. Raises ValueError, beginning with `where`, when it leads outside `root`."""
     try:
         name = os.fsencode(path)
-    except UnicodeEncodeError:  # JSON has words that are not text
+    except UnicodeEncodeError:  # JSON can hold lone surrogates
         name = b'\0'
     if b'\0' in name or len(name) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in name.split(b'/')):
         raise ValueError(f'{where}: {path[:80]!r} is not the name of a file, or too long for one')
@@ -83,13 +83,13 @@ def check_inside(path: str, root: Path, where: str) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Raises FileNotFoundError when there is no such file."""
+    """Raise FileNotFoundError when there is no such file."""
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
 
 
-def json_of(path: Path) -> Any:
-    """What a JSON file holds. Raises FileNotFoundError, and ValueError for another file."""
+def read_json(path: Path) -> Any:
+    """Content of a JSON file. Raises FileNotFoundError, and ValueError for invalid JSON."""
     check_file(path)
     try:
         return json.loads(path.read_bytes())
@@ -97,8 +97,8 @@ def json_of(path: Path) -> Any:
         raise ValueError(f'{path}: is not JSON ({error!s:.200})') from None
 
 
-def text_of(path: Path) -> str:
-    """The text in a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
+def read_text(path: Path) -> str:
+    """Text of a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
     check_file(path)
     try:
         return path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
@@ -106,19 +106,19 @@ def text_of(path: Path) -> str:
         raise ValueError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None
 
 
-def lines_of(path: Path) -> list[tuple[int, str]]:
-    """The lines of a text file that are not blank, with their numbers from 1.
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines of a text file that are not blank, with their numbers from 1.
 
     Raises FileNotFoundError, and ValueError when there are none.
     """
-    lines = [(number, line) for number, line in enumerate(text_of(path).split('\n'), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(read_text(path).split('\n'), 1) if line.strip()]
     if not lines:
         raise ValueError(f'{path}: is empty')
     return lines
 
 
 def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """`names` of classes. Raises ValueError, beginning with `where`, when there are none or one comes twice."""
+    """Return class `names`. Raises ValueError, beginning with `where`, when there are none or one occurs twice."""
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if not names:
         raise ValueError(f'{where}: names no class')
@@ -127,8 +127,8 @@ def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     return names
 
 
-def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
-    """The names of classes: `classes` themselves, or the lines of the file below `root` that it names.
+def read_class_names(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
+    """Class names: `classes` itself, or the lines of the file below `root` that it names.
 
     Raises FileNotFoundError and ValueError.
     """
@@ -136,18 +136,18 @@ def names_from(classes: str | tuple[str, ...], root: Path) -> tuple[str, ...]:
         return check_names(classes, 'data.classes')
     check_folder(root)
     path = root / check_inside(classes, root, 'data.classes')
-    return check_names(tuple(line.strip() for _, line in lines_of(path)), str(path))
+    return check_names(tuple(line.strip() for _, line in read_lines(path)), str(path))
 
 
 def keypoint_fields(settings: dict[str, Any]) -> int:
-    """Numbers behind each box that are keypoints, by `kpt_shape: [count, 2 or 3]` of a data.yaml; 0 without."""
+    """Number of keypoint values behind each box, by `kpt_shape: [count, 2 or 3]` of a data.yaml; 0 without."""
     entry = settings.get('kpt_shape')
     shape = [one.value for one in entry.value] if entry is not None and isinstance(entry.value, list) else []
     return shape[0] * shape[1] if len(shape) == 2 and all(type(value) is int for value in shape) else 0
 
 
-def decoded_xml(data: bytes) -> str:
-    """The text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
+def decode_xml(data: bytes) -> str:
+    """Text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
 
     Raises ValueError.
     """

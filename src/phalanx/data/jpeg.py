@@ -1,6 +1,6 @@
-"""JPEG files, by libjpeg-turbo as OpenCV has it, with the same pixels; but what the library warns of is heard here.
+"""JPEG decoding by libjpeg-turbo, with the same pixels as OpenCV, but with its warnings as errors.
 
-OpenCV fills what is missing with grey and says nothing.
+OpenCV fills missing parts with grey and reports nothing.
 """
 
 import re
@@ -33,8 +33,8 @@ class Header(NamedTuple):
     scans: int
 
 
-def header(data: bytes) -> Header:
-    """What the bytes of a JPEG file say before their first pixel, and how many scans follow."""
+def read_header(data: bytes) -> Header:
+    """Read the header of a JPEG file: size, EXIF orientation, and the number of scans after it."""
     size, orientation, place = None, 1, 2
     # Segments carry their length, so that no marker of a thumbnail inside one is mistaken for the image's.
     while place + 1 < len(data) and data[place] == 0xFF and (marker := data[place + 1]) != SCAN:
@@ -45,14 +45,14 @@ def header(data: bytes) -> Header:
         if marker in FRAMES:
             size = int.from_bytes(data[place + 7 : place + 9]), int.from_bytes(data[place + 5 : place + 7])
         if marker == EXIF and data[place + 4 : place + 10] == b'Exif\0\0':
-            orientation = orientation_in(data[place + 10 : after])
+            orientation = read_orientation(data[place + 10 : after])
         place = after
     scans = data.count(b'\xff\xda', place)
     return Header(size, orientation, data.find(b'\xff\xd9', place) >= 0, scans if scans <= MOST_SCANS else _scans(data, place))
 
 
 def _scans(data: bytes, place: int) -> int:
-    """How many there are from `place` to the end of the image; what other programs append to files may look like more."""
+    """Number of scans from `place` to the end of the image; data appended by other programs may look like more."""
     found = 0
     while (match := MARKER.search(data, place)) and (marker := data[match.start() + 1]) != END:
         found += marker == SCAN
@@ -60,8 +60,8 @@ def _scans(data: bytes, place: int) -> int:
     return found
 
 
-def orientation_in(tiff: bytes) -> int:
-    """The tag of that name in EXIF data, which are laid out as TIFF; 1 when there is none that means something."""
+def read_orientation(tiff: bytes) -> int:
+    """Orientation tag in EXIF data, which have the layout of TIFF; 1 when there is none or it is invalid."""
     tiff = tiff.removeprefix(b'Exif\0\0')
     order = {b'II': 'little', b'MM': 'big'}.get(tiff[:2])
     if order not in ('little', 'big'):
@@ -77,8 +77,8 @@ def orientation_in(tiff: bytes) -> int:
     return 1
 
 
-def decoded(data: bytes, found: Header) -> Pixels:
-    """The picture [H, W, 3] RGB in the bytes of a file whose header was `found`, upright. Raises ValueError."""
+def decode_jpeg(data: bytes, found: Header) -> Pixels:
+    """Decode the bytes of a file with header `found` to upright pixels [H, W, 3] RGB. Raises ValueError."""
     if found.scans > MOST_SCANS:
         raise ValueError(f'has {found.scans} scans; encoders write about ten, and each takes the time of a whole image')
     if found.size is not None and found.size[0] * found.size[1] > MOST_PIXELS_A_BYTE * len(data):
@@ -89,11 +89,11 @@ def decoded(data: bytes, found: Header) -> Pixels:
         if not HARMLESS.search(str(error)):
             raise ValueError(f'is damaged: {error}') from None
         pixels = simplejpeg.decode_jpeg(data, 'RGB', strict=False)
-    return upright(pixels, found.orientation)
+    return turn_upright(pixels, found.orientation)
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """`pixels` [H, W, 3] turned as EXIF's `orientation` (1 to 8) says."""
+def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Turn `pixels` [H, W, 3] by the EXIF `orientation` (1 to 8)."""
     if orientation >= 5:
         pixels = cv2.transpose(pixels).astype(np.uint8, copy=False)
     flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}

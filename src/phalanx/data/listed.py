@@ -1,4 +1,4 @@
-"""Image files that annotations list, with what they say of each."""
+"""Sources of image files that annotations list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from phalanx.data.folders import check_present
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image
 
-T = TypeVar('T')  # what is true of an image
+T = TypeVar('T')  # annotation of an image
 
 
 class Packed(Sequence[str]):
-    """Strings in one block of memory: counting references to millions of strings would make every worker copy them."""
+    """Strings in one block of memory: reference counts of millions of strings would make each worker copy their pages."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         encoded = [text.encode('utf-8', 'surrogateescape') for text in strings]
@@ -31,7 +31,7 @@ class Packed(Sequence[str]):
 
 @dataclass(frozen=True)
 class Files:
-    """The base of a Source of image files."""
+    """Base of a Source of image files."""
 
     root: Path
     paths: Sequence[str]  # of the images, relative to it
@@ -48,7 +48,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Listed(Files, Generic[T]):
-    """A Source of them."""
+    """Source of image files with one annotation (`truths`) per file."""
 
     truths: Sequence[T]
 

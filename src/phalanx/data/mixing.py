@@ -1,4 +1,4 @@
-"""Several data sets as one: drawn text beside photographs, say."""
+"""Mixtures of data sets, for example rendered text and photographs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from phalanx.data.samples import Draw, Image, Source, Split
 
 
 class Mixture:
-    """The training samples of all `parts`, and the evaluation samples of the first.
+    """Training samples of all `parts`, evaluation samples of the first.
 
-    `train_shares`: how much of each part an epoch takes, 1 being all of it once, 10 all of it ten times; all 1 when there are
-    none. Raises ValueError without parts, or with shares of another number.
+    `train_shares`: share of each part in an epoch; 1 is all of it once, 10 all of it ten times (default: all 1). Raises
+    ValueError without parts, or when the numbers of parts and shares differ.
     """
 
     def __init__(self, parts: Sequence[partial[Any]], train_shares: Sequence[float]) -> None:
         if not parts:
             raise ValueError('a mixture needs at least one part')
-        self.shares = shares_of(parts, train_shares, 'parts')
+        self.shares = check_shares(parts, train_shares, 'parts')
         self.parts = [part() for part in parts]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Those of all parts. Raises ValueError when these differ."""
+        """Class names, equal in all parts. Raises ValueError when they differ."""
         first, *others = (tuple(part.class_names) for part in self.parts)
         for number, other in enumerate(others, 1):
             if other != first:
@@ -43,21 +43,21 @@ class Mixture:
         return Shares([part.split('train') for part in self.parts], self.shares)
 
 
-def shares_of(things: Sequence[object], train_shares: Sequence[float], called: str) -> Sequence[float]:
-    """`train_shares`, one for each of the things that are `called` so, or all 1 when there are none. Raises ValueError."""
+def check_shares(things: Sequence[object], train_shares: Sequence[float], called: str) -> Sequence[float]:
+    """Return `train_shares`, or all 1 when empty. Raises ValueError unless there is one per thing (named `called`)."""
     if train_shares and len(train_shares) != len(things):
         raise ValueError(f'there are {len(things)} {called}, but {len(train_shares)} train_shares')
     return train_shares or (1.0,) * len(things)
 
 
 class Shares:
-    """Several sources as one: of each `share` times its length in an epoch, 0.1 a tenth, 3 everything thrice.
+    """Several sources as one: an epoch has `share` times the length of each, 0.1 a tenth, 3 everything three times.
 
-    Which samples make up a broken share is a function of (seed, epoch): over the epochs all of them get their turn.
+    The selection for a fractional share is a function of (seed, epoch): over the epochs all samples occur.
     """
 
     def __init__(self, sources: Sequence[Source[Any]], shares: Sequence[float]) -> None:
-        """Raises ValueError unless there are sources, one share above 0 for each, and samples that they amount to."""
+        """Raise ValueError unless there are sources, one positive share for each, and at least one sample."""
         if not sources:
             raise ValueError('data: names nothing that samples could come from')
         if len(shares) != len(sources):
@@ -87,40 +87,40 @@ class Shares:
     def read(self, draw: Draw) -> tuple[Image, Any]:
         part, place = self._part(draw.index)
         source, (rounds, index) = self.sources[part], divmod(place, len(self.sources[part]))
-        if rounds == int(self.shares[part]):  # the broken share
+        if rounds == int(self.shares[part]):  # the fractional share
             index = _drawn(index, len(source), part, draw)
         return source.read(draw.of(index))
 
     @property
     def notes(self) -> Mapping[str, int]:
-        """What was odd about the annotations of all, and how often, where sources count that."""
+        """Oddities of the annotations of all sources, with their counts, from sources that report them."""
         counts: Counter[str] = Counter()
         for source in self.sources:
             counts.update(getattr(source, 'notes', {}))
         return counts
 
     def each(self, change: Callable[[Any], Source[Any]]) -> Shares:
-        """The same shares of what `change` makes of the sources."""
-        return Shares([each_of(source, change) for source in self.sources], self.shares)
+        """Apply `change` to each source and keep the shares."""
+        return Shares([map_sources(source, change) for source in self.sources], self.shares)
 
     def _part(self, index: int) -> tuple[int, int]:
-        """Which source, and which of its places."""
+        """Number of the source, and place within its share."""
         part = bisect_right(self._starts, index) - 1
         return part, index - self._starts[part]
 
 
-def each_of(source: Any, change: Callable[[Any], Source[Any]]) -> Source[Any]:
-    """What `change` makes of `source`; of a mixture, the same mixture of what it makes of the parts."""
+def map_sources(source: Any, change: Callable[[Any], Source[Any]]) -> Source[Any]:
+    """Apply `change` to `source`; to each part of a mixture."""
     return source.each(change) if isinstance(source, Shares) else change(source)
 
 
 def _drawn(place: int, size: int, part: int, draw: Draw) -> int:
-    """The `place`-th of the samples that stand for a source of `size` in this epoch; no two places have the same one.
+    """Index of the `place`-th sample of a fractional share of a source of `size` in this epoch; each place has another one.
 
-    Steps of one random width round the circle of samples: a permutation that needs no memory, however many there are.
+    A random affine permutation (first + place * step mod size), which needs no memory.
     """
     rng = np.random.default_rng((draw.seed, 3, draw.epoch, part))
     first, step = int(rng.integers(size)), int(rng.integers(size))
-    while math.gcd(step, size) != 1:  # else it would come round too early
+    while math.gcd(step, size) != 1:  # only then it is a permutation
         step += 1
     return (first + place * step) % size

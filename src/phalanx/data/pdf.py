@@ -13,20 +13,20 @@ DOTS_PER_INCH = 200
 POINTS_PER_INCH = 72  # in which PDF files give sizes
 
 
-def is_there() -> bool:
+def is_installed() -> bool:
     return find_spec('pypdfium2') is not None
 
 
 class Document:
-    """The pages of a file, drawn at DOTS_PER_INCH, or fewer where a page would have more than MOST_PIXELS.
+    """Pages of a PDF file, rendered at DOTS_PER_INCH, or fewer where a page would have more than MOST_PIXELS.
 
     Raises SampleError.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        if not is_there():
+        if not is_installed():
             raise SampleError(f'{name}: {CURE}')
-        import pypdfium2  # type: ignore[import-not-found]
+        import pypdfium2
 
         self._name, self._error = name, pypdfium2.PdfiumError
         try:
@@ -40,7 +40,7 @@ class Document:
         return len(self._document)
 
     def page(self, number: int) -> Image:
-        """The page `number`, from 0 on, [H, W, 3] RGB."""
+        """Page `number`, from 0, [H, W, 3] RGB. Raises SampleError."""
         name = f'{self._name}, page {number + 1}'
         try:
             page = self._document[number]

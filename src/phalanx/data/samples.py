@@ -1,4 +1,4 @@
-"""What a sample is before any family gives it a meaning: an image, the request for it, and the data set that answers."""
+"""Samples before a family gives them meaning: the request (Draw), the Source that answers it, and data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 S_co = TypeVar('S_co', covariant=True)  # one sample
-T_co = TypeVar('T_co', covariant=True)  # what is true of an image: a label map, boxes, a text
+T_co = TypeVar('T_co', covariant=True)  # annotation of an image: a label map, boxes, a text
 R_co = TypeVar('R_co', covariant=True)  # the Source of a family
 Split = Literal['train', 'eval']
 Image = npt.NDArray[np.uint8]  # [H, W, 3] RGB
@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One request for a sample, and the only source of its randomness."""
+    """Request for a sample, and the only source of its randomness."""
 
     index: int  # which sample of the data set
     epoch: int = 0  # the pass over the data set that this draw belongs to
@@ -31,61 +31,61 @@ class Draw:
         return Draw(index, self.epoch, self.step, self.seed)
 
     def rng(self) -> Rng:
-        """What is random about this sample: a function of (seed, epoch, index)."""
+        """Random generator of this sample: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))
 
     def source_rng(self) -> Rng:
-        """What is random about this sample before any transform, if its source draws it: a function of (seed, epoch, index)."""
+        """Random generator for a Source that generates the sample: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 5, self.epoch, self.index))
 
     def step_rng(self) -> Rng:
-        """What all samples of a step share, an input size say: a function of (seed, step)."""
+        """Random generator shared by all samples of a step, for an input size for example: a function of (seed, step)."""
         return np.random.default_rng((self.seed, 2, self.step))
 
 
 class SampleError(Exception):
-    """A sample whose files cannot be used. Its message names the path and what is wrong with it.
+    """Error for a sample whose files cannot be used. Its message names the path and the reason.
 
-    The loader counts it and takes the next sample, up to the number that the recipe allows.
+    The loader counts it and takes the next sample, up to the limit in the recipe.
     """
 
 
 class Source(Protocol[T_co]):
-    """The samples of one split as a data set has them: images with what is true of them."""
+    """Samples of one split of a data set, untransformed: images with their annotations."""
 
     def __len__(self) -> int: ...
     def check_files(self) -> None:
-        """Raises FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
+        """Raise FileNotFoundError, naming the first, when files of samples are missing; reads none of them."""
 
     def name(self, index: int) -> str:
-        """What a person calls the sample: the path of its image, mostly."""
+        """Name of the sample in messages, usually the path of its image."""
 
     def read(self, draw: Draw) -> tuple[Image, T_co]:
-        """The sample `draw.index`: an image [H, W, 3] and what is true of it, untransformed. Raises SampleError.
+        """Read sample `draw.index`: an image [H, W, 3] and its annotation, untransformed. Raises SampleError.
 
-        The rest of `draw` is for sources that draw their samples, or draw which they show.
+        The rest of `draw` is for sources that generate or choose samples at random.
         """
 
 
 class Data(Protocol[R_co]):
-    """A data set, as a recipe describes it."""
+    """Data set of a recipe."""
 
     def split(self, split: Split) -> R_co:
-        """Raises FileNotFoundError or ValueError, naming paths and lines, when files are missing or malformed."""
+        """Source of a split. Raises FileNotFoundError or ValueError, naming paths and lines, for missing or malformed files."""
 
 
 class DataOfClasses(Data[R_co], Protocol[R_co]):
-    """One whose classes have names."""
+    """Data set with class names."""
 
     @property
     def class_names(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The base of a Source whose samples are drawn on demand."""
+class GeneratedSource:
+    """Base of a Source whose samples are generated on demand."""
 
-    kind: ClassVar[str]  # what a person calls its samples
+    kind: ClassVar[str]  # name of its samples in messages
 
     split: Split
     number: int
@@ -94,19 +94,19 @@ class Drawn:
         return self.number
 
     def check_files(self) -> None:
-        """There are none."""
+        """Nothing to check: there are no files."""
 
     def name(self, index: int) -> str:
         return f'{self.split} {self.kind} {index}'
 
     def rng(self, seed: int, index: int, *more: int) -> Rng:
-        """Random numbers of one sample, the same in every epoch and others than those of the other split."""
+        """Random generator of one sample, the same in every epoch and different in the two splits."""
         return np.random.default_rng((seed, ('train', 'eval').index(self.split), index, *more))
 
 
 @dataclass(frozen=True)
 class FromSource:
-    """The base of what has its length and the names of its samples from its `source`."""
+    """Base of classes that wrap a Source: length, names and original images come from `source`."""
 
     source: Any  # Source
 
@@ -118,37 +118,37 @@ class FromSource:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a person should know of it: oddities of the annotations, samples left out. Mostly there is nothing."""
+        """Remarks for the user: oddities of the annotations, samples left out. Usually empty."""
         return ()
 
     def __len__(self) -> int:
         return len(self.source)
 
     def name(self, index: int) -> str:
-        """What a person calls the sample: its path, mostly."""
+        """Name of the sample in messages, usually its path."""
         return str(self.source.name(index))
 
     def original(self, draw: Draw) -> Image:
-        """The picture of a sample before any transform. Raises SampleError."""
+        """Image of a sample before any transform. Raises SampleError."""
         image: Image = self.source.read(draw)[0]
         return image
 
 
 @dataclass(frozen=True)
 class Dataset(FromSource, Generic[S_co]):
-    """The samples of one split, transformed; each family has its own."""
+    """Transformed samples of one split; each family has its own subclass."""
 
     transforms: tuple[Any, ...]
     split: Split
 
     def __getitem__(self, draw: Draw) -> S_co:
-        """The sample that `draw` asks for. Raises SampleError when its files cannot be used."""
+        """Sample of the request `draw`. Raises SampleError when its files cannot be used."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Chosen(FromSource):
-    """A Source of some samples of another."""
+class SubsetSource(FromSource):
+    """Source of a subset of the samples of another."""
 
     numbers: npt.NDArray[np.int64]  # of the samples in the other
 

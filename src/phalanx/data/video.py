@@ -11,11 +11,11 @@ import numpy as np
 from phalanx.data.samples import Image, SampleError
 
 VIDEOS = {'.avi', '.m4v', '.mkv', '.mov', '.mp4', '.webm'}
-RATE = 25.0  # frames a second of a video that does not say
+RATE = 25.0  # frames per second of a video without a rate
 
 
 class Video:
-    """The frames of a file, or of the camera of a number until it is taken away, [H, W, 3] uint8 RGB each.
+    """Frames of a video file, or of the camera of a number until it is disconnected, [H, W, 3] uint8 RGB each.
 
     Raises SampleError when there are none.
     """

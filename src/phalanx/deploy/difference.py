@@ -28,7 +28,7 @@ class Recorder(fx.Interpreter):
 
 
 @torch.no_grad()
-def begins(program: torch.export.ExportedProgram, file: Path, images: Tensor, tolerance: float) -> str:
+def describe_first_difference(program: torch.export.ExportedProgram, file: Path, images: Tensor, tolerance: float) -> str:
     """The first layer whose output in `file` differs for `images` by more than `tolerance` of 1 + its size, in words.
 
     torch's exporter names the values in the file as the operations of `program`; what it joined has no counterpart there.

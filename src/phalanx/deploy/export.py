@@ -23,19 +23,19 @@ from phalanx.config.read import to_plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
-from phalanx.deploy.difference import begins
+from phalanx.deploy.difference import describe_first_difference
 from phalanx.deploy.formats import AXES, FORMATS
 from phalanx.deploy.writing import (
     LEAST,
     Arrays,
     ExportError,
     Shapes,
-    as_openvino,
-    label,
-    readme_of,
+    convert_to_openvino,
+    program_shapes,
+    render_readme,
     run_onnx,
-    shapes_of,
-    traced,
+    trace,
+    write_guide,
     write_onnx,
 )
 from phalanx.engine.job import Job
@@ -44,7 +44,7 @@ from phalanx.families.export import Export
 from phalanx.families.task import Task
 from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
-from phalanx.runtime.session import FORMAT, INPUT, opened
+from phalanx.runtime.session import FORMAT, INPUT, open_model
 from phalanx.system.errors import RequestError
 from phalanx.weights.reading import load_weights
 
@@ -106,10 +106,10 @@ def export(job: Job, out: Path, options: Options) -> Written:
     varying = multiples(exported, options.dynamic)
     least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
     trials = in_other_sizes(examples(job.task, options.image_size, options.check), varying, least)
-    expected = [answers(exported.network, images) for images in trials]  # before anything is fused
+    expected = [run_network(exported.network, images) for images in trials]  # before anything is fused
     if isinstance(model, Fusable):
         model.fuse()
-    program = traced(exported.network, trials[0], varying)
+    program = trace(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
         file, guide = (Path(aside) / f'{out.stem}{suffix}' for suffix in (FORMATS['onnx'], '.json'))
@@ -117,20 +117,20 @@ def export(job: Job, out: Path, options: Options) -> Written:
             file = file.with_suffix(out.suffix)
             torch.export.save(program, file)
             program = torch.export.load(file)
-            shapes = shapes_of(program, list(exported.outputs), varying)
-            found = [answers(program.module(), images) for images in trials]
+            shapes = program_shapes(program, list(exported.outputs), varying)
+            found = [run_network(program.module(), images) for images in trials]
             differences = compare(exported, expected, found) if options.check else {}
         else:
             shapes, differences = checked_onnx(job, exported, program, varying, file, trials, expected, options)
         said = description(job, exported, out, shapes, differences, options)
-        label(file, said)
+        write_guide(file, said)
         guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
         readme = guide.with_suffix('.md')
-        readme.write_text(readme_of(said, varying, trials[0].shape))
+        readme.write_text(render_readme(said, varying, trials[0].shape))
         if out.suffix == FORMATS['openvino']:
-            file = as_openvino(file, said)
+            file = convert_to_openvino(file, said)
             if options.check and exported.in_graph is None:  # OpenVINO may put boxes of one score into another order
-                run = opened(file, 0).run
+                run = open_model(file, 0).run
                 found = [[run(images.numpy())[name] for name in exported.outputs] for images in trials]
                 compare(exported, expected, found, max(OPENVINO_TOLERANCE, TOLERANCES[options.precision]))
             file.with_suffix('.bin').replace(out.with_suffix('.bin'))
@@ -156,7 +156,7 @@ def checked_onnx(
         try:
             return shapes, compare(exported, expected, found, tolerance) if options.check else {}
         except ExportError as error:
-            raise ExportError(f'{error}\n{begins(operations, file, trials[0], tolerance)}') from None
+            raise ExportError(f'{error}\n{describe_first_difference(operations, file, trials[0], tolerance)}') from None
 
     shapes, found = differences(TOLERANCE)
     if options.precision != 'fp32':
@@ -213,7 +213,7 @@ def in_other_sizes(images: Tensor, varying: Mapping[int, int], least: Mapping[in
 
 
 @torch.no_grad()
-def answers(network: nn.Module, images: Tensor) -> Arrays:
+def run_network(network: nn.Module, images: Tensor) -> Arrays:
     """The outputs of `network`. Raises RequestError when the images do not suit it."""
     try:
         outputs = network(images)

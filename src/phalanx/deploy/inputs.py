@@ -46,7 +46,7 @@ def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
     if left_out:
         print(f'left out: {", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))}', file=sys.stderr)
     if not found:
-        cure = '' if pdf.is_there() else f'; {pdf.CURE}'
+        cure = '' if pdf.is_installed() else f'; {pdf.CURE}'
         kinds = ', '.join(sorted(SUFFIXES | VIDEOS | {PDF}))
         raise RequestError(f'no image or video ({kinds}) in {", ".join(map(str, given))}{cure}')
     files = named(found)

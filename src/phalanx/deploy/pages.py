@@ -89,10 +89,10 @@ def words_of(line: Line) -> list[tuple[str, Outline]]:
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    return write_picture(stem, '_read.jpg', drawn(page, lines))
+    return write_picture(stem, '_read.jpg', draw_page(page, lines))
 
 
-def drawn(page: Image, lines: Sequence[Line]) -> Image:
+def draw_page(page: Image, lines: Sequence[Line]) -> Image:
     """The page [H, W, 3] with its lines outlined and, beside it, their texts in the same places: [H, 2 W, 3]."""
     beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
     pen, fonts = PIL.ImageDraw.Draw(beside), find_fonts(line.text for line in lines)
@@ -114,4 +114,4 @@ def drawn(page: Image, lines: Sequence[Line]) -> Image:
 
 
 WAYS = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
-WRITERS = Writers(drawn, WAYS, default=tuple(WAYS))
+WRITERS = Writers(draw_page, WAYS, default=tuple(WAYS))

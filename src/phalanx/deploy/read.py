@@ -7,7 +7,7 @@ from typing import Any
 from phalanx import runtime
 from phalanx.data.samples import Image
 from phalanx.deploy.inputs import Inputs
-from phalanx.deploy.pages import WRITERS, drawn
+from phalanx.deploy.pages import WRITERS, draw_page
 from phalanx.engine.job import open_job
 from phalanx.engine.trained import AnImage, Trained, load_pixels
 from phalanx.runtime import Line
@@ -61,7 +61,7 @@ class Reader:
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
         """The page with its lines outlined, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
-        return drawn(load_pixels(page), lines)
+        return draw_page(load_pixels(page), lines)
 
 
 def read(

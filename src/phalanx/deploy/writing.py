@@ -31,7 +31,7 @@ class ExportError(Exception):
 
 
 @torch.no_grad()
-def traced(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
+def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
     """The operations of `network` for images as large as these, but in the dimensions that may vary. Raises ExportError."""
     shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
     dims: dict[int, Any] = {}
@@ -94,7 +94,7 @@ def _named(size: str, names: Mapping[str, str]) -> str:
     return re.sub(r'\w+', lambda word: names.get(word[0], word[0]), size)
 
 
-def shapes_of(program: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int]) -> Shapes:
+def program_shapes(program: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int]) -> Shapes:
     """The shapes of a program's input and outputs."""
     values = {
         node.name: node.meta['val'].shape
@@ -110,7 +110,7 @@ def shapes_of(program: torch.export.ExportedProgram, outputs: Sequence[str], var
     }
 
 
-def label(file: Path, guide: Mapping[str, Any]) -> None:
+def write_guide(file: Path, guide: Mapping[str, Any]) -> None:
     """Puts the guide into the metadata of a file."""
     if file.suffix == '.pt2':
         torch.export.save(torch.export.load(file), file, extra_files={f'{GUIDE}.json': json.dumps(guide, ensure_ascii=False)})
@@ -122,7 +122,7 @@ def label(file: Path, guide: Mapping[str, Any]) -> None:
     onnx.save(model, file)
 
 
-def readme_of(said: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
+def render_readme(said: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
     """The README beside a file, for whoever gets it without Phalanx.
 
     `said`: what the file says about itself; `varying`: see `Export.dynamic`; `shape` [4] of a usual input.
@@ -147,7 +147,7 @@ def trtexec_shapes(varying: Mapping[int, int], shape: Sequence[int]) -> str:
     return ''.join(f' --{which}Shapes=images:{"x".join(map(str, sides))}' for which, sides in ranges.items())
 
 
-def as_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
+def convert_to_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
     """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
     import openvino
 

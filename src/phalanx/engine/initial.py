@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from phalanx.config.read import ConfigError
-from phalanx.data.folders import text_of
+from phalanx.data.folders import read_text
 from phalanx.engine.job import open_job
 from phalanx.engine.schema import Recipe
 from phalanx.families.task import Task
@@ -57,7 +57,7 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task)
     """The labels of the rows of the heads in `source`, none where they are not known. Raises CheckpointError."""
     if given is not None:
         try:
-            return task.labels(given if isinstance(given, tuple) else text_of(given).removesuffix('\n').split('\n'))
+            return task.labels(given if isinstance(given, tuple) else read_text(given).removesuffix('\n').split('\n'))
         except (OSError, ValueError) as error:
             raise CheckpointError(f'train.init_classes: {error}') from None
     place = Path(source)

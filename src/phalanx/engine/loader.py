@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from phalanx.data.batch import ImageBatch
-from phalanx.data.cache import PictureCache, using
+from phalanx.data.cache import PictureCache, use_cache
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
 from phalanx.report.readable import pluralize
@@ -226,7 +226,7 @@ class _Reader(Generic[S]):
         self.is_unwanted = is_unwanted
 
     def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
-        with using(self.cache):
+        with use_cache(self.cache):
             return [self.read(draw) for draw in draws]
 
     def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from phalanx.data.batch import ImageBatch, shares
+from phalanx.data.batch import ImageBatch, split_evenly
 from phalanx.engine.loader import Stream
 from phalanx.engine.precision import Precision
 from phalanx.engine.terms import factors, means
@@ -168,7 +168,7 @@ class Passes:
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
         loss = (totals * self.factors(numbers[len(totals) : -len(flags)]).to(totals.dtype)).sum()
         gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
-        of_parts = zip(*(shares(gradient, self.micro_batches) for gradient in gradients), strict=True)
+        of_parts = zip(*(split_evenly(gradient, self.micro_batches) for gradient in gradients), strict=True)
         for part, own in zip(self.parts(batch, keys), of_parts, strict=True):
             with self.precision.autocast():
                 outputs = self.replica(part, only_outputs=True)
@@ -178,7 +178,7 @@ class Passes:
     def parts(self, batch: ImageBatch, keys: Tensor | None) -> Iterator[ImageBatch]:
         """The micro-batches in turn. DDP sends the gradients of all in the backward pass of the last one."""
         count = self.micro_batches
-        of_parts = [None] * count if keys is None else shares(keys, count)
+        of_parts = [None] * count if keys is None else split_evenly(keys, count)
         for number, (part, own) in enumerate(zip(batch.split(count), of_parts, strict=True)):
             self.keys.begin(own)
             is_sent = number == count - 1 or not isinstance(self.replica, DistributedDataParallel)

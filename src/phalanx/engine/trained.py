@@ -19,7 +19,7 @@ from phalanx.engine.folder import check_folder, describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
-from phalanx.runtime.prepare import checked
+from phalanx.runtime.prepare import check_image
 from phalanx.system.errors import StoppedError
 from phalanx.system.stops import interrupting_signal, stop_signals
 from phalanx.weights.checkpoint import step_of
@@ -79,7 +79,7 @@ class Trained:
 def load_pixels(image: AnImage) -> Image:
     """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
     # torch wants an array that can be written to.
-    return checked(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
+    return check_image(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:

@@ -104,7 +104,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         saved = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *saved, asynchronous=recipe.checkpoint.asynchronous)
-        setup = Setup(recipe, device, self.precision, cache.of_node(train.cache))
+        setup = Setup(recipe, device, self.precision, cache.node_cache(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
         self.flags = StepFlags(self.loader)
         self.loader.is_unwanted = self.may_leave

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_std
-from phalanx.data.batch import normalised
+from phalanx.data.batch import normalise_images
 from phalanx.data.samples import Split
 from phalanx.families.distillation import DISTILLATIONS, STUDENT, DistillationModel, NetworkLoss
 from phalanx.families.losses import merge_terms, weight_losses
@@ -113,7 +113,7 @@ class Family(Task):
         return source
 
     def network_input(self, batch: Any) -> Tensor:
-        return normalised(batch.images if self.channels == 'RGB' else batch.images.flip(1), self.mean, self.std)
+        return normalise_images(batch.images if self.channels == 'RGB' else batch.images.flip(1), self.mean, self.std)
 
     @property
     def pixels(self) -> dict[str, Any]:

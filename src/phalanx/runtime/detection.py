@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, Size, filled_up, normalised, resize_factors, size_of
+from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, Size, normalise, pad_to_multiple, resize_factors, size_of
 from phalanx.runtime.results import Found
 from phalanx.runtime.session import ArtifactError
 
@@ -42,7 +42,7 @@ class Detection(Family):
             if (x, y) != (1, 1):
                 interpolation = INTERPOLATIONS[transform['interpolation']]
                 image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
-        return normalised(filled_up(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
+        return normalise(pad_to_multiple(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Detections:
         """What is left of the boxes once they are suppressed."""
@@ -50,7 +50,7 @@ class Detection(Family):
             rows = outputs['detections']
             boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64)
         else:
-            boxes, scores, classes = suppressed(outputs['boxes'], outputs['scores'], **self.reading['nms'])
+            boxes, scores, classes = suppress_boxes(outputs['boxes'], outputs['scores'], **self.reading['nms'])
         x, y = self._scale(image)
         return Detections(boxes * np.array([x, y, x, y], np.float32), scores, classes)
 
@@ -76,7 +76,7 @@ def factors(size: Size, transform: Mapping[str, Any]) -> tuple[float, float]:
     return max(x, 1 / size[1]), max(y, 1 / size[0])
 
 
-def suppressed(
+def suppress_boxes(
     boxes: Floats, scores: Floats, *, score_threshold: float, nms_threshold: float, pre_top_k: int, keep_top_k: int
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     """The boxes [n, 4], scores [n] and classes [n] left of `boxes` [A, 4] and `scores` [A, K], as `multiclass_nms`."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from phalanx.runtime.detection import Detection
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Image, checked
+from phalanx.runtime.prepare import Image, check_image
 from phalanx.runtime.recognition import Recognition
 from phalanx.runtime.segmentation import Segmentation
-from phalanx.runtime.session import ArtifactError, Run, opened
+from phalanx.runtime.session import ArtifactError, Run, open_model
 from phalanx.runtime.table import Table
 from phalanx.runtime.text_detection import TextDetection
 
@@ -45,7 +45,7 @@ class Model:
 
     def predictions(self, images: Sequence[Image]) -> list[Any]:
         """What `batch` makes results of, as an evaluation takes it: boxes are not cut off at the edges of the image."""
-        pixels = [checked(image) for image in images]
+        pixels = [check_image(image) for image in images]
         prepared = [self.family.prepare(image) for image in pixels]
         together: dict[tuple[int, ...], list[int]] = {}
         for place, seen in enumerate(prepared):
@@ -63,7 +63,7 @@ class Model:
 
 def load(file: str | Path, *, threads: int = 0) -> Model:
     """The model in a file that `phalanx export` wrote; 0 threads: as many as there are cores. Raises ArtifactError."""
-    guide, run = opened(Path(file), threads)
+    guide, run = open_model(Path(file), threads)
     if guide['task'] not in FAMILIES:
         raise ArtifactError(f'{file}: is for {guide["task"]!r}; this version knows {", ".join(FAMILIES)}')
     return Model(guide, run)

@@ -36,13 +36,13 @@ class TooLargeError(ValueError):
     """An image of which more pixels would be made than fit into memory; the message gives their number and a remedy."""
 
 
-def check_made(height: int, width: int) -> None:
+def check_image_size(height: int, width: int) -> None:
     """Raises TooLargeError when a transform would make an image of more than MOST_PIXELS."""
     if height * width > MOST_PIXELS:
         raise TooLargeError(f'would be enlarged to {width} x {height} pixels, more than {MOST_PIXELS // 2**20} million')
 
 
-def check_seen(height: int, width: int) -> None:
+def check_input_size(height: int, width: int) -> None:
     """Raises TooLargeError when a network would be given more than MOST_SEEN pixels of an image."""
     height, width = (-(-side // STEP) * STEP for side in (height, width))
     if height * width > MOST_SEEN:
@@ -61,7 +61,7 @@ def check_batch(images: int, height: int, width: int) -> None:
         )
 
 
-def affordable(size: Size, factor: float) -> float:
+def limit_factor(size: Size, factor: float) -> float:
     """`factor`, or less where both sides times `factor` would make more than MOST_PIXELS; never less than 1 for that."""
     return min(factor, max(1.0, math.sqrt(MOST_PIXELS / (size[0] * size[1]))))
 
@@ -72,7 +72,7 @@ def size_of(options: Mapping[str, Any], name: str) -> Size:
     return height, width
 
 
-def checked(image: Any) -> Image:
+def check_image(image: Any) -> Image:
     """`image` as an array. Raises ValueError when it is not an image [H, W, 3] uint8."""
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
@@ -81,12 +81,12 @@ def checked(image: Any) -> Image:
     return pixels
 
 
-def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
+def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
     """[3, h, w] float32: `(value / 255 - mean) / std` for each channel, in the order that the guide says.
 
     Raises TooLargeError.
     """
-    check_seen(*image.shape[:2])
+    check_input_size(*image.shape[:2])
     channels = image if preparation['channels'] == 'RGB' else image[:, :, ::-1]
     floats = channels.astype(np.float32)
     floats /= np.float32(255)
@@ -95,7 +95,7 @@ def normalised(image: Image, preparation: Mapping[str, Any]) -> Floats:
     return np.ascontiguousarray(floats.transpose(2, 0, 1))
 
 
-def filled_up(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
+def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
     """The image at the upper left of one all in `colour` whose sides are the next multiples of `step`."""
     H, W = image.shape[:2]
     filled = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
@@ -104,28 +104,28 @@ def filled_up(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Ima
     return filled
 
 
-def with_zeros(maps: Floats, height: int, width: int) -> Floats:
+def pad_with_zeros(maps: Floats, height: int, width: int) -> Floats:
     """`maps` [C, h, w] at the upper left of zeros [C, height, width]."""
     filled = np.zeros((len(maps), height, width), np.float32)
     filled[:, : maps.shape[1], : maps.shape[2]] = maps
     return filled
 
 
-def resized(image: Image, height: int, width: int) -> Image:
+def resize(image: Image, height: int, width: int) -> Image:
     if image.shape[:2] == (height, width):
         return image
-    check_made(height, width)
+    check_image_size(height, width)
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
 
 
-def resized_maps(maps: Floats, height: int, width: int) -> Floats:
+def resize_maps(maps: Floats, height: int, width: int) -> Floats:
     """`maps` [C, h, w] brought to [C, height, width], bilinearly, as `interpolate` of torch does it."""
     if maps.shape[1:] == (height, width):
         return maps
     return np.stack([cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR) for one in maps]).astype(np.float32)
 
 
-def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
+def fit_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
     """What the network sees, an image of `size` (height, width), and how many of its columns, from the left, the line fills.
 
     With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
@@ -145,7 +145,7 @@ def fitted_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool
     return canvas, width
 
 
-def fitted_square(image: Image, side: int) -> Image:
+def fit_square(image: Image, side: int) -> Image:
     """The image, made larger or smaller, so that its longer side is `side`; sizes are cut off to whole pixels."""
     H, W = image.shape[:2]
     ratio = side / max(H, W)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resized
+from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resize
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
 
@@ -116,7 +116,7 @@ def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_
     rows = max(0, max(2 * w // STRIP, 2 * LOW) - h) // 2 if w > STRIP * h or h <= LOW else 0
     if (h, w) == (H, W) and not rows:
         return list(find(page))
-    seen = cv2.copyMakeBorder(resized(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
+    seen = cv2.copyMakeBorder(resize(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
     found = []
     for region in find(seen):
         points = tuple((x * W / w, min(max(y - rows, 0.0), h) * H / h) for x, y in region.points)

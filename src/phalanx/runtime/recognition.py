@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, fitted_line, normalised, size_of, with_zeros
+from phalanx.runtime.prepare import Floats, Image, fit_line, normalise, pad_with_zeros, size_of
 from phalanx.runtime.results import Reading
 
 BLANK = 0
@@ -17,8 +17,8 @@ class Recognition(Family):
 
     def prepare(self, image: Image) -> Floats:
         size, keep_ratio = size_of(self.preparation, 'image_size'), self.preparation['keep_ratio']
-        seen, width = fitted_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
-        return with_zeros(normalised(seen[:, :width], self.preparation), *seen.shape[:2])
+        seen, width = fit_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
+        return pad_with_zeros(normalise(seen[:, :width], self.preparation), *seen.shape[:2])
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Reading:
         if 'numbers' in outputs:  # the likeliest of each place, chosen in the graph
@@ -26,10 +26,10 @@ class Recognition(Family):
         else:
             shares = softmax(outputs['logits'])
             numbers, probabilities = shares.argmax(1), shares.max(1)
-        return collapsed(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
+        return collapse_ctc(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
 
 
-def collapsed(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
+def collapse_ctc(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
     """What the likeliest numbers [T] of the places say, repetitions and blanks left out; character i is number i + 1."""
     before = [BLANK, *numbers[:-1]]
     kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]

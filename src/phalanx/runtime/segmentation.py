@@ -13,10 +13,10 @@ from phalanx.runtime.prepare import (
     Floats,
     Image,
     Size,
-    check_seen,
-    normalised,
-    resized,
-    resized_maps,
+    check_input_size,
+    normalise,
+    resize,
+    resize_maps,
     rounded_size,
     scaled_size,
     size_of,
@@ -40,8 +40,8 @@ class Segmentation(Family):
                 below, beside = H - image.shape[0], W - image.shape[1]
                 image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
             else:
-                image = resized(image, H, W)
-        seen = normalised(image, self.preparation)
+                image = resize(image, H, W)
+        seen = normalise(image, self.preparation)
         if transforms and transforms[-1]['name'] == 'Padding':
             grey = grey_after(self.preparation['mean'], self.preparation['std'])[:, None, None]
             seen[:, size[0] :], seen[:, :, size[1] :] = grey, grey
@@ -58,10 +58,10 @@ class Segmentation(Family):
         total = np.zeros(1, np.float32)
         for scale, flip in views:
             size = scaled_size((H, W), scale)
-            check_seen(*size)
-            seen = np.flip(np.stack([resized_maps(image, *size) for image in images]), flip)
+            check_input_size(*size)
+            seen = np.flip(np.stack([resize_maps(image, *size) for image in images]), flip)
             logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
-            total = total + np.stack([resized_maps(np.ascontiguousarray(one), H, W) for one in logits])
+            total = total + np.stack([resize_maps(np.ascontiguousarray(one), H, W) for one in logits])
         return {'logits': total / np.float32(len(views))}
 
     def _logits(self, run: Run, images: Floats) -> Floats:
@@ -94,7 +94,7 @@ class Segmentation(Family):
         for first in range(0, len(logits), together):  # some classes at a time: large images have many logits
             maps = logits[first : first + together]
             for transform, (H, W) in reversed(steps):
-                maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resized_maps(maps, H, W)
+                maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resize_maps(maps, H, W)
             numbers, values = maps.argmax(0), maps.max(0)
             is_better = values > best
             best[is_better], classes[is_better] = values[is_better], (numbers[is_better] + first).astype(np.uint8)

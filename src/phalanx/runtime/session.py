@@ -29,7 +29,7 @@ class Session(NamedTuple):
     run: Run
 
 
-def opened(file: Path, threads: int) -> Session:
+def open_model(file: Path, threads: int) -> Session:
     """The network in a file; 0 threads: as many as there are cores. Raises ArtifactError."""
     if file.is_dir():
         raise ArtifactError(f'{file}: is a folder; name the file in it that `phalanx export` wrote')

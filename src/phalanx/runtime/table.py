@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import Floats, Image, fitted_square, normalised, with_zeros
+from phalanx.runtime.prepare import Floats, Image, fit_square, normalise, pad_with_zeros
 from phalanx.runtime.results import Prediction
 
 START = 0  # the number of the token before the first; also what fills up shorter sequences
@@ -18,7 +18,7 @@ class Table(Family):
 
     def prepare(self, image: Image) -> Floats:
         side = self.preparation['side']
-        return with_zeros(normalised(fitted_square(image, side), self.preparation), side, side)
+        return pad_with_zeros(normalise(fit_square(image, side), self.preparation), side, side)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Prediction:
         if 'numbers' in outputs:  # the likeliest of each step, chosen in the graph
@@ -26,10 +26,10 @@ class Table(Family):
         else:
             numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
         size, reading = (image.shape[0], image.shape[1]), self.reading
-        return said(numbers, chances, outputs['boxes'], size, reading['tokens'], reading['cells'])
+        return decode_structure(numbers, chances, outputs['boxes'], size, reading['tokens'], reading['cells'])
 
 
-def said(
+def decode_structure(
     numbers: npt.NDArray[np.int64],
     chances: Floats,
     boxes: Floats,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import MAX_SIDE, Floats, Image, Size, filled_up, limited_size, normalised, resized, size_of
+from phalanx.runtime.prepare import MAX_SIDE, Floats, Image, Size, limited_size, normalise, pad_to_multiple, resize, size_of
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.session import ArtifactError
 
@@ -29,8 +29,8 @@ class TextDetection(Family):
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
-            image = resized(image, *size_after(transform, image.shape[:2]))
-        return normalised(filled_up(image, self.preparation['multiple_of']), self.preparation)
+            image = resize(image, *size_after(transform, image.shape[:2]))
+        return normalise(pad_to_multiple(image, self.preparation['multiple_of']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
         H, W = h, w = image.shape[:2]
@@ -80,7 +80,7 @@ def text_regions(
         score = mean_within(probabilities, contour.reshape(-1, 2) if scoring == 'slow' else points)
         if score < box_threshold:
             continue
-        outer = one_outline(unclipped(points, unclip_ratio), shape)
+        outer = merge_outlines(unclip(points, unclip_ratio), shape)
         if outer is not None:
             pixels = np.clip(np.round(outer / seen * whole), 0, whole)  # in float32, so that halves are rounded as there
             found.append(TextRegion(score, tuple((float(x), float(y)) for x, y in pixels)))
@@ -106,7 +106,7 @@ def polygon(contour: Points) -> Points | None:
     return points if len(points) >= 4 else None
 
 
-def one_outline(paths: list[Points], shape: Shape) -> Points | None:
+def merge_outlines(paths: list[Points], shape: Shape) -> Points | None:
     """What `unclipped` gave as one outline; None when it is too small, or fell to pieces."""
     if not paths or (shape == 'polygon' and len(paths) > 1):
         return None
@@ -125,13 +125,13 @@ def mean_within(probabilities: Floats, points: Points) -> float:
     return float(cv2.mean(part, inside)[0])
 
 
-def unclipped(points: Points, ratio: float) -> list[Points]:
+def unclip(points: Points, ratio: float) -> list[Points]:
     """An outline [n, 2] moved outward by area * ratio / length, with rounded corners, in whole pixels."""
     area, length = area_and_length(points)
-    return offset(points, area * ratio / length if length else 0.0)
+    return offset_outline(points, area * ratio / length if length else 0.0)
 
 
-def offset(points: Points, distance: float) -> list[Points]:
+def offset_outline(points: Points, distance: float) -> list[Points]:
     """An outline [n, 2] moved outward, or inward by a negative `distance`: none, one or several outlines in whole pixels.
 
     Vatti, A generic solution to polygon clipping, Communications of the ACM 35(7), 1992; corners become round.

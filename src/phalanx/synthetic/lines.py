@@ -17,7 +17,7 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from phalanx.data.image import decoded, read_image
+from phalanx.data.image import decode_image, read_image
 from phalanx.data.samples import Image, Rng
 
 Array = npt.NDArray[np.float32]
@@ -89,7 +89,7 @@ def has_symbols(path: Path) -> bool:
         return file.read(1) == b'\x0c'
 
 
-def render(text: str, font: Path, rng: Rng, pictures: Sequence[Path] = ()) -> Image:
+def render_line(text: str, font: Path, rng: Rng, pictures: Sequence[Path] = ()) -> Image:
     """A picture [H, W, 3] of `text`: written, bent, inked over a background, and blurred as cameras do.
 
     Backgrounds are cut out of `pictures` half of the time, if there are any. Raises SampleError for one that cannot be read.
@@ -212,7 +212,7 @@ def _photographed(picture: Array, rng: Rng) -> Image:
     taken = picture.clip(0, 255).astype(np.uint8)
     if rng.random() < 0.3:
         _, data = cv2.imencode('.jpg', taken, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(25, 90))])
-        taken = decoded(data.tobytes(), 'a drawn line')[:, :, ::-1].copy()
+        taken = decode_image(data.tobytes(), 'a drawn line')[:, :, ::-1].copy()
     return taken
 
 

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
+from phalanx.data.samples import Draw, GeneratedSource, Image, Rng, Split
 
 DIGITS = '0123456789'
 EDGE = 255  # the label between ink and background, where a pixel is some of both
@@ -39,7 +39,7 @@ class Scene:
     text_boxes: Array  # [M, 4] xyxy in pixels, tight around the ink of each line
 
 
-def scene(
+def render_scene(
     number: int,
     split: Split,
     *,
@@ -88,7 +88,7 @@ class DigitScenes:
 
 
 @dataclass(frozen=True)
-class Series(Drawn):
+class Series(GeneratedSource):
     """A Source of the scenes of one split."""
 
     kind = 'digit scene'
@@ -98,7 +98,7 @@ class Series(Drawn):
 
     def read(self, draw: Draw) -> tuple[Image, Any]:
         of = self.options
-        drawn = scene(draw.index, self.split, size=of.size, digit_height=of.digit_height, seed=of.seed)
+        drawn = render_scene(draw.index, self.split, size=of.size, digit_height=of.digit_height, seed=of.seed)
         return drawn.image, of.truth(drawn)
 
 

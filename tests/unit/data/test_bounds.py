@@ -28,13 +28,13 @@ from phalanx.runtime.prepare import (
     MOST_PIXELS,
     MOST_SEEN,
     TooLargeError,
-    affordable,
-    fitted_line,
-    fitted_square,
+    fit_line,
+    fit_square,
+    limit_factor,
     limited_size,
-    normalised,
+    normalise,
+    resize,
     resize_factors,
-    resized,
 )
 from phalanx.runtime.results import Reading, TextRegion
 from phalanx.runtime.segmentation import Segmentation
@@ -84,9 +84,9 @@ def context_of_boxes() -> of_boxes.TransformContext:
 def test_the_input_of_every_network_is_bounded_for_strips(size: tuple[int, int]) -> None:
     image = white(*size)
     assert max(of_texts.LimitSide()(image, Texts(), context_of_texts())[0].shape) <= MAX_SIDE
-    line, _ = fitted_line(image, (48, 320), grow=True)
+    line, _ = fit_line(image, (48, 320), grow=True)
     assert line.shape[1] <= MAX_LINE
-    assert max(fitted_square(image, 488).shape) <= 488
+    assert max(fit_square(image, 488).shape) <= 488
     x, y = resize_factors(size, (640, 640), keep_ratio=True)
     assert max(size[1] * x, size[0] * y) <= 640
     resize = of_boxes.Resize(target_size=(800, 1333), keep_ratio=True)
@@ -99,17 +99,17 @@ def labels_of(image: Image) -> Any:
 
 
 def test_lines_up_to_the_limit_keep_their_shape_and_longer_ones_are_squeezed() -> None:
-    assert fitted_line(white(10, 600), (48, 320), grow=True)[0].shape == (48, 2880, 3)
-    assert fitted_line(white(10, 5000), (48, 320), grow=True)[0].shape == (48, MAX_LINE, 3)
+    assert fit_line(white(10, 600), (48, 320), grow=True)[0].shape == (48, 2880, 3)
+    assert fit_line(white(10, 5000), (48, 320), grow=True)[0].shape == (48, MAX_LINE, 3)
 
 
 def test_augmentations_enlarge_up_to_the_pixels_that_a_file_may_have() -> None:
-    assert affordable((3000, 4000), 3.0) == 3.0  # 108 million pixels
-    assert affordable((6000, 8000), 3.0) == pytest.approx((MOST_PIXELS / 48e6) ** 0.5)
-    assert affordable((20000, 20000), 3.0) == 1.0
-    assert affordable((20000, 20000), 0.5) == 0.5
+    assert limit_factor((3000, 4000), 3.0) == 3.0  # 108 million pixels
+    assert limit_factor((6000, 8000), 3.0) == pytest.approx((MOST_PIXELS / 48e6) ** 0.5)
+    assert limit_factor((20000, 20000), 3.0) == 1.0
+    assert limit_factor((20000, 20000), 0.5) == 0.5
     with pytest.raises(TooLargeError, match='would be enlarged to 20000 x 20000 pixels, more than 128 million'):
-        resized(white(2, 2), 20000, 20000)
+        resize(white(2, 2), 20000, 20000)
     with pytest.raises(TooLargeError, match='20000 x 20000'):
         of_labels.Rescale(factor=10000)(white(2, 2), labels_of(white(2, 2)), np.random.default_rng(0))
 
@@ -135,9 +135,9 @@ def test_a_line_is_reduced_before_it_is_augmented() -> None:
 def test_a_network_is_given_no_more_pixels_than_said() -> None:
     large = np.broadcast_to(np.uint8(0), (8192, 8192, 3))
     with pytest.raises(TooLargeError, match=f'8192 x 8192 pixels, more than {MOST_SEEN // 2**20} million; reduce the image'):
-        normalised(large, PIXELS)
+        normalise(large, PIXELS)
     with pytest.raises(TooLargeError, match='the network would be given 4000032 x 32'):  # one row is filled up to 32
-        normalised(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
+        normalise(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
     shapes = [torch.zeros(3, 32, 8192, dtype=torch.uint8), torch.zeros(3, 8192, 32, dtype=torch.uint8)]
     for fill in (pad_texts, lambda images: filled_up_boxes(images, (0.5,) * 3)):
         with pytest.raises(TooLargeError, match='2 images of very different shapes would be filled up to 8192 x 8192'):

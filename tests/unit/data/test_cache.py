@@ -18,7 +18,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from phalanx.data.cache import CacheOptions, PictureCache, check_room, kept, made, opened, using
+from phalanx.data.cache import CacheOptions, PictureCache, check_room, create_cache, open_cache, read_cached, use_cache
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import Draw
 from phalanx.engine.loader import Loader
@@ -32,7 +32,7 @@ def picture(number: int, *shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 @pytest.fixture(params=['in memory', 'on a disk'])
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> PictureCache:
-    return made(CacheOptions(gib=SMALL, folder=None if request.param == 'in memory' else tmp_path))
+    return create_cache(CacheOptions(gib=SMALL, folder=None if request.param == 'in memory' else tmp_path))
 
 
 def child(run: Callable[[], None]) -> int:
@@ -129,7 +129,7 @@ def test_a_picture_that_cannot_be_written_is_not_kept(cache: PictureCache) -> No
 @pytest.mark.parametrize('where', ['in memory', 'on a disk'])
 def test_a_cache_is_gone_with_the_last_process_that_uses_it(where: str, tmp_path: Path) -> None:
     def killed() -> None:
-        made(CacheOptions(gib=SMALL, folder=None if where == 'in memory' else tmp_path)).put('a', picture(0))
+        create_cache(CacheOptions(gib=SMALL, folder=None if where == 'in memory' else tmp_path)).put('a', picture(0))
         os.kill(os.getpid(), signal.SIGKILL)
 
     before = set(Path('/dev/shm').iterdir())
@@ -142,7 +142,7 @@ def test_a_handle_that_leads_to_another_file_is_refused(cache: PictureCache) -> 
     """In another container the number of the process is another's."""
     path, device, inode = cache.handle
     with pytest.raises(OSError, match='must see each other in /proc'):
-        opened(path, device, inode + 1)
+        open_cache(path, device, inode + 1)
 
 
 def test_what_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_images_and_label_maps_are_decoded_once(cache: PictureCache, tmp_path: P
     """The file is gone at the second time. An image and a label map of one file are two things."""
     cv2.imwrite(str(tmp_path / 'a.png'), picture(0, 8, 8))
     plain = read_image(tmp_path / 'a.png'), read_labels(tmp_path / 'a.png')
-    with using(cache):
+    with use_cache(cache):
         assert_array_equal(read_image(tmp_path / 'a.png'), plain[0])
         assert_array_equal(read_labels(tmp_path / 'a.png'), plain[1])
         (tmp_path / 'a.png').unlink()
@@ -172,8 +172,8 @@ def test_images_and_label_maps_are_decoded_once(cache: PictureCache, tmp_path: P
 
 def test_without_a_cache_nothing_is_kept() -> None:
     read: Iterator[Any] = iter([picture(0), picture(1)])
-    assert_array_equal(kept('a', lambda: next(read)), picture(0))
-    assert_array_equal(kept('a', lambda: next(read)), picture(1))
+    assert_array_equal(read_cached('a', lambda: next(read)), picture(0))
+    assert_array_equal(read_cached('a', lambda: next(read)), picture(1))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 
 from phalanx.curation.prepare.checks import size_of
 from phalanx.data import pdf
-from phalanx.data.batch import channels_first, normalised, stacked
-from phalanx.data.image import Pages, depth_of, orientation_of, overlay, palette, read_image, read_labels
+from phalanx.data.batch import channels_first, normalise_images, stack_images
+from phalanx.data.image import Pages, file_bit_depth, file_orientation, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -51,7 +51,7 @@ def test_an_image_is_turned_as_opencv_and_pillow_turn_it(tmp_path: Path, orienta
     read = read_image(path)
     assert_array_equal(read, cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR_RGB))
     assert_array_equal(read, np.array(ImageOps.exif_transpose(Image.open(path))))
-    assert orientation_of(path) == (orientation if orientation in range(1, 9) else 1)
+    assert file_orientation(path) == (orientation if orientation in range(1, 9) else 1)
     assert size_of(path) == read.shape[1::-1]
 
 
@@ -175,17 +175,17 @@ def test_normalisation_is_that_of_the_originals() -> None:
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     expected = (PICTURE / 255 - mean) / std
     images = torch.from_numpy(PICTURE).permute(2, 0, 1)[None]
-    result = normalised(images, mean, std)
+    result = normalise_images(images, mean, std)
     assert (result.dtype, result.shape) == (torch.float32, (1, 3, 12, 20))
     np.testing.assert_allclose(result[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_images_of_a_batch_wait_pixel_by_pixel_and_reach_the_network_colour_by_colour() -> None:
-    batch = stacked([channels_first(PICTURE), channels_first(PICTURE[:, ::-1])])
+    batch = stack_images([channels_first(PICTURE), channels_first(PICTURE[:, ::-1])])
     assert (batch.shape, batch.dtype) == ((2, 3, 12, 20), torch.uint8)
     assert_array_equal(batch[1], PICTURE[:, ::-1].transpose(2, 0, 1))
     assert batch.is_contiguous(memory_format=torch.channels_last)
-    assert normalised(batch, (0, 0, 0), (1, 1, 1)).is_contiguous()
+    assert normalise_images(batch, (0, 0, 0), (1, 1, 1)).is_contiguous()
 
 
 def test_what_other_programs_append_to_an_image_does_not_matter(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_exif_turns_a_picture_in_every_format(tmp_path: Path, kind: str, mode: s
     image = read_image(file)
     assert image.shape == (20, 12, 3)
     assert size_of(file) == (12, 20)
-    assert orientation_of(file) == 6
+    assert file_orientation(file) == 6
     assert_array_equal(image, cv2.imdecode(np.frombuffer(file.read_bytes(), np.uint8), cv2.IMREAD_COLOR_RGB))
     if mode in ('RGB', 'L') and kind != 'JPEG':
         assert_array_equal(image, np.rot90(np.asarray(picture.convert('RGB')), -1))
@@ -228,7 +228,7 @@ def test_values_of_any_depth_fill_the_8_bits(tmp_path: Path, kind: str, bits: in
     values = (np.arange(256, dtype=np.uint16) << (bits - 8)).reshape(16, 16)
     Image.fromarray(values).save(tmp_path / 'a', kind)
     assert_array_equal(read_image(tmp_path / 'a'), np.repeat(np.arange(256).reshape(16, 16, 1), 3, axis=2))
-    assert depth_of(tmp_path / 'a') == bits
+    assert file_bit_depth(tmp_path / 'a') == bits
 
 
 def test_pages_of_a_tiff_and_frames_of_a_gif_are_read_one_by_one(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_reduced_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
 def test_pages_of_a_pdf_are_drawn_or_the_package_is_named(tmp_path: Path) -> None:
     inch = [Image.new('RGB', (72, 144), colour) for colour in ('red', 'blue')]
     inch[0].save(tmp_path / 'a.pdf', save_all=True, append_images=inch[1:])  # at 72 dots per inch
-    if not pdf.is_there():
+    if not pdf.is_installed():
         with pytest.raises(SampleError, match=r'a\.pdf: PDF files are read with pypdfium2: pip install'):
             Pages(tmp_path / 'a.pdf')
         return

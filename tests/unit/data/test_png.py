@@ -35,24 +35,24 @@ def encoded(image: Image.Image, **options: object) -> bytes:
 @given(arrays(np.uint8, st.tuples(st.integers(1, 20), st.integers(1, 20), st.just(3))), st.integers(0, 9))
 def test_pixels_are_those_that_were_written(pixels: np.ndarray, level: int) -> None:
     colours, greys = (encoded(Image.fromarray(part), compress_level=level) for part in (pixels, pixels[..., 0]))
-    assert_array_equal(png.decoded(colours, 'RGB'), pixels)
-    assert_array_equal(png.decoded(greys, 'L'), pixels[..., 0])
+    assert_array_equal(png.decode_png(colours, 'RGB'), pixels)
+    assert_array_equal(png.decode_png(greys, 'L'), pixels[..., 0])
 
 
 @pytest.mark.parametrize('kind', OTHERS)
 def test_other_kinds_are_left_to_other_decoders(kind: str) -> None:
     for mode in ('RGB', 'L'):
-        assert png.decoded(encoded(OTHERS[kind]), mode) is None
+        assert png.decode_png(encoded(OTHERS[kind]), mode) is None
 
 
 def test_a_picture_is_not_read_as_labels_nor_labels_as_a_picture() -> None:
-    assert png.decoded(encoded(Image.fromarray(PICTURE)), 'L') is None
-    assert png.decoded(encoded(Image.fromarray(PICTURE[..., 0])), 'RGB') is None
+    assert png.decode_png(encoded(Image.fromarray(PICTURE)), 'L') is None
+    assert png.decode_png(encoded(Image.fromarray(PICTURE[..., 0])), 'RGB') is None
 
 
 def test_a_colour_that_stands_for_transparency_stays_as_it_is() -> None:
     written = encoded(Image.fromarray(PICTURE), transparency=tuple(PICTURE[0, 0].tolist()))
-    assert_array_equal(png.decoded(written, 'RGB'), PICTURE)
+    assert_array_equal(png.decode_png(written, 'RGB'), PICTURE)
 
 
 def test_a_byte_that_was_changed_anywhere_never_gives_other_pixels() -> None:
@@ -60,16 +60,16 @@ def test_a_byte_that_was_changed_anywhere_never_gives_other_pixels() -> None:
     whole = encoded(Image.fromarray(PICTURE), compress_level=0)
     for place in range(len(whole)):
         changed = bytes((*whole[:place], whole[place] ^ 0x55, *whole[place + 1 :]))
-        assert png.decoded(changed, 'RGB') is None, place
+        assert png.decode_png(changed, 'RGB') is None, place
 
 
 def test_a_file_that_ends_anywhere_too_early_is_refused() -> None:
     whole = encoded(Image.fromarray(PICTURE))
-    assert [end for end in range(len(whole)) if png.decoded(whole[:end], 'RGB') is not None] == []
+    assert [end for end in range(len(whole)) if png.decode_png(whole[:end], 'RGB') is not None] == []
 
 
 def test_what_other_programs_append_does_not_matter() -> None:
-    assert_array_equal(png.decoded(encoded(Image.fromarray(PICTURE)) + b'more', 'RGB'), PICTURE)
+    assert_array_equal(png.decode_png(encoded(Image.fromarray(PICTURE)) + b'more', 'RGB'), PICTURE)
 
 
 def test_files_are_read_alike_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from phalanx.data.colour import with_brightness, with_contrast
+from phalanx.data.colour import scale_brightness, scale_contrast
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.transforms import (
     Padding,
@@ -48,7 +48,7 @@ def test_changes_of_colour_come_in_random_order() -> None:
     """Brightness and contrast, both times 1.5, do not commute."""
     both = RandomDistort(brightness_probability=1, contrast_probability=1, saturation_probability=0, hue_probability=0)
     images = {both(SMOOTH, LABELS, AtTheTop(np.random.PCG64(seed)))[0].tobytes() for seed in range(20)}
-    orders = [with_contrast(with_brightness(SMOOTH, 1.5), 1.5), with_brightness(with_contrast(SMOOTH, 1.5), 1.5)]
+    orders = [scale_contrast(scale_brightness(SMOOTH, 1.5), 1.5), scale_brightness(scale_contrast(SMOOTH, 1.5), 1.5)]
     assert images == {image.tobytes() for image in orders}
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.deploy.compact import quantise
-from phalanx.deploy.difference import begins
+from phalanx.deploy.difference import describe_first_difference
 from phalanx.deploy.formats import OLDEST_OPSET
-from phalanx.deploy.writing import readme_of, run_onnx, shapes_of, traced, write_onnx
+from phalanx.deploy.writing import program_shapes, render_readme, run_onnx, trace, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}
 IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)
@@ -39,8 +39,8 @@ class Small(nn.Module):
 @pytest.fixture(scope='module')
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.export.ExportedProgram]:
     file = tmp_path_factory.mktemp('small') / 'small.onnx'
-    program = traced(Small().eval(), IMAGES, VARYING)
-    assert shapes_of(program, ['maps'], VARYING) == {
+    program = trace(Small().eval(), IMAGES, VARYING)
+    assert program_shapes(program, ['maps'], VARYING) == {
         'images': ['batch', 3, 'height', 'width'],
         'maps': ['batch', 2, 'height', 'width'],
     }
@@ -50,17 +50,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.expor
 def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export.ExportedProgram], tmp_path: Path) -> None:
     """The weights of the second convolution are changed in the file: its output differs, and all after it."""
     file, program = written
-    assert begins(program, file, IMAGES, 1e-4).startswith('no layer by itself differs')
+    assert describe_first_difference(program, file, IMAGES, 1e-4).startswith('no layer by itself differs')
     model, other = onnx.load(file), tmp_path / 'other.onnx'
     (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == 'middle.1.weight']
     weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) + np.float32(0.5), weights.name))
     onnx.save(model, other)
-    assert re.match(r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d', begins(program, other, IMAGES, 1e-4))
+    assert re.match(
+        r'the first layer that differs is middle\.1 \(aten\.conv.*\), by \d',
+        describe_first_difference(program, other, IMAGES, 1e-4),
+    )
 
 
 def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
     network = Small().eval()
-    write_onnx(traced(network, IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'old.onnx', OLDEST_OPSET)
+    write_onnx(trace(network, IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'old.onnx', OLDEST_OPSET)
     assert [one.version for one in onnx.load(tmp_path / 'old.onnx').opset_import if not one.domain] == [OLDEST_OPSET]
     _, ((maps,),) = run_onnx(tmp_path / 'old.onnx', [IMAGES])
     np.testing.assert_allclose(maps, network(IMAGES).detach().numpy(), atol=1e-5)
@@ -85,7 +88,7 @@ class Uneven(nn.Module):
 def test_the_layer_that_loses_most_stays_in_float(tmp_path: Path) -> None:
     """255 steps for values up to 1000 leave nothing of those up to 1."""
     file, images = tmp_path / 'uneven.onnx', np.random.default_rng(0).uniform(0, 1, (4, 3, 8, 8)).astype(np.float32)
-    write_onnx(traced(Uneven().eval(), IMAGES, VARYING), ['maps'], VARYING, file)
+    write_onnx(trace(Uneven().eval(), IMAGES, VARYING), ['maps'], VARYING, file)
     shapes, (right,) = run_onnx(file, [torch.from_numpy(images)])
     (name,) = [node.name for node in onnx.load(file).graph.node if 'second.weight' in node.input]
     lossy = quantise(file, images)
@@ -115,7 +118,7 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
         'preparation': {'channels': 'RGB', 'values': '', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
         'outputs': [{'name': 'maps', 'shape': shapes['maps'], 'meaning': 'classes'}],
     }
-    page = readme_of(said, VARYING, IMAGES.shape)
+    page = render_readme(said, VARYING, IMAGES.shape)
     assert 'mean_iou 0.5000 at step 7' in page
     sizes = [tuple(map(int, found.split('x'))) for found in re.findall(r'Shapes=images:(\S+)', page)]
     assert sizes == [(1, 3, 32, 48), (1, 3, 64, 96), (8, 3, 128, 192)]
@@ -123,7 +126,7 @@ def test_the_sizes_that_the_readme_gives_to_tensorrt_are_those_that_the_file_tak
     for size in sizes:
         (maps,) = session.run(None, {'images': np.zeros(size, np.float32)})
         assert maps.shape == (size[0], 2, *size[2:])
-    assert 'Shapes=' not in readme_of(said, {}, IMAGES.shape)
-    assert 'trtexec --onnx' not in readme_of({**said, 'precision': 'int8'}, VARYING, IMAGES.shape)
-    for_coreml = readme_of({**said, 'file': 'small.pt2'}, {}, IMAGES.shape)
+    assert 'Shapes=' not in render_readme(said, {}, IMAGES.shape)
+    assert 'trtexec --onnx' not in render_readme({**said, 'precision': 'int8'}, VARYING, IMAGES.shape)
+    for_coreml = render_readme({**said, 'file': 'small.pt2'}, {}, IMAGES.shape)
     assert ".run_decompositions({})).save('small.mlpackage')" in for_coreml

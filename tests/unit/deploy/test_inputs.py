@@ -85,5 +85,5 @@ def test_a_pdf_file_is_read_or_says_what_it_needs(tmp_path: Path, capsys: pytest
     PIL.Image.new('RGB', (72, 72), 'red').save(tmp_path / 'a.pdf')
     inputs = Inputs(list_files([tmp_path / 'a.pdf'], tmp_path / 'o'), tmp_path / 'o', 'reading')
     done = sum(inputs.pages(file, stem, lambda image, _: None) for file, stem in inputs.each())
-    assert done == pdf.is_there()
-    assert pdf.is_there() or 'pip install "phalanx-vision[pdf]"' in capsys.readouterr().err
+    assert done == pdf.is_installed()
+    assert pdf.is_installed() or 'pip install "phalanx-vision[pdf]"' in capsys.readouterr().err

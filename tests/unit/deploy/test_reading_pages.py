@@ -21,8 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import phalanx
 from phalanx.data.samples import Draw, Image
-from phalanx.deploy.pages import as_hocr, drawn
-from phalanx.deploy.writing import label
+from phalanx.deploy.pages import as_hocr, draw_page
+from phalanx.deploy.writing import write_guide
 from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
 from phalanx.runtime.reading import angle_of, cut_out
 from phalanx.runtime.text_detection import quad
@@ -52,7 +52,7 @@ def network(path: Path, outputs: str, nodes: Sequence[Any], constants: dict[str,
     graph = helper.make_graph(nodes, 'network', [images], [found], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), path)
     shared = {'format': 1, 'phalanx': '0.1.0', 'model': path.stem, 'input': {'name': 'images', 'shape': ['B', 3, 'H', 'W']}}
-    label(path, {**shared, **guide})
+    write_guide(path, {**shared, **guide})
     return path
 
 
@@ -306,7 +306,7 @@ def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
 
 
 def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
-    beside = drawn(page, [line('abc', 20, 120, 100, 150)])[:, 300:]
+    beside = draw_page(page, [line('abc', 20, 120, 100, 150)])[:, 300:]
     rows, columns = np.nonzero(beside.min(2) < 128)
     assert 120 <= rows.min() <= rows.max() <= 150
     assert 20 <= columns.min() <= columns.max() <= 100

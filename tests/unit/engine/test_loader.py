@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.batch import shares
+from phalanx.data.batch import split_evenly
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.loader import (
     LONGEST_TMPDIR,
@@ -44,7 +44,7 @@ def test_ranks_and_micro_batches_share_a_step_without_overlap_or_gap(
     batch = ranks * micro + extra
     alone = Stream(size, batch, 1, 7, 0, 1).share(step)
     of_ranks = [Stream(size, batch, micro, 7, rank, ranks).share(step) for rank in range(ranks)]
-    parts = [part for share in of_ranks for part in shares(share, micro)]
+    parts = [part for share in of_ranks for part in split_evenly(share, micro)]
     assert [draw for part in parts for draw in part] == alone
     assert all(parts)
     sizes = [len(share) for share in of_ranks]

@@ -27,7 +27,7 @@ from phalanx.families.segmentation.task import prepare_sample, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
 from phalanx.nn.layers import adaptive_avg_pool, pooling_matrix
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
-from phalanx.runtime.prepare import resized_maps
+from phalanx.runtime.prepare import resize_maps
 
 
 def rng() -> np.random.Generator:
@@ -94,7 +94,7 @@ def test_windows_scales_and_flips_are_those_of_evaluation(options: dict[str, Any
 @pytest.mark.parametrize('size', [(20, 30), (53, 71), (99, 200)])
 def test_maps_are_resized_as_torch_does_it(size: tuple[int, int]) -> None:
     maps = rng().standard_normal((3, 53, 71)).astype(np.float32)
-    np.testing.assert_allclose(resized_maps(maps, *size), resize(torch.from_numpy(maps)[None], size)[0], atol=1e-4)
+    np.testing.assert_allclose(resize_maps(maps, *size), resize(torch.from_numpy(maps)[None], size)[0], atol=1e-4)
 
 
 def test_a_transform_that_only_training_has_is_refused() -> None:
@@ -134,7 +134,7 @@ def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
     """With a limit on candidates and one on results."""
     boxes, scores = scattered()
     expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))
-    found = detection.suppressed(boxes, scores, **LIMITS)
+    found = detection.suppress_boxes(boxes, scores, **LIMITS)
     assert len(found[0]) > 20
     for own, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(own, theirs.numpy())

@@ -15,7 +15,7 @@ from phalanx.data.samples import Draw
 from phalanx.families.recognition.data.rendered import Rendered
 from phalanx.families.recognition.data.source import Source
 from phalanx.synthetic import lines as rendering
-from phalanx.synthetic.lines import Fonts, covered_by, font_files, render
+from phalanx.synthetic.lines import Fonts, covered_by, font_files, render_line
 
 
 def find_font() -> Path:
@@ -59,7 +59,7 @@ def test_a_font_of_symbols_writes_no_letters_even_where_it_has_something_in_thei
 def test_where_the_system_has_no_font_pillow_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rendering, 'SYSTEM_FONTS', (tmp_path,))
     (font,) = Fonts(None, 'ab中').writing('ab')
-    assert render('ab', font, np.random.default_rng(0)).shape[2] == 3
+    assert render_line('ab', font, np.random.default_rng(0)).shape[2] == 3
 
 
 def test_only_fonts_with_every_character_of_a_text_write_it(fonts: Path) -> None:
@@ -77,7 +77,7 @@ def test_fonts_without_any_of_the_characters_are_refused(fonts: Path) -> None:
 
 def test_a_picture_is_a_function_of_its_random_numbers(fonts: Path) -> None:
     font = fonts / 'DejaVuSans.ttf'
-    one, again, other = (render('Hello', font, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    one, again, other = (render_line('Hello', font, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert_array_equal(one, again)
     assert one.shape != other.shape or (one != other).any()
 
@@ -85,7 +85,7 @@ def test_a_picture_is_a_function_of_its_random_numbers(fonts: Path) -> None:
 @pytest.mark.parametrize('text', ['i', 'Hello world', '....', 'Ж' * 25])
 def test_any_text_makes_a_picture_with_contrast(fonts: Path, text: str) -> None:
     for seed in range(10):
-        picture = render(text, fonts / 'DejaVuSans.ttf', np.random.default_rng(seed))
+        picture = render_line(text, fonts / 'DejaVuSans.ttf', np.random.default_rng(seed))
         assert picture.dtype == np.uint8 and picture.shape[2] == 3 and min(picture.shape[:2]) >= 1
         assert np.ptp(picture.astype(int).mean(2)) > 15
 

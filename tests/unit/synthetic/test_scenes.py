@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from phalanx.synthetic.scenes import DIGITS, EDGE, Scene, _digits, _pick, scene
+from phalanx.synthetic.scenes import DIGITS, EDGE, Scene, _digits, _pick, render_scene
 
-SCENES = [scene(number, 'train') for number in range(12)]
+SCENES = [render_scene(number, 'train') for number in range(12)]
 
 
 def ink_of(drawn: Scene) -> np.ndarray:
@@ -22,10 +22,10 @@ def test_the_stored_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_a_scene_is_a_function_of_seed_split_and_number() -> None:
-    first, again = scene(3, 'train', seed=1), scene(3, 'train', seed=1)
+    first, again = render_scene(3, 'train', seed=1), render_scene(3, 'train', seed=1)
     assert_array_equal(first.image, again.image)
     assert_array_equal(first.labels, again.labels)
-    others = [scene(4, 'train', seed=1), scene(3, 'eval', seed=1), scene(3, 'train', seed=2)]
+    others = [render_scene(4, 'train', seed=1), render_scene(3, 'eval', seed=1), render_scene(3, 'train', seed=2)]
     assert not any(np.array_equal(first.image, other.image) for other in others)
 
 
@@ -38,7 +38,7 @@ def test_the_splits_share_no_handwritten_digit() -> None:
 
 @pytest.mark.parametrize('size', [(128, 192), (64, 96), (32, 128), (200, 90)])
 def test_a_scene_has_the_asked_size(size: tuple[int, int]) -> None:
-    drawn = scene(0, 'eval', size=size)
+    drawn = render_scene(0, 'eval', size=size)
     assert (drawn.image.shape, drawn.image.dtype) == ((*size, 3), np.uint8)
     assert (drawn.labels.shape, drawn.labels.dtype) == (size, np.uint8)
 
@@ -63,7 +63,7 @@ def test_void_pixels_separate_ink_from_background(drawn: Scene) -> None:
     assert not (ink[1:] & background[:-1]).any() and not (ink[:-1] & background[1:]).any()
 
 
-@pytest.mark.parametrize('drawn', [scene(number, 'train', lines=(1, 2)) for number in range(6)])
+@pytest.mark.parametrize('drawn', [render_scene(number, 'train', lines=(1, 2)) for number in range(6)])
 def test_a_text_is_what_stands_in_its_box_from_left_to_right(drawn: Scene) -> None:
     assert drawn.texts
     for text, (x0, y0, x1, y1) in zip(drawn.texts, drawn.text_boxes, strict=True):
@@ -80,12 +80,14 @@ def test_a_text_is_what_stands_in_its_box_from_left_to_right(drawn: Scene) -> No
 
 def test_the_numbers_of_lines_and_digits_can_be_asked_for() -> None:
     for number in range(20):
-        word = scene(number, 'train', size=(32, 128), lines=(1, 1), singles=(0, 0), digits_a_line=(2, 6), digit_height=(20, 26))
+        word = render_scene(
+            number, 'train', size=(32, 128), lines=(1, 1), singles=(0, 0), digits_a_line=(2, 6), digit_height=(20, 26)
+        )
         (text,) = word.texts
         assert 2 <= len(text) <= 6
 
 
 def test_what_finds_no_place_is_left_out() -> None:
-    empty = scene(0, 'train', size=(9, 9), lines=(1, 1), singles=(1, 1))
+    empty = render_scene(0, 'train', size=(9, 9), lines=(1, 1), singles=(1, 1))
     assert (empty.boxes.shape, empty.classes.shape, empty.texts, empty.text_boxes.shape) == ((0, 4), (0,), (), (0, 4))
     assert not empty.labels.any()

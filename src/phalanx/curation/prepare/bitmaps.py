@@ -8,7 +8,7 @@ import PIL.Image
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import Thing
 from phalanx.curation.prepare.shapes import Mask, runs_of
-from phalanx.data.image import opened
+from phalanx.data.image import open_with_pillow
 
 
 def bitmap_thing(
@@ -33,7 +33,7 @@ def bitmap_thing(
 def decode_png(data: bytes, size: tuple[int, int], where: str) -> Mask:
     """Pixels of an image file that are opaque or, without an alpha channel, above 0. Raises AnnotationError."""
     try:
-        with opened(data) as picture:
+        with open_with_pillow(data) as picture:
             if picture.width > size[0] or picture.height > size[1]:
                 raise AnnotationError(f'{where}: its bitmap is larger than the image')
             has_alpha = picture.mode in ('RGBA', 'LA') or (picture.mode == 'P' and 'transparency' in picture.info)

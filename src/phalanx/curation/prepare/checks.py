@@ -10,7 +10,7 @@ from typing import Any
 
 import PIL.Image
 
-from phalanx.data.image import PILLOW_ERRORS, if_turned, opened
+from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
 
 MOST = 1e9  # no coordinate is larger
@@ -81,7 +81,7 @@ def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
 def decoded(image: Path) -> Iterator[PIL.Image.Image]:
     """The opened image. Raises AnnotationError for what Pillow raises, here or when the block reads its pixels."""
     try:
-        with opened(image) as picture:
+        with open_with_pillow(image) as picture:
             yield picture
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
@@ -100,7 +100,8 @@ def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int
     size = size_of(image)
     if said not in (size, (None, None)):
         raise AnnotationError(
-            f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}' + if_turned(size, said)
+            f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}'
+            + turned_hint(size, said)
         )
     return size
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from phalanx.curation.prepare.checks import AnnotationError, check_size, size_of
 from phalanx.curation.prepare.label_maps import VOID, Pair
-from phalanx.data.image import PILLOW_ERRORS, LabelMap, opened
+from phalanx.data.image import PILLOW_ERRORS, LabelMap, open_with_pillow
 from phalanx.data.samples import Image
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
@@ -75,7 +75,7 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     """The label map in the colours of `mask`. Raises AnnotationError when it does not fit or a colour is not a class."""
     check_size(size_of(mask), image, f'{mask}')
     try:
-        with opened(mask) as picture:
+        with open_with_pillow(mask) as picture:
             pixels = np.array(picture.convert('RGB'))
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from phalanx.curation.prepare.checks import AnnotationError, number_in
 from phalanx.curation.prepare.samples import Found, Sample, Thing
 from phalanx.curation.prepare.tree import Tree, bytes_in, text_in
-from phalanx.data.folders import decoded_xml
+from phalanx.data.folders import decode_xml
 
 
 def read_voc(tree: Tree, found: Found) -> None:
@@ -38,7 +38,7 @@ def parse_xml(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTre
     for path in tree.having('.xml'):
         with found.left_out.noted():
             try:
-                text = decoded_xml(bytes_in(path))
+                text = decode_xml(bytes_in(path))
             except ValueError as error:
                 raise AnnotationError(f'{path}: {error}') from None
             if '<!DOCTYPE' in text or '<!ENTITY' in text:  # entities can grow without bound, or read other files

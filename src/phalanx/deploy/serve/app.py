@@ -18,7 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as FormError
 from starlette.types import Message
 
-from phalanx.data.image import decoded
+from phalanx.data.image import decode_image
 from phalanx.data.samples import SampleError
 from phalanx.deploy.serve.batching import Batcher, FullError
 from phalanx.runtime import ArtifactError
@@ -52,7 +52,7 @@ def application(batcher: Batcher, *, most_bytes: int) -> FastAPI:
     async def predict(request: Request) -> Any:
         try:
             data = await image_in(request, await body(request, most_bytes))
-            image = await run_in_threadpool(decoded, data, 'the image')
+            image = await run_in_threadpool(decode_image, data, 'the image')
             return answer(await batcher.result(image), guide)
         except FullError as error:
             raise HTTPException(503, str(error)) from None

@@ -14,7 +14,7 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.writing import Write, Writers, picture_writer, write_crop, write_json, write_text
-from phalanx.runtime.prepare import resized
+from phalanx.runtime.prepare import resize
 from phalanx.runtime.results import Found
 
 UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
@@ -58,7 +58,7 @@ def compared(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""
-    image = resized(image, *size)
+    image = resize(image, *size)
     return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
 
 

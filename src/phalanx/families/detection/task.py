@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
+from phalanx.data.batch import ImageBatch, channels_first, split_evenly, stack_images
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.detection import draw as drawing
@@ -66,9 +66,9 @@ class DetectionBatch(ImageBatch):
     indices: tuple[int, ...]
 
     def split(self, parts: int) -> list[Self]:
-        objects = ([torch.cat(part) for part in shares(each, parts)] for each in self.of_images())
-        rest = (shares(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
-        return [type(self)(*fields) for fields in zip(shares(self.images, parts), *objects, *rest, strict=True)]
+        objects = ([torch.cat(part) for part in split_evenly(each, parts)] for each in self.of_images())
+        rest = (split_evenly(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
+        return [type(self)(*fields) for fields in zip(split_evenly(self.images, parts), *objects, *rest, strict=True)]
 
     def of_images(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The boxes [n, 4] and the classes [n] of each image."""
@@ -286,7 +286,7 @@ def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequenc
     sides = [max(pair) for pair in zip(largest, least, strict=True)]
     check_batch(len(images), *sides)
     if all(list(image.shape[1:]) == sides for image in images):
-        return stacked(images)
+        return stack_images(images)
     colour = images[0].new_tensor(mean_colour(mean))
     canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
     for place, image in zip(canvas, images, strict=True):

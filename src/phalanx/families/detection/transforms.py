@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
-from phalanx.data.image import left_right
+from phalanx.data.image import flip_horizontally
 from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import RandomTransform, Sizing
-from phalanx.runtime.prepare import INTERPOLATIONS, affordable, check_made, resize_factors
+from phalanx.runtime.prepare import INTERPOLATIONS, check_image_size, limit_factor, resize_factors
 
 Shown = tuple[Image, Objects]  # an image and what it shows
 
@@ -46,7 +46,7 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
     """
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
-    check_made(round(H * y), round(W * x))
+    check_image_size(round(H * y), round(W * x))
     if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
@@ -56,7 +56,7 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
-        return self.distorted(image, context.rng), objects
+        return self.distort(image, context.rng), objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class RandomExpand:
         rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
-        ratio = affordable((H, W), rng.uniform(1, self.ratio))
+        ratio = limit_factor((H, W), rng.uniform(1, self.ratio))
         height, width = int(H * ratio), int(W * ratio)
         if height <= H or width <= W:
             return image, objects
@@ -167,7 +167,7 @@ class RandomFlip(RandomTransform):
 def mirrored(image: Image, objects: Objects) -> Shown:
     x0, y0, x1, y1 = objects.boxes.T
     W = image.shape[1]
-    return left_right(image), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
+    return flip_horizontally(image), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
 
 
 @dataclass(frozen=True, kw_only=True)

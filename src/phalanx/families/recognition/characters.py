@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.data.folders import text_of
-from phalanx.runtime.recognition import collapsed
+from phalanx.data.folders import read_text
+from phalanx.runtime.recognition import collapse_ctc
 from phalanx.runtime.results import Reading
 
 # The first four are in SHORT_DICTIONARIES; the others are those of PaddleOCR's published recognisers, named like its files.
@@ -91,7 +91,7 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
     if not dictionary.is_file():
         built_in = ', '.join(get_args(BuiltIn))
         raise FileNotFoundError(f'{dictionary}: no such dictionary file; built-in dictionaries are {built_in}')
-    text = _characters_in_onnx(dictionary) if dictionary.suffix == '.onnx' else text_of(dictionary)
+    text = _characters_in_onnx(dictionary) if dictionary.suffix == '.onnx' else read_text(dictionary)
     lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
         if not line:
@@ -192,7 +192,7 @@ class Characters:
         """Decode greedily: take the most probable class of each time step, then merge repetitions and drop blanks."""
         probabilities, numbers = logits.float().softmax(-1).max(-1)  # [B, T] each
         rows = zip(numbers.tolist(), probabilities.tolist(), strict=True)
-        return [collapsed(*row, self.characters) for row in rows]
+        return [collapse_ctc(*row, self.characters) for row in rows]
 
     def _fold_case(self, text: str) -> str:
         return text.lower() if self.lower_case else text

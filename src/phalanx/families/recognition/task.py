@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.options import check_size
-from phalanx.data.batch import ImageBatch, channels_first, stacked
+from phalanx.data.batch import ImageBatch, channels_first, stack_images
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
@@ -36,7 +36,7 @@ from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, limit_size
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import Size, fitted_line
+from phalanx.runtime.prepare import Size, fit_line
 from phalanx.runtime.recognition import BLANK
 from phalanx.runtime.results import Reading
 
@@ -114,7 +114,7 @@ class Samples(Dataset[Sample]):
             encoded, guide = self.encoder.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
-        shown, width = fitted_line(image, size, keep_ratio=self.keep_ratio)
+        shown, width = fit_line(image, size, keep_ratio=self.keep_ratio)
         text, unknown, ctc = encoded
         return Sample(channels_first(shown), width, Label(text, unknown), ctc, guide, draw.index)
 
@@ -246,7 +246,7 @@ class Recognition(Family):
         if len(shapes) > 1:
             sizes = sorted(f'{width} x {height}' for _, height, width in shapes)
             raise ValueError(f'the images of a batch differ in size: {", ".join(sizes)}')
-        images = stacked([sample.image for sample in samples])
+        images = stack_images([sample.image for sample in samples])
         widths = torch.tensor([sample.width for sample in samples])
         texts = Texts(
             pad_rows([sample.ctc for sample in samples], self.dictionary.max_length),
@@ -285,7 +285,7 @@ class Recognition(Family):
 
     def request(self, image: Image) -> Sample:
         """Prepare a line for prediction, wider than `image_size` if its aspect ratio needs it, as PaddleOCR does."""
-        shown, width = fitted_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        shown, width = fit_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
         return Sample(channels_first(shown), width, Label(''), [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:

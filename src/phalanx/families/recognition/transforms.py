@@ -16,7 +16,7 @@ import numpy.typing as npt
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.samples import Image, Rng
 from phalanx.families.recognition.data.source import TextImage
-from phalanx.runtime.prepare import resized, rounded_size
+from phalanx.runtime.prepare import resize, rounded_size
 
 Transform = Callable[[Image, str, Rng], TextImage]
 Augment = Callable[[Image, Rng], Image]
@@ -67,7 +67,7 @@ def limit_size(image: Image) -> Image:
     """Shrink an image with more than MAX_PIXELS or a side above MAX_COLUMNS, in proportion; return others unchanged."""
     H, W = image.shape[:2]
     factor = min(1.0, math.sqrt(MAX_PIXELS / (H * W)), MAX_COLUMNS / max(H, W))
-    return image if factor == 1 else resized(image, *rounded_size((H, W), factor))
+    return image if factor == 1 else resize(image, *rounded_size((H, W), factor))
 
 
 def apply_tia(image: Image, rng: Rng) -> Image:

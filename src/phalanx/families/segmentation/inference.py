@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.runtime.prepare import check_seen, scaled_size
+from phalanx.runtime.prepare import check_input_size, scaled_size
 from phalanx.runtime.segmentation import flips, starts
 
 
@@ -59,7 +59,7 @@ class Inference:
         """Return the logits [B, K, H, W] of one scale and flip, both undone. Raises TooLargeError."""
         H, W = images.shape[2:]
         size = scaled_size((H, W), scale)
-        check_seen(*size)
+        check_input_size(*size)
         logits = self.logits(network, resize(images, size).flip(flip)).flip(flip)
         return resize(logits.float(), (H, W))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.bind import Part
-from phalanx.data.batch import ImageBatch, channels_first, shares, stacked
+from phalanx.data.batch import ImageBatch, channels_first, split_evenly, stack_images
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
@@ -59,7 +59,7 @@ class SegmentationBatch(ImageBatch):
         fields = (self.images, self.truths, self.sizes, self.sizes_before, self.indices)
         return [
             type(self)(images, torch.cat([label_map.flatten() for label_map in label_maps]), *others)
-            for images, label_maps, *others in zip(*(shares(field, parts) for field in fields), strict=True)
+            for images, label_maps, *others in zip(*(split_evenly(field, parts) for field in fields), strict=True)
         ]
 
     def label_maps(self) -> Tensor:
@@ -194,7 +194,7 @@ class Segmentation(Family):
                 f'the images of a batch differ in size ({", ".join(sorted(sizes))}): end the transforms '
                 'with one that fixes the size (random_padding_crop, resize), or evaluate with evaluate.batch_size=1'
             )
-        images = stacked([sample.image for sample in samples])
+        images = stack_images([sample.image for sample in samples])
         pixels = torch.cat([sample.labels.flatten() for sample in samples])
         shapes = tuple((len(sample.labels), sample.labels.shape[1]) for sample in samples)
         sizes_before, indices = zip(*((sample.sizes_before, sample.index) for sample in samples), strict=True)

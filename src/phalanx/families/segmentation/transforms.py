@@ -13,11 +13,11 @@ import numpy as np
 
 from phalanx.config.options import check_size
 from phalanx.data.colour import ColourDistortion
-from phalanx.data.image import LabelMap, left_right
+from phalanx.data.image import LabelMap, flip_horizontally
 from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.sizing import MAX_WARP_SIDE, RandomTransform, Sizing
-from phalanx.runtime.prepare import MOST_PIXELS, affordable, check_made, rounded_size, scaled_size
+from phalanx.runtime.prepare import MOST_PIXELS, check_image_size, limit_factor, rounded_size, scaled_size
 from phalanx.runtime.segmentation import PADDING
 
 Pair = tuple[Image, LabelMap]
@@ -28,7 +28,7 @@ def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Resize both, the image bilinearly, the labels by nearest neighbour. Raises TooLargeError."""
     if (height, width) == labels.shape:
         return image, labels
-    check_made(height, width)
+    check_image_size(height, width)
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
     return image, cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
 
@@ -97,7 +97,7 @@ class ResizeStepScaling:
         factor = rng.uniform(self.min, self.max)
         if self.step:
             factor = float(rng.choice(np.linspace(self.min, self.max, int((self.max - self.min) / self.step + 1))))
-        return resize(image, labels, *rounded_size(labels.shape, affordable(labels.shape, factor)))
+        return resize(image, labels, *rounded_size(labels.shape, limit_factor(labels.shape, factor)))
 
 
 def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
@@ -151,7 +151,7 @@ class RandomFlip(RandomTransform):
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if self.happens(rng):
-            return left_right(image), left_right(labels)
+            return flip_horizontally(image), flip_horizontally(labels)
         return image, labels
 
 
@@ -226,7 +226,7 @@ class RandomDistort(ColourDistortion):
     """Distorts the colours of the image; labels stay."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
-        return self.distorted(image, rng), labels
+        return self.distort(image, rng), labels
 
 
 TRANSFORMS = {

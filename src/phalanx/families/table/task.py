@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.data.batch import ImageBatch, channels_first, stacked
-from phalanx.data.mixing import each_of
-from phalanx.data.samples import Chosen, Dataset, Draw, Image, Split
+from phalanx.data.batch import ImageBatch, channels_first, stack_images
+from phalanx.data.mixing import map_sources
+from phalanx.data.samples import Dataset, Draw, Image, Split, SubsetSource
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
 from phalanx.families.losses import collect_weights, sum_losses
@@ -28,9 +28,9 @@ from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import TRANSFORMS, Transform
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
-from phalanx.runtime.prepare import fitted_square
+from phalanx.runtime.prepare import fit_square
 from phalanx.runtime.results import Prediction
-from phalanx.runtime.table import START, said
+from phalanx.runtime.table import START, decode_structure
 
 HTML = (
     'tokens need not be well-formed: `phalanx predict` closes what is left open, and passes over what closes or opens nothing'
@@ -85,7 +85,7 @@ def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transfo
 
 def prepare_sample(image: Image, table: Table, side: int) -> Sample:
     """The sample of an image, fitted into the upper left corner of a square."""
-    picture = fitted_square(image, side)
+    picture = fit_square(image, side)
     h, w = picture.shape[:2]
     square = np.pad(picture, ((0, side - h), (0, side - w), (0, 0)))
     return Sample(channels_first(square), (h, w), image.shape[:2], table)
@@ -145,16 +145,16 @@ class TableStructure(Family):
         source, transforms = self.source(split), self.transforms[split]
         if split == 'eval':
             return Samples(source, transforms, split, self.image_size)
-        kept = each_of(source, self._short)
+        kept = map_sources(source, self._short)
         if len(kept) == 0:
             raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
         left_out = f'{len(source) - len(kept)} of {len(source)} tables for training have more than'
         notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(kept) < len(source) else ()
         return Samples(kept, transforms, split, self.image_size, notes)
 
-    def _short(self, source: Source) -> Chosen:
+    def _short(self, source: Source) -> SubsetSource:
         """The tables of `source` that are not too long to train with."""
-        return Chosen(source, np.flatnonzero(source.lengths(self.vocabulary) <= self.max_length))
+        return SubsetSource(source, np.flatnonzero(source.lengths(self.vocabulary) <= self.max_length))
 
     def survey(self, split: Split) -> CellSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
@@ -167,7 +167,7 @@ class TableStructure(Family):
             for parts in zip(*targets, strict=True)
         )  # filled up with 0, which is START
         return TableBatch(
-            images=stacked([sample.image for sample in samples]),
+            images=stack_images([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
             ids=ids,
             boxes=boxes,
@@ -248,7 +248,7 @@ def decode_tables(
     """
     chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
     shares = boxes.float().cpu().numpy()
-    return [said(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
+    return [decode_structure(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
 
 
 def shift_targets(batch: TableBatch) -> Targets:

@@ -16,7 +16,7 @@ Transform = Callable[[Image, Table, Rng], tuple[Image, Table]]
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
     def __call__(self, image: Image, table: Table, rng: Rng) -> tuple[Image, Table]:
-        return self.distorted(image, rng), table
+        return self.distort(image, rng), table
 
 
 TRANSFORMS = {'random_distort': RandomDistort}

@@ -11,7 +11,7 @@ from phalanx.data.image import overlay
 from phalanx.data.samples import Image
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.writing import Writers, picture_writer, write_json, write_picture, write_text
-from phalanx.runtime.prepare import resized
+from phalanx.runtime.prepare import resize
 from phalanx.runtime.reading import cut_out
 from phalanx.runtime.results import TextRegion
 
@@ -43,7 +43,7 @@ def draw_regions(image: Image, found: Sequence[TextRegion]) -> Image:
 
 def draw_comparison(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
     """Return captioned pictures of `size` (height, width): the image with the true texts, and with the detected ones."""
-    image = resized(image, *size)
+    image = resize(image, *size)
     return [('truth', draw_texts(image, truth)), ('prediction', draw_regions(image, found))]
 
 

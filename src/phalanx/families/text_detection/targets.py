@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.text_detection.data.source import Points, Texts
-from phalanx.runtime.text_detection import area_and_length, offset
+from phalanx.runtime.text_detection import area_and_length, offset_outline
 
 Mask = npt.NDArray[np.uint8]  # [H, W] 0 or 1
 Floats = npt.NDArray[np.float32]
@@ -52,7 +52,7 @@ def shrink_outline(points: Points, ratio: float) -> list[npt.NDArray[np.int64]]:
     """Shrink an outline [n, 2]; if it would fall apart or vanish, shrink it less, at multiples of `ratio`."""
     parts = []
     for share in np.arange(ratio, 1, ratio):
-        parts = offset(points, -shrink_distance(points, share))
+        parts = offset_outline(points, -shrink_distance(points, share))
         if len(parts) == 1:
             break
     return parts
@@ -64,7 +64,7 @@ def make_threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, 
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         # Dilate the text by as much as the shrink map shrinks it.
         distance = 0.0 if ignored else shrink_distance(points, ratio)
-        dilated = offset(points, distance) if distance > 0 else []
+        dilated = offset_outline(points, distance) if distance > 0 else []
         if not dilated:
             continue
         cv2.fillPoly(valid, [dilated[0].astype(np.int32)], 1)

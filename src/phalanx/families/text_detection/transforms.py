@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from phalanx.config.options import check_probability, check_size
 from phalanx.data.colour import ColourDistortion
-from phalanx.data.image import left_right
+from phalanx.data.image import flip_horizontally
 from phalanx.data.samples import Image, Rng
 from phalanx.families.sizing import MAX_WARP_SIDE, RandomTransform, Sizing
 from phalanx.families.text_detection.data.source import Points, Texts
-from phalanx.runtime.prepare import MAX_SIDE, affordable, limited_size, resized, rounded_size
+from phalanx.runtime.prepare import MAX_SIDE, limit_factor, limited_size, resize, rounded_size
 from phalanx.runtime.reading import cut_out
 
 ImageAndTexts = tuple[Image, Texts]  # an image and its texts
@@ -47,7 +47,7 @@ def check_network_size(name: str, size: tuple[int, int]) -> None:
 def resize_sample(image: Image, texts: Texts, height: int, width: int) -> ImageAndTexts:
     """Resize an image and the outlines of its texts."""
     factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
-    return resized(image, height, width), texts.with_outlines([points * factors for points in texts.outlines])
+    return resize(image, height, width), texts.with_outlines([points * factors for points in texts.outlines])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class RandomDistort(ColourDistortion):
     """Colour distortion, which leaves texts in place."""
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
-        return self.distorted(image, context.rng), texts
+        return self.distort(image, context.rng), texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class RandomFlip(RandomTransform):
         if not self.happens(context.rng):
             return image, texts
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
-        return left_right(image), texts.with_outlines([points * sign + shift for points in texts.outlines])
+        return flip_horizontally(image), texts.with_outlines([points * sign + shift for points in texts.outlines])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class RandomResize:
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
         size = image.shape[:2]
-        return resize_sample(image, texts, *rounded_size(size, affordable(size, context.rng.uniform(*self.scale))))
+        return resize_sample(image, texts, *rounded_size(size, limit_factor(size, context.rng.uniform(*self.scale))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class RandomCrop:
         factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
         canvas = np.zeros((H, W, 3), np.uint8)
-        canvas[:height, :width] = resized(image[y0:y1, x0:x1], height, width)
+        canvas[:height, :width] = resize(image[y0:y1, x0:x1], height, width)
         # Move the outlines along, and keep the texts that the part contains.
         corner = np.array([x0, y0], np.float32)
         moved = texts.with_outlines([(points - corner) * np.float32(factor) for points in texts.outlines])

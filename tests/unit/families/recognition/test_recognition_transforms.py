@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from phalanx.data.samples import Image
 from phalanx.families.recognition import transforms
 from phalanx.families.recognition.transforms import Concatenate, RecAug, warp_mls
-from phalanx.runtime.prepare import fitted_line
+from phalanx.runtime.prepare import fit_line
 
 NEVER = {
     f'{change}_probability': 0.0 for change in ('warp', 'crop', 'blur', 'tint', 'shake', 'noise', 'invert')
@@ -145,19 +145,19 @@ def test_an_unreadable_line_is_not_joined() -> None:
 
 
 def test_a_line_keeps_its_aspect_ratio_and_is_padded() -> None:
-    shown, width = fitted_line(noise(20, 30), (40, 100))
+    shown, width = fit_line(noise(20, 30), (40, 100))
     assert (shown.shape, width) == ((40, 100, 3), 60)
     assert not shown[:, 60:].any()
 
 
 def test_a_long_line_is_squeezed_or_widens_the_input() -> None:
-    assert fitted_line(noise(10, 100), (40, 100))[1] == 100
-    shown, width = fitted_line(noise(10, 100), (40, 100), grow=True)
+    assert fit_line(noise(10, 100), (40, 100))[1] == 100
+    shown, width = fit_line(noise(10, 100), (40, 100), grow=True)
     assert (shown.shape, width) == ((40, 400, 3), 400)
 
 
 def test_a_line_can_be_stretched_to_the_whole_width() -> None:
-    shown, width = fitted_line(noise(20, 30), (40, 100), keep_ratio=False)
+    shown, width = fit_line(noise(20, 30), (40, 100), keep_ratio=False)
     assert width == 100
     assert shown[:, -1].any()
 

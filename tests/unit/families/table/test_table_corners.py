@@ -16,7 +16,7 @@ from phalanx.families.table.data.pubtabnet import PubTabNet, parse_table
 from phalanx.families.table.metric import TableMetric
 from phalanx.families.table.tokens import CHINESE, Vocabulary
 from phalanx.runtime.results import Prediction
-from phalanx.runtime.table import said
+from phalanx.runtime.table import decode_structure
 
 CORNERS = (2.0, 4.0, 10.0, 5.0, 9.0, 9.0, 1.0, 8.0)
 HTML = {
@@ -41,11 +41,13 @@ def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
     target = words.encode(parse_table(HTML), (20, 40))
     place = target.has_box.tolist().index(True)
     assert_allclose(target.boxes[place], np.array(CORNERS) / np.tile([40, 20], 4), rtol=1e-6)
-    found = said(
+    found = decode_structure(
         target.ids[1:], np.ones(len(target.ids) - 1, np.float32), target.boxes[1:], (20, 40), words.tokens, ['<td></td>']
     )
     assert_allclose(found.boxes, [[1, 4, 10, 9]], rtol=1e-6)
-    empty = said(np.array([words.end] * 2), np.ones(2, np.float32), np.zeros((2, 8), np.float32), (20, 40), words.tokens, [])
+    empty = decode_structure(
+        np.array([words.end] * 2), np.ones(2, np.float32), np.zeros((2, 8), np.float32), (20, 40), words.tokens, []
+    )
     assert empty.boxes.shape == (0, 4)
 
 

@@ -12,7 +12,7 @@ import pytest
 from phalanx.families.text_detection.metric.hmean import iou
 from phalanx.families.text_detection.targets import shrink_outline
 from phalanx.runtime.prepare import limited_size
-from phalanx.runtime.text_detection import text_regions, unclipped
+from phalanx.runtime.text_detection import text_regions, unclip
 
 OPTIONS: dict[str, Any] = {
     'threshold': 0.3,
@@ -86,7 +86,7 @@ def test_dilation_joins_regions_one_pixel_apart() -> None:
 
 
 def test_a_point_cannot_be_unclipped() -> None:
-    assert all(len(part) == 0 or np.ptp(part, axis=0).max() <= 1 for part in unclipped(np.full((4, 2), 5.0), 1.5))
+    assert all(len(part) == 0 or np.ptp(part, axis=0).max() <= 1 for part in unclip(np.full((4, 2), 5.0), 1.5))
 
 
 @pytest.mark.parametrize(

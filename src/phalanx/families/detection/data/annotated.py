@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.folders import check_present
-from phalanx.data.image import if_turned, read_image
+from phalanx.data.image import read_image, turned_hint
 from phalanx.data.listed import Files, Packed
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
@@ -135,7 +135,7 @@ class AnnotatedImages(Files):
         if annotated not in (UNKNOWN, size):
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {annotated[1]} x {annotated[0]}: '
-                'its boxes may not fit; fix the annotation or leave the image out' + if_turned(size, annotated)
+                'its boxes may not fit; fix the annotation or leave the image out' + turned_hint(size, annotated)
             )
         objects = self.objects.at(np.arange(self.starts[index], self.starts[index + 1]))
         if self.relative:

@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, json_of, names_from
+from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names, read_json
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import LARGEST, AnnotatedImages, Annotations, numbers
 
@@ -38,7 +38,7 @@ class CocoJson:
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         if self.classes is not None:
-            return names_from(self.classes, self.root)
+            return read_class_names(self.classes, self.root)
         check_folder(self.root)
         path = self.root / self.files['train']
         categories, _ = annotated(path, self.root)
@@ -123,7 +123,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[A
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    content = json_of(path)
+    content = read_json(path)
     lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
     if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
         raise ValueError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')

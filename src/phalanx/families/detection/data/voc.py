@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from phalanx.data.folders import Problems, check_folder, check_inside, decoded_xml, lines_of, names_from
+from phalanx.data.folders import Problems, check_folder, check_inside, decode_xml, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
 
@@ -42,14 +42,14 @@ class PascalVOC:
         self.lists: dict[Split, str] = {'train': train, 'eval': eval}
         for key, path in self.lists.items():
             check_inside(path, root, f'data.{key}')
-        self.class_names = names_from(classes, root)
+        self.class_names = read_class_names(classes, root)
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         listed = self.root / self.lists[split]
         labels = {name: label for label, name in enumerate(self.class_names)}
         annotations, problems, images = Annotations(self.root, listed), Problems(), _images_in(self.root / IMAGES)
-        for number, line in lines_of(listed):
+        for number, line in read_lines(listed):
             with problems:
                 image, xml = self._pair(line.strip(), images, f'{listed}:{number}')
                 if (self.root / xml).is_file():
@@ -120,7 +120,7 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
 def _parsed(path: Path) -> ElementTree.Element:
     """The tree of an XML file. A document type is refused: its entities can grow without bound, or read other files."""
     try:
-        text = decoded_xml(path.read_bytes())
+        text = decode_xml(path.read_bytes())
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from None
     if '<!DOCTYPE' in text or '<!ENTITY' in text:

@@ -11,9 +11,9 @@ from phalanx.data.folders import (
     check_inside,
     check_names,
     keypoint_fields,
-    lines_of,
-    names_from,
-    text_of,
+    read_class_names,
+    read_lines,
+    read_text,
 )
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
@@ -45,7 +45,7 @@ class YoloText:
         for key, path in self.places.items():
             check_inside(path, root, f'data.{key}')
         is_yaml = isinstance(classes, str) and classes.endswith(('.yaml', '.yml'))
-        self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else names_from(classes, root)
+        self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else read_class_names(classes, root)
         settings = root / (str(classes) if is_yaml else 'data.yaml')
         self._keypoint_fields = keypoint_fields(_settings(settings)) if settings.is_file() else 0
 
@@ -65,7 +65,7 @@ class YoloText:
         """The images, relative to the root. Raises FileNotFoundError when there are none, and ValueError for a wrong list."""
         path = self.root / place
         if path.suffix == '.txt':
-            listed = [(line.strip(), f'{path}:{number}') for number, line in lines_of(path)]
+            listed = [(line.strip(), f'{path}:{number}') for number, line in read_lines(path)]
             return [check_inside(file.removeprefix('./'), self.root, where) for file, where in listed]
         if not path.is_dir():
             raise FileNotFoundError(f'{path}: there is no such folder; data.train and data.eval name those of the images')
@@ -77,7 +77,7 @@ class YoloText:
     def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems) -> None:
         lines: list[str] = []
         with problems:
-            lines = text_of(path).splitlines()
+            lines = read_text(path).splitlines()
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.data.samples import Draw, Drawn, Split
+from phalanx.data.samples import Draw, GeneratedSource, Split
 from phalanx.families.recognition.data.source import TextImage
 from phalanx.synthetic import scenes
 
@@ -37,7 +37,7 @@ class DigitLines:
 
 
 @dataclass(frozen=True)
-class DrawnLines(Drawn):
+class DrawnLines(GeneratedSource):
     """Source of digit lines; a line is a function of (seed, split, index)."""
 
     kind = 'digit line'
@@ -49,7 +49,7 @@ class DrawnLines(Drawn):
         options = self.options
         # Draw a scene of one line, with room for the widest one.
         height = options.digit_height[1]
-        scene = scenes.scene(
+        scene = scenes.render_scene(
             draw.index,
             self.split,
             size=(int(2.5 * height) + 8, int((1.5 * options.digits[1] + 1) * height) + 8),

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from phalanx.data.folders import Problems, check_folder, check_inside, lines_of
+from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
 from phalanx.data.listed import Listed, Packed
-from phalanx.data.mixing import Shares, shares_of
+from phalanx.data.mixing import Shares, check_shares
 from phalanx.data.samples import Split
 from phalanx.families.recognition.data.source import Source
 
@@ -26,7 +26,7 @@ class LabelFiles:
         separator: str = '\t',
     ) -> None:
         self.root, self.files, self.separator = root, {'train': train, 'eval': eval}, separator
-        self.shares = {'train': shares_of(train, train_shares, 'training files'), 'eval': (1.0,) * len(eval)}
+        self.shares = {'train': check_shares(train, train_shares, 'training files'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
         """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed lines of a file."""
@@ -37,7 +37,7 @@ class LabelFiles:
         """Return the samples of one label file. Raises FileNotFoundError, and ValueError with all malformed lines."""
         pairs: list[tuple[str, str]] = []
         problems = Problems()
-        for number, line in lines_of(path):
+        for number, line in read_lines(path):
             with problems:
                 pairs.append(split_line(line, self.root, f'{path}:{number}', self.separator))
         problems.check()

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 
 from phalanx.data.folders import check_folder
-from phalanx.data.image import decoded
-from phalanx.data.mixing import Shares, shares_of
+from phalanx.data.image import decode_image
+from phalanx.data.mixing import Shares, check_shares
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.families.recognition.data.source import Source, TextImage
 
@@ -40,7 +40,7 @@ class LmdbSets:
     ) -> None:
         _check_lmdb_installed()
         self.root, self.folders = root, {'train': train, 'eval': eval}
-        self.shares = {'train': shares_of(train, train_shares, 'training folders'), 'eval': (1.0,) * len(eval)}
+        self.shares = {'train': check_shares(train, train_shares, 'training folders'), 'eval': (1.0,) * len(eval)}
 
     def split(self, split: Split) -> Source:
         """Open the folders of a split. Raises FileNotFoundError, and ValueError for a damaged or foreign database."""
@@ -90,7 +90,7 @@ class Lmdb:
         if data is None or text is None:
             raise SampleError(f'{self.name(draw.index)}: is not in the database, which claims to hold {self.count} samples')
         try:
-            return decoded(data, self.name(draw.index)), text.decode()
+            return decode_image(data, self.name(draw.index)), text.decode()
         except UnicodeDecodeError as error:
             raise SampleError(f'{self.name(draw.index)}: its text is not UTF-8 (byte {error.start})') from None
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.config.options import check_probability
-from phalanx.data.folders import lines_of
+from phalanx.data.folders import read_lines
 from phalanx.data.listed import Packed
-from phalanx.data.samples import Draw, Drawn, Rng, Split
+from phalanx.data.samples import Draw, GeneratedSource, Rng, Split
 from phalanx.families.recognition.characters import BuiltIn, read_dictionary
 from phalanx.families.recognition.data.source import TextImage
-from phalanx.synthetic.lines import Fonts, render
+from phalanx.synthetic.lines import Fonts, render_line
 
 PICTURES = {'.jpg', '.jpeg', '.png', '.bmp', '.webp'}
 
@@ -48,7 +48,7 @@ class Rendered:
 
     def split(self, split: Split) -> RenderedLines:
         """Read words and fonts. Raises FileNotFoundError for missing files, and ValueError if no font covers any text."""
-        words = [line.strip() for _, line in lines_of(self.words)] if self.words else []
+        words = [line.strip() for _, line in read_lines(self.words)] if self.words else []
         texts = {text for word in words for text in (spell_in_cases(word) if self.change_case else (word,))}
         alphabet = read_dictionary(self.dictionary)
         # Look up in each font only the characters that can occur.
@@ -107,7 +107,7 @@ def spell_in_cases(word: str) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True)
-class RenderedLines(Drawn):
+class RenderedLines(GeneratedSource):
     """Source of rendered lines: functions of (seed, epoch, index) in training and of (seed, index) in evaluation."""
 
     kind = 'rendered line'
@@ -122,4 +122,4 @@ class RenderedLines(Drawn):
         # Evaluation has a generator of its own: with that of training it would show the samples of the first epoch.
         rng = np.random.default_rng((draw.seed, 4, draw.index)) if self.split == 'eval' else draw.source_rng()
         text, font = (self.strings if rng.random() < self.random_share else self.words).pick(rng)
-        return render(text, font, rng, self.pictures), text
+        return render_line(text, font, rng, self.pictures), text

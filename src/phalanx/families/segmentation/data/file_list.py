@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.data.folders import check_folder, check_inside, lines_of, names_from
+from phalanx.data.folders import check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table
 
@@ -26,13 +26,13 @@ class FileList:
         separator: str = ' ',
     ) -> None:
         self.root, self.lists, self.separator = root, {'train': train, 'eval': eval}, separator
-        self.class_names = names_from(classes, root)
+        self.class_names = read_class_names(classes, root)
         self.ids = identity_table(len(self.class_names))
 
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
         path = self.root / self.lists[split]
-        return Pairs(self.root, [self._pair(line, f'{path}:{number}') for number, line in lines_of(path)], self.ids)
+        return Pairs(self.root, [self._pair(line, f'{path}:{number}') for number, line in read_lines(path)], self.ids)
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
         """Return image and label map of a line. Lists are not trusted: paths outside the data set are refused."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.data.folders import check_folder, lines_of
+from phalanx.data.folders import check_folder, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, check_stem, label_table
 
@@ -19,6 +19,6 @@ class OxfordPet:
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
         path = self.root / 'annotations' / ('trainval.txt' if split == 'train' else 'test.txt')
-        stems = [check_stem(line.split()[0], path) for _, line in lines_of(path)]  # name, class, species, breed
+        stems = [check_stem(line.split()[0], path) for _, line in read_lines(path)]  # name, class, species, breed
         pairs = [(f'images/{stem}.jpg', f'annotations/trimaps/{stem}.png') for stem in stems]
         return Pairs(self.root, pairs, label_table({1: 0, 2: 1, 3: 2}))

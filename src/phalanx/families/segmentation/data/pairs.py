@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.data import samples
 from phalanx.data.folders import check_folder, check_present
-from phalanx.data.image import LabelMap, if_turned, read_image, read_labels
+from phalanx.data.image import LabelMap, read_image, read_labels, turned_hint
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
@@ -42,7 +42,7 @@ class Pairs:
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             # Name the likeliest reason: EXIF rotation, or masks at another resolution.
-            why = if_turned(image.shape[:2], values.shape)
+            why = turned_hint(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
             if not why and has_same_ratio(image.shape, values.shape):
                 why = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'

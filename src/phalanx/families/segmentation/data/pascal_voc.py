@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from phalanx.data.folders import check_folder, lines_of
+from phalanx.data.folders import check_folder, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, check_stem, identity_table
 
@@ -36,5 +36,5 @@ class PascalVOC:
 
     def _pairs(self, name: str, folder: str) -> list[tuple[str, str]]:
         path = self.root / YEAR / 'ImageSets' / 'Segmentation' / f'{name}.txt'
-        stems = [check_stem(line.strip(), path) for _, line in lines_of(path)]
+        stems = [check_stem(line.strip(), path) for _, line in read_lines(path)]
         return [(f'JPEGImages/{stem}.jpg', f'{folder}/{stem}.png') for stem in stems]

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
+from phalanx.data.samples import Draw, GeneratedSource, Image, Rng, Split
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import Vocabulary
 
@@ -47,7 +47,7 @@ class RenderedTables:
 
 
 @dataclass(frozen=True)
-class DrawnTables(Drawn):
+class DrawnTables(GeneratedSource):
     kind = 'rendered table'
 
     options: RenderedTables

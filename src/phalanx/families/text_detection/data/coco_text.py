@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, check_inside, json_of
+from phalanx.data.folders import Problems, check_folder, check_inside, read_json
 from phalanx.data.samples import Split
 from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, make_texts, parse_outline
 
@@ -58,7 +58,7 @@ class CocoText:
 
 def read_annotations(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return images and words by their ids. Raises FileNotFoundError, and ValueError for another format."""
-    content = json_of(file)
+    content = read_json(file)
     images, words = (content.get(key) if isinstance(content, dict) else None for key in ('imgs', 'anns'))
     if not isinstance(images, dict) or not isinstance(words, dict):
         raise ValueError(f'{file}: is not in the format of COCO-Text: it needs objects `imgs` and `anns`')

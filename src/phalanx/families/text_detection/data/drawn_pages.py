@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.samples import Draw, Drawn, Image, Rng, Split
+from phalanx.data.samples import Draw, GeneratedSource, Image, Rng, Split
 from phalanx.families.text_detection.data.source import ILLEGIBLE, Points, Texts, make_texts
 
 Array = npt.NDArray[np.float32]
@@ -67,7 +67,7 @@ class DrawnPages:
 
 
 @dataclass(frozen=True)
-class DrawnPageSource(Drawn):
+class DrawnPageSource(GeneratedSource):
     """Source of generated pages."""
 
     kind = 'drawn page'

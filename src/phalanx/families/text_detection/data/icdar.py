@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.folders import Problems, text_of
+from phalanx.data.folders import Problems, read_text
 from phalanx.families.text_detection.data.source import LabelFilePerImage, Points, is_coordinate
 
 
@@ -27,7 +27,7 @@ class Icdar2015(LabelFilePerImage):
     def read_pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
         """Return outlines and transcriptions; faulty lines go to `problems`. Raises FileNotFoundError."""
         file, found = labels / f'gt_{stem}.txt', []
-        for number, line in enumerate(text_of(file).splitlines(), 1):
+        for number, line in enumerate(read_text(file).splitlines(), 1):
             if line.strip():
                 with problems:
                     found.append(read_line(line, f'{file}:{number}'))

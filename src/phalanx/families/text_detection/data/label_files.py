@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, check_folder, check_inside, lines_of
+from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.text_detection.data.source import Pages, Points, Texts, make_texts, parse_outline
 
@@ -28,7 +28,7 @@ class LabelFiles:
         folder = self.root / self.images
         problems, paths, texts = Problems(), list[str](), list[Texts]()
         for file in self.train if split == 'train' else self.eval:
-            for number, line in lines_of(self.root / file):
+            for number, line in read_lines(self.root / file):
                 with problems:
                     path, found = read_line(line, folder, f'{self.root / file}:{number}')
                     paths.append(path)

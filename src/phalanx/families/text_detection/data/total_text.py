@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.folders import Problems, text_of
+from phalanx.data.folders import Problems, read_text
 from phalanx.families.text_detection.data.source import ILLEGIBLE, LabelFilePerImage, Points, parse_outline
 
 BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word
@@ -42,7 +42,7 @@ class TotalText(LabelFilePerImage):
 
 def read_text_file(file: Path) -> list[tuple[Points, str]]:
     """Return outlines and words of a text file. Raises FileNotFoundError, and ValueError with the line of a malformed word."""
-    text, found = text_of(file), []
+    text, found = read_text(file), []
     # A word can span several lines: it ends where the next one begins.
     begins = [match.start() for match in BEGIN.finditer(text)]
     for begin, end in zip([0, *begins[1:]], [*begins[1:], len(text)], strict=True):
