@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 from safetensors.torch import load_file
 
+from faults.files import write_sparse_objects
 from faults.started import Started, command_of, living_in
 from nodes.conftest import Node, bridged
 from running import TINY, losses, records
@@ -48,7 +49,10 @@ FAMILIES = {  # one after the other
         *('slanet_rendered', '--set', 'data.train_tables=24', 'data.eval_tables=4', 'image_size=64', 'max_length=40'),
         *('model.backbone.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
-    'detection': ('ppyoloe_digits', '--set', 'data.size=[64,64]', 'data.train_scenes=24', 'data.eval_scenes=4'),
+    'detection': (  # with images, and whole batches, without objects
+        *('ppyoloe_digits', '--set', 'data={name: coco, root: SPARSE, train: train.json, eval: eval.json}'),
+        *('data.train_images=train', 'data.eval_images=eval', 'data.empty_images=true'),
+    ),
 }
 SIZE, EPOCHS = 24, 2.5  # samples, and how often runs that count epochs see them: 60 in all, which 1, 2 and 3 ranks divide
 SETTINGS = (
@@ -87,7 +91,8 @@ class Life:
     def __init__(self, folder: Path, family: str, way: str, ranks: int, nodes: Sequence[Node]) -> None:
         """`ranks` are those of the only node; on several, each has one."""
         self.run, self.begun = folder / 'run', time.time()
-        words = ('train', *FAMILIES[family], *WAYS[way], *SETTINGS, '--save_dir', str(self.run))
+        recipe = [word.replace('SPARSE', str(folder / 'sparse')) for word in FAMILIES[family]]
+        words = ('train', *recipe, *WAYS[way], *SETTINGS, '--save_dir', str(self.run))
         temporary = str(folder / 'tmp')
         if nodes:
             addresses = ','.join(node.address for node in nodes)
@@ -186,6 +191,7 @@ class Soak:
         self.usual: set[str] = set()  # torch keeps a cache among the temporary files
         self.wrong: list[str] = []
         self.runs = self.lives = self.in_training = 0
+        write_sparse_objects(folder / 'sparse', SIZE, 4)
 
     def go(self) -> None:
         """Runs, each disturbed until it is done, until the faults are used up."""
