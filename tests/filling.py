@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 from phalanx.weights.matching import Weights
-from phalanx.weights.reading import fit_of
+from phalanx.weights.reading import compare_weights
 
 
 def load_original(model: nn.Module, arrays: Weights) -> None:
     """Fills `model`, whose dtype and device stay, from `arrays` laid out as in Paddle, which must all fit."""
-    fit = fit_of(model, arrays, 'all')
+    fit = compare_weights(model, arrays, 'all')
     assert not fit.problems()
     fit.fill()

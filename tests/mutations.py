@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Dialect, Reading, assigned
+from phalanx.paddle.configs.dialect import Dialect, Reading, assign
 
 JUNK: tuple[Any, ...] = (None, 0, -1, 2.5, 'x', True, [], {}, [1], float('nan'), float('inf'), {'a': 1}, [[]], [{'x': 1}])
 
@@ -15,7 +15,7 @@ def mutated(root: Node) -> Iterator[tuple[str, Node]]:
     """`root` with one value after the other replaced by each of JUNK, and what was done."""
     for place in places(root):
         for junk in JUNK:
-            yield f'{".".join(place)}={junk!r}', assigned(root, list(place), as_node(junk))
+            yield f'{".".join(place)}={junk!r}', assign(root, list(place), as_node(junk))
 
 
 def places(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

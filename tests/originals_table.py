@@ -21,7 +21,7 @@ from phalanx.config.read import Node, to_plain
 from phalanx.families.recognition.characters import SHORT_DICTIONARIES
 from phalanx.families.table.tokens import CHINESE, PUBLISHED
 from phalanx.paddle.configs import dialect_of
-from phalanx.paddle.configs.dialect import Dialect, Reading, assigned
+from phalanx.paddle.configs.dialect import Dialect, Reading, assign
 
 TEXTS = {
     **{f'seg/{name}': text for name, text in SEGMENTATION.items()},
@@ -78,7 +78,7 @@ def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:
         node = _at(root, place)
         if not isinstance(node.value, dict | list) and node.value is not None:
             value = _other(node.value)
-            changed = assigned(root, list(place), Node(value, 'changed', str(value)))
+            changed = assign(root, list(place), Node(value, 'changed', str(value)))
             yield re.sub(r'\.(\d+)', r'[\1]', '.'.join(place)), dialect, before, outcome(dialect, changed)
 
 

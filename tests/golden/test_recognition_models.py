@@ -37,7 +37,7 @@ from phalanx.families.task import Loss
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.paddle.weights import original_of
-from phalanx.weights.reading import of_network
+from phalanx.weights.reading import select_network
 
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'recognition_models.json').read_text())
@@ -88,7 +88,7 @@ class Golden:
     def network(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         model = NETWORKS[self.name]().to(dtype)
         for prefix, network in self.networks(model).items():
-            load_original(network, of_network(self.state(), prefix) if prefix else self.state())
+            load_original(network, select_network(self.state(), prefix) if prefix else self.state())
         return model
 
     def networks(self, model: nn.Module) -> dict[str, nn.Module]:

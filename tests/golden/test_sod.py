@@ -14,7 +14,7 @@ from phalanx.families.detection.loss.assign import padded, task_aligned
 from phalanx.families.detection.loss.terms import distribution_focal
 from phalanx.families.detection.models.places import PlaceEncoder, place_waves
 from phalanx.families.detection.models.ppyoloe import ppyoloe
-from phalanx.paddle.weights import stored_as_in_paddle
+from phalanx.paddle.weights import paddle_layout
 from phalanx.paddle.weights.ppyoloe import original
 
 GOLDEN = np.load(Path(__file__).parent / 'data' / 'ppyoloe_sod.npz')
@@ -24,7 +24,7 @@ def test_the_transformer_over_places_computes_what_paddledetections_does() -> No
     """Weights are a wave over all numbers of a parameter, shifted by its place among the names in order."""
     encoder = PlaceEncoder(16, 2).eval()
     names = original(ppyoloe(1))
-    stored = {names.name(f'neck.encoder.{name}'): tensor for name, tensor in stored_as_in_paddle(encoder).items()}
+    stored = {names.name(f'neck.encoder.{name}'): tensor for name, tensor in paddle_layout(encoder).items()}
     for place, (name, tensor) in enumerate(sorted(stored.items())):
         wave = 0.3 * np.sin(0.7 * np.arange(tensor.numel()) + place) / (4 if tensor.ndim > 1 else 1)
         wave += 'norm' in name and name.endswith('weight')

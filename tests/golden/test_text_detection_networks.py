@@ -27,7 +27,7 @@ from phalanx.families.text_detection.targets import Targets
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.nn.backbones.resnet_vd import resnet18_vd, resnet50_vd
-from phalanx.paddle.weights import stored_as_in_paddle
+from phalanx.paddle.weights import paddle_layout
 from phalanx.paddle.weights.db import original
 from phalanx.parallel.step import WholeStep
 
@@ -71,7 +71,7 @@ def test_every_parameter_has_one_original_name(name: str) -> None:
     """All parameters of the original except the scales after activations that it does not have."""
     facts, network = FACTS['networks'][name], NETWORKS[name]()
     names = original(network)
-    theirs = [names.name(ours) for ours in stored_as_in_paddle(network)]
+    theirs = [names.name(ours) for ours in paddle_layout(network)]
     assert len(theirs) == len(set(theirs))
     assert set(theirs) == {key for key, _ in facts['params']} - set(facts['unused'])
     assert set(names.constants) == set(facts['unused'])

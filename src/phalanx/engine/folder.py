@@ -13,7 +13,7 @@ from phalanx.config.read import Node, insert, load_yaml, to_plain
 from phalanx.engine.job import Job
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path
-from phalanx.weights.checkpoint import Checkpoints, pointed_to, said_of
+from phalanx.weights.checkpoint import Checkpoints, describe_checkpoint, resolve_pointer
 
 log = logging.getLogger('phalanx')
 
@@ -101,7 +101,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         lock_folder(job.folder).close()
-    if resume not in (None, 'auto') and not pointed_to(parse_path(str(resume))).is_dir():
+    if resume not in (None, 'auto') and not resolve_pointer(parse_path(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)
@@ -128,4 +128,4 @@ def set_aside(folder: Path) -> Path | None:
 def describe_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
     """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
     place = Path(weights or job.folder)
-    return f'{place}, {said_of(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)
+    return f'{place}, {describe_checkpoint(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)

@@ -15,24 +15,24 @@ from phalanx.families.task import Task
 from phalanx.parallel.norms import NormSync, mark_folded
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.matching import Rows, few
+from phalanx.weights.matching import RowNames, shorten
 from phalanx.weights.onnx_file import characters_in
 from phalanx.weights.published import class_names, recipe_of
-from phalanx.weights.reading import Taken, load_own_weights, load_weights
+from phalanx.weights.reading import LoadedWeights, load_own_weights, load_weights
 
 log = logging.getLogger('phalanx')
 
 
-def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[Taken]:
+def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[LoadedWeights]:
     """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError.
 
     Those that a part of the network names come first, and raise RequestError.
     """
-    train, taken = recipe.train, list[Taken]()
+    train, taken = recipe.train, list[LoadedWeights]()
     load_own_weights(model)
     if train.init_from is not None:
         theirs = _their_labels(train.init_from, train.init_classes, task)
-        rows = Rows(task.labels(), theirs) if theirs else None
+        rows = RowNames(task.labels(), theirs) if theirs else None
         found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
         taken.append(add_remarks(found, mark_folded(model), recipe.norm_sync))
     for name, source in (train.init_networks or {}).items():
@@ -41,14 +41,14 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[Taken]:
     return taken
 
 
-def add_remarks(taken: Taken, folded: int, norm_sync: NormSync) -> Taken:
+def add_remarks(taken: LoadedWeights, folded: int, norm_sync: NormSync) -> LoadedWeights:
     """`taken` with remarks on `folded` batch norms that are part of a convolution in its file, and on frozen fresh ones."""
     remarks = list(taken.remarks)
     if folded:
         many = pluralize(folded, 'batch norm is', 'batch norms are')
         remarks.append(f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics')
     if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
-        frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({few(fresh)})'
+        frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({shorten(fresh)})'
         remarks.append(f'{frozen}; norm_sync: off or global does not')
     return replace(taken, remarks=tuple(remarks))
 

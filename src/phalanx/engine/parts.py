@@ -10,7 +10,7 @@ from phalanx.data.samples import Dataset
 from phalanx.engine.initial import load_initial
 from phalanx.engine.schema import Recipe
 from phalanx.families.task import Task
-from phalanx.weights.reading import Taken
+from phalanx.weights.reading import LoadedWeights
 
 
 class Parts:
@@ -41,7 +41,7 @@ class Parts:
         return self._network[0]
 
     @cached_property
-    def initial(self) -> list[Taken]:
+    def initial(self) -> list[LoadedWeights]:
         """The weights that the recipe starts from, when it names any: loaded into `network`. Raises CheckpointError."""
         return load_initial(self.network, self.recipe, self.task)
 

@@ -14,7 +14,7 @@ from phalanx.parallel import dist
 from phalanx.parallel.gradients import PowerSgd
 from phalanx.report.report import Report
 from phalanx.system.errors import RunError
-from phalanx.weights.checkpoint import Checkpoints, Loaded, Saving
+from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, Saving
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Saver:
             'compression': self.compression.state() if self.compression else None,
         }
 
-    def restore(self, loaded: Loaded) -> None:
+    def restore(self, loaded: LoadedCheckpoint) -> None:
         """Takes the tensors of a checkpoint. Raises RunError when it is of another network or of a run with other parts."""
         own = type(self.optimizer).__name__
         if (saved := loaded.state.get('optimizer_class', own)) != own:

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.engine.progress import Progress
 from phalanx.report.readable import format_number
-from phalanx.weights.reading import Taken
+from phalanx.weights.reading import LoadedWeights
 
 
 def summarise(
@@ -18,7 +18,7 @@ def summarise(
     epochs: float,
     global_batch_size: int,
     throughput: Mapping[str, Any],
-    initial: Sequence[Taken],
+    initial: Sequence[LoadedWeights],
     bad: Mapping[int, str],
 ) -> dict[str, Any]:
     """The values of summary.json, from the progress at the end of the run.

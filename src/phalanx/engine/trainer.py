@@ -41,7 +41,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.report.readable import format_number, pluralize
 from phalanx.report.report import Report
 from phalanx.system.errors import RunError, StoppedError
-from phalanx.weights.checkpoint import Checkpoints, Loaded
+from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint
 
 
 class Trainer:
@@ -327,7 +327,7 @@ class Trainer:
         self.saver.begin(self.progress, best, self.report)
         self.clock.go_on()
 
-    def restore(self, loaded: Loaded) -> None:
+    def restore(self, loaded: LoadedCheckpoint) -> None:
         """Takes the weights and the state of the checkpoint whose progress this run was built with.
 
         Raises RunError when it is of another network or of a run with other parts.

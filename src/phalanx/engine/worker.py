@@ -41,7 +41,7 @@ from phalanx.system.errors import CheckpointError, RunError, StoppedError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.paths import parse_path
 from phalanx.system.stops import interrupt_at_stops, stop_signals
-from phalanx.weights.checkpoint import Checkpoints, Loaded, load, pointed_to
+from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, load, resolve_pointer
 from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
 
@@ -264,7 +264,9 @@ def set_up_logging() -> None:
     log.setLevel(logging.INFO)
 
 
-def prepare_folder(job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack) -> tuple[Loaded | None, list[str]]:
+def prepare_folder(
+    job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack
+) -> tuple[LoadedCheckpoint | None, list[str]]:
     """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
 
     The folder is kept from other runs until `held` is closed.
@@ -299,10 +301,10 @@ def remove_partial_files(folder: Path) -> None:
             remove_own(part)
 
 
-def find_checkpoint(path: str) -> tuple[Loaded, list[str]]:
+def find_checkpoint(path: str) -> tuple[LoadedCheckpoint, list[str]]:
     """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
     given = Checkpoints(parse_path(path), keep=1)
-    checkpoint, damaged = given.newest() if given.root.is_dir() else (load(pointed_to(given.folder)), [])
+    checkpoint, damaged = given.newest() if given.root.is_dir() else (load(resolve_pointer(given.folder)), [])
     if checkpoint is None:
         raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))
     return checkpoint, damaged

@@ -110,7 +110,7 @@ class _Array:
         raise RefusedError('has an array with a state that paddle.save does not write')
 
 
-def _ordered(items: Any = ()) -> dict[str, Any]:
+def _ordered_dict(items: Any = ()) -> dict[str, Any]:
     """`OrderedDict()`, or `OrderedDict([[key, value], ...])` from Python 2."""
     made = {_key(key): value for key, value in items}
     if len(made) != len(items):
@@ -118,7 +118,7 @@ def _ordered(items: Any = ()) -> dict[str, Any]:
     return made
 
 
-def _datum(expression: object, names: Any = None) -> Any:
+def _evaluate(expression: object, names: Any = None) -> Any:
     """`eval('data', {'data': array})`, as which Paddle saves a tensor of the static graph; nothing else is evaluated."""
     if expression != 'data' or not isinstance(names, dict):
         shown = repr(expression[:60]) if isinstance(expression, str) else _kind(expression)
@@ -133,7 +133,7 @@ def _bytes(text: object = '', encoding: object = 'latin1') -> bytes:
     return text.encode('latin1')
 
 
-def _same(items: object) -> object:
+def _identity(items: object) -> object:
     """`tuple((name, array))`, as which a tensor is saved since Paddle 2.1."""
     return items
 
@@ -143,11 +143,11 @@ ALLOWED: dict[str, Callable[..., Any]] = {
     'numpy._core.multiarray._reconstruct': _Array,  # numpy 2
     'numpy.ndarray': _Array,  # an argument of the above
     'numpy.dtype': _DType,
-    'collections.OrderedDict': _ordered,
-    'builtins.tuple': _same,
+    'collections.OrderedDict': _ordered_dict,
+    'builtins.tuple': _identity,
     'builtins.bytes': _bytes,
     '_codecs.encode': _bytes,
-    'builtins.eval': _datum,
+    'builtins.eval': _evaluate,
 }
 
 

@@ -34,9 +34,9 @@ def holds_arrays(data: bytes) -> bool:
     return data.startswith(ZIP) and any(name.endswith('.npy') for name in _zip_names(data))
 
 
-def arrays_of(data: bytes) -> dict[str, bytes]:
+def unpack_arrays(data: bytes) -> dict[str, bytes]:
     """The members `NAME.npy` of a file of numpy's `savez`, unpacked, by NAME. Raises ArchiveError."""
-    found = _in_zip(data, lambda name: name.endswith('.npy'))
+    found = _read_zip(data, lambda name: name.endswith('.npy'))
     return {name.removesuffix('.npy'): content for name, content in found.items()}
 
 
@@ -49,27 +49,27 @@ def check_unpacked_size(data: bytes) -> None:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
 
 
-def only_weights(data: bytes, wanted: str | None) -> bytes:
+def extract_weights(data: bytes, wanted: str | None) -> bytes:
     """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
 
     Where names of members point to does not matter, since nothing is written. Raises ArchiveError.
     """
     if data.startswith(ZIP):
-        return _chosen(_in_zip(data, _is_weights), wanted)
+        return _select(_read_zip(data, _is_weights), wanted)
     if data.startswith(GZIP):
-        data = _inflated(data)
-    return _chosen(_in_tar(data), wanted) if _is_tar(data) else data
+        data = _inflate(data)
+    return _select(_read_tar(data), wanted) if _is_tar(data) else data
 
 
 def _is_tar(data: bytes) -> bool:
     return data[257:262] == b'ustar'
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflate(data: bytes) -> bytes:
     """What the gzip file `data` holds."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
-            inflated = file.read(_limit(len(data)) + 1)
+            inflated = file.read(_size_limit(len(data)) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ArchiveError(f'is not a complete gzip file: {error}') from None
     _check_size(len(data), len(inflated))
@@ -89,7 +89,7 @@ class _Headers(io.BytesIO):
         return super().read(size)
 
 
-def _in_tar(data: bytes) -> dict[str, bytes]:
+def _read_tar(data: bytes) -> dict[str, bytes]:
     """The files of weights in a tar archive, by name."""
     found = {}
     try:
@@ -106,7 +106,7 @@ def _in_tar(data: bytes) -> dict[str, bytes]:
     return found
 
 
-def _in_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+def _read_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     """The files with a `wanted` name in a zip archive, by name."""
     found: dict[str, bytes] = {}
     unpacked = 0
@@ -114,7 +114,7 @@ def _in_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in filter(wanted, dict.fromkeys(archive.namelist())):
                 with archive.open(name) as file:
-                    found[name] = file.read(_limit(len(data)) - unpacked + 1)  # its header may say less than there is
+                    found[name] = file.read(_size_limit(len(data)) - unpacked + 1)  # its header may say less than there is
                 unpacked += len(found[name])
                 _check_size(len(data), unpacked)
     except UNREADABLE_ZIP as error:
@@ -122,7 +122,7 @@ def _in_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     return found
 
 
-def _chosen(found: Mapping[str, bytes], wanted: str | None) -> bytes:
+def _select(found: Mapping[str, bytes], wanted: str | None) -> bytes:
     if wanted is not None:
         found = {name: content for name, content in found.items() if wanted in (name, name.rpartition('/')[2])}
     if len(found) == 1:
@@ -144,11 +144,11 @@ def _zip_names(data: bytes) -> list[str]:
         return []
 
 
-def _limit(packed: int) -> int:
+def _size_limit(packed: int) -> int:
     """The most bytes that an archive of `packed` bytes may hold."""
     return max(MOST_INFLATED * packed, ALWAYS_ALLOWED)
 
 
 def _check_size(packed: int, unpacked: int) -> None:
-    if unpacked > _limit(packed):
-        raise ArchiveError(f'{packed} bytes unpack to more than {_limit(packed)}; no weights are packed so well')
+    if unpacked > _size_limit(packed):
+        raise ArchiveError(f'{packed} bytes unpack to more than {_size_limit(packed)}; no weights are packed so well')

@@ -52,7 +52,7 @@ class FormatError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint in memory."""
 
     path: Path
@@ -104,7 +104,7 @@ class Checkpoints:
 
         One at a time: whoever begins a second one waits for the first before, or the copies pile up.
         """
-        model, averaged, state = _copied(model), _copied(averaged), _copied(state)
+        model, averaged, state = _copy_to_host(model), _copy_to_host(averaged), _copy_to_host(state)
 
         def write() -> tuple[Path, float]:
             begun = time.perf_counter()
@@ -133,9 +133,9 @@ class Checkpoints:
         parts: dict[str, bytes] = {}
         try:
             aside.mkdir()
-            parts |= {'model.safetensors': safetensors.torch.save(_plain(model)), 'state.pt': _saved(state)}
+            parts |= {'model.safetensors': safetensors.torch.save(_contiguous(model)), 'state.pt': _serialise(state)}
             if averaged is not None:
-                parts['averaged.safetensors'] = safetensors.torch.save(_plain(averaged))
+                parts['averaged.safetensors'] = safetensors.torch.save(_contiguous(averaged))
             files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
             parts[MANIFEST] = _manifest(step, files)
             for name, part in parts.items():
@@ -174,7 +174,7 @@ class Checkpoints:
         for path in (self.folder / '.latest.new', self.folder / '.best.new'):
             remove_own(path)
 
-    def newest(self) -> tuple[Loaded | None, list[str]]:
+    def newest(self) -> tuple[LoadedCheckpoint | None, list[str]]:
         """The newest whole checkpoint, and what is wrong with each newer one that was passed over. Raises FormatError."""
         damaged: list[str] = []
         for path in reversed(self.all()):
@@ -190,7 +190,7 @@ class Checkpoints:
         """The checkpoints in place, oldest first; whether they are whole shows in loading."""
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
-    def abandon(self, since: Loaded) -> list[Path]:
+    def abandon(self, since: LoadedCheckpoint) -> list[Path]:
         """Renames the checkpoints after `since`, for a run that goes back to it: a later start must not find them.
 
         Returns their new names. `latest` and `best` point to what was the latest and the best then, or are gone.
@@ -220,7 +220,7 @@ class Checkpoints:
         aside.replace(self.folder / name)
 
     def _prune(self) -> None:
-        kept = {pointed_to(self.folder / name) for name in POINTERS}
+        kept = {resolve_pointer(self.folder / name) for name in POINTERS}
         for path in self.all()[: -self.keep]:
             if path.resolve() not in kept and (path / MANIFEST).is_file():  # a checkpoint, and not what a person put there
                 remove_own(path)
@@ -230,7 +230,7 @@ def _name(step: int) -> str:
     return f'step_{step:07d}'
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path) -> LoadedCheckpoint:
     """The checkpoint at `path`, after its files were checked against the manifest; loading runs no code from them.
 
     Raises CheckpointError naming the file that is missing, cut short or changed, and FormatError.
@@ -246,7 +246,7 @@ def load(path: Path) -> Loaded:
             raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
     averaged = path / 'averaged.safetensors'
     try:
-        return Loaded(
+        return LoadedCheckpoint(
             path,
             step,
             safetensors.torch.load_file(path / 'model.safetensors'),
@@ -263,17 +263,17 @@ def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     `raw`: of a checkpoint those as trained, even where it has their EMA.
     Raises CheckpointError when there are none or they are damaged.
     """
-    loaded = load(chosen(path))
+    loaded = load(checkpoint_folder(path))
     return loaded.model if raw or loaded.averaged is None else loaded.averaged
 
 
-def chosen(path: Path) -> Path:
+def checkpoint_folder(path: Path) -> Path:
     """The checkpoint folder that stands for `path`: itself, or the best, else the latest, of a run folder.
 
     Raises CheckpointError when there is none.
     """
     for place in (path, path / 'best', path / 'latest'):
-        whole = pointed_to(place)
+        whole = resolve_pointer(place)
         if not whole.exists():  # a kill came while another checkpoint of its step took its place
             whole = whole.with_name(f'.old_{whole.name}')
         if (whole / MANIFEST).is_file():
@@ -283,7 +283,7 @@ def chosen(path: Path) -> Path:
     )
 
 
-def pointed_to(place: Path) -> Path:
+def resolve_pointer(place: Path) -> Path:
     """The folder that `latest` or `best` of a run means, be it a link or a text file; any other path, resolved."""
     if is_pointer(place):
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -297,14 +297,14 @@ def is_pointer(place: Path) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """The step of the checkpoint that stands for `path`, see `chosen`. Raises CheckpointError when there is none."""
-    return _read_manifest(chosen(path) / MANIFEST)[0]
+    """The step of the checkpoint that stands for `path`, see `checkpoint_folder`. Raises CheckpointError when there is none."""
+    return _read_manifest(checkpoint_folder(path) / MANIFEST)[0]
 
 
-def said_of(path: Path, *, raw: bool = False) -> str:
+def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
     """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
-    whole = chosen(path)
-    why = next((f' ({name})' for name in ('best', 'latest') if pointed_to(path / name) == whole), '')
+    whole = checkpoint_folder(path)
+    why = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == whole), '')
     averaged = not raw and (whole / 'averaged.safetensors').is_file()
     return f'step {step_of(whole)}{why}, {"EMA" if averaged else "as trained"}'
 
@@ -337,22 +337,22 @@ def _checksum(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _copied(value: Any) -> Any:
+def _copy_to_host(value: Any) -> Any:
     """`value` with all tensors in it copied to host memory, as they are now."""
     if isinstance(value, Tensor):
         return value.detach().to('cpu', copy=True)
     if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
+        return {key: _copy_to_host(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(part) for part in value)
+        return type(value)(_copy_to_host(part) for part in value)
     return value
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _saved(state: Mapping[str, Any]) -> bytes:
+def _serialise(state: Mapping[str, Any]) -> bytes:
     """`state` as torch saves it. By way of memory: its own writer tells a full disk from nothing else."""
     file = io.BytesIO()
     torch.save(dict(state), file)

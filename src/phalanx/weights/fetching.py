@@ -47,7 +47,7 @@ class _CutError(Exception):
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A file from the network, on this disk."""
 
     path: Path
@@ -57,11 +57,11 @@ class Fetched:
     fetched_at: str  # date and time, UTC
 
 
-def fetched(folder: Path) -> Fetched | None:
+def find_fetched(folder: Path) -> FetchedFile | None:
     """What was fetched into `folder` before. Raises FetchError when the file is not what it was then."""
     facts = _read_json(folder / 'facts.json')
     try:
-        there = Fetched(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
+        there = FetchedFile(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
     except KeyError:
         return None
     if not there.path.is_file():
@@ -73,7 +73,7 @@ def fetched(folder: Path) -> Fetched | None:
 
 def fetch(
     address: str, folder: Path, *, sha256: str | None = None, headers: Mapping[str, str] | None = None, pause: float = PAUSE
-) -> Fetched:
+) -> FetchedFile:
     """The file at `address` in `folder`, from there if it was fetched before. `headers` go to that host only.
 
     Waits while another process fetches the same. Raises FetchError.
@@ -81,8 +81,8 @@ def fetch(
     check_address(address, sha256)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / 'lock'):
-            there = fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
+        with _lock(folder / 'lock'):
+            there = find_fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
     except OSError as error:
         raise FetchError(f'{folder}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
     if sha256 is not None and there.sha256 != sha256.lower():
@@ -99,7 +99,7 @@ def check_address(address: str, sha256: str | None) -> None:
         raise FetchError(f'{address}: could be changed on its way; use https://, or say what it must be: {address}#sha256=HEX')
 
 
-def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> Fetched:
+def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> FetchedFile:
     """Fetches into `folder`, which this process has locked."""
     name = re.sub(r'[^\w.+-]', '_', unquote(urlsplit(address).path).rpartition('/')[2]).lstrip('.') or 'weights'
     part = folder / f'{name}.part'
@@ -119,7 +119,7 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
         raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {kept}{cure}')
     remembered = _read_json(folder / 'facts.json')
     now = time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())
-    found = Fetched(folder / name, address, part.stat().st_size, hash_file(part), now)
+    found = FetchedFile(folder / name, address, part.stat().st_size, hash_file(part), now)
     expected = sha256.lower() if sha256 else remembered.get('sha256')
     if expected not in (None, found.sha256):
         remove_own(part)
@@ -145,16 +145,16 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
         request.add_header('If-Range', validator)
     for name, value in headers.items():
         request.add_unredirected_header(name, value)  # a token is for the host that it was given for
-    with _answered(address, request, version, sha256) as response:
+    with _open(address, request, version, sha256) as response:
         if response.headers.get_content_type() == 'text/html':
             raise FetchError(f'{address}: answers with a web page, not a file: a login, perhaps, or a notice of the network')
-        at, total = _place(response, have)
+        at, total = _content_range(response, have)
         validator = response.headers.get('ETag', '')
         if not validator or validator.startswith('W/'):
             validator = response.headers.get('Last-Modified', '')
         write_atomically(version, json.dumps({'validator': validator}).encode())
         if total is not None and shutil.disk_usage(part.parent).free < total - at:
-            raise _full(part, total - at)
+            raise _disk_full(part, total - at)
         with part.open('r+b' if at else 'wb') as file:
             file.seek(at)
             file.truncate()
@@ -164,7 +164,7 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
 
 
 @contextlib.contextmanager
-def _answered(address: str, request: urllib.request.Request, version: Path, sha256: str | None) -> Iterator[Any]:
+def _open(address: str, request: urllib.request.Request, version: Path, sha256: str | None) -> Iterator[Any]:
     """The answer to `request`. Raises FetchError for one that will not change, _CutError for what may be better next time."""
     opener = urllib.request.build_opener(_Redirect(sha256))  # with the proxies that the environment names
     try:
@@ -203,7 +203,7 @@ def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise FetchError(f'{part}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
-                raise _full(part, (total or at) - at) from None
+                raise _disk_full(part, (total or at) - at) from None
             at += len(block)
             progress.update(bar, completed=at)
             if total and 10 * at // total > tenth:
@@ -211,7 +211,7 @@ def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None
                 log.info('%s: %d %% of %d bytes', part.stem, 10 * tenth, total)
 
 
-def _place(response: Any, have: int) -> tuple[int, int | None]:
+def _content_range(response: Any, have: int) -> tuple[int, int | None]:
     """Where in the file the answer begins, and the size of the whole file, None when that is not said."""
     if response.status == 206:
         said = re.fullmatch(r'bytes (\d+)-\d+/(\d+)', response.headers.get('Content-Range', ''))
@@ -222,7 +222,7 @@ def _place(response: Any, have: int) -> tuple[int, int | None]:
     return 0, int(length) if length.isdecimal() else None
 
 
-def _full(part: Path, needed: int) -> FetchError:
+def _disk_full(part: Path, needed: int) -> FetchError:
     remove_own(part)
     free = shutil.disk_usage(part.parent).free
     return FetchError(
@@ -245,7 +245,7 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Within this context no other process, nor thread, is in it for that file."""
     with path.open('a') as file:
         try:

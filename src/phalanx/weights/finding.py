@@ -18,7 +18,7 @@ from phalanx.config.read import did_you_mean
 from phalanx.system.disk import write_atomically
 from phalanx.system.paths import parse_path
 from phalanx.weights.archives import SUFFIXES
-from phalanx.weights.fetching import SILENCE, Fetched, FetchError, check_address, fetch, fetched
+from phalanx.weights.fetching import SILENCE, FetchedFile, FetchError, check_address, fetch, find_fetched
 from phalanx.weights.published import PUBLISHED, entry_of
 
 HUB = 'https://huggingface.co'
@@ -31,14 +31,14 @@ class NotFoundError(FetchError):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundWeights:
     """Weights on this node."""
 
     source: str  # as the recipe or the person named them
     path: Path  # a file, or the folder of a run or checkpoint
     member: str | None = None  # which file of an archive
     key: str | None = None  # which entry of the file
-    fetched: Fetched | None = None  # when they came from the network
+    fetched: FetchedFile | None = None  # when they came from the network
     licence: str | None = None
     part: Literal['all', 'backbone'] = 'all'  # what of a network it is known to hold
 
@@ -55,10 +55,10 @@ class Found:
 def is_remote(source: str) -> bool:
     """Whether `source` names something that may have to be fetched."""
     place, _ = _split(source)
-    return _local(place) is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
+    return _find_local(place) is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
 
 
-def find(source: str | Path) -> Found:
+def find(source: str | Path) -> FoundWeights:
     """The weights that `source` names: a path, `https://...`, `hf://OWNER/REPO[@REVISION][/FILE]`, or a name of the list.
 
     `#sha256=HEX` behind it says what the file must be, `#file=NAME` which file of an archive is meant, `#key=NAME` which
@@ -67,16 +67,18 @@ def find(source: str | Path) -> Found:
     text = str(source)
     place, options = _split(text)
     member, key, sha256 = (options.get(option) for option in ('file', 'key', 'sha256'))
-    if (path := _local(place)) is not None:
-        return Found(text, path, member, key)
+    if (path := _find_local(place)) is not None:
+        return FoundWeights(text, path, member, key)
     if place.startswith('hf://'):
-        return replace(_of_hub(place, sha256, member), key=key)
+        return replace(_fetch_from_hub(place, sha256, member), key=key)
     entry = entry_of(place)
     if entry is not None or place.startswith(('https://', 'http://')):
         address = entry.address if entry else place
         check_address(address, sha256)
-        there = _cached(place, address) or fetch(address, folder_of(address), sha256=sha256)
-        return Found(text, there.path, member, key, there, entry.licence if entry else None, entry.part if entry else 'all')
+        there = _find_cached(place, address) or fetch(address, folder_of(address), sha256=sha256)
+        return FoundWeights(
+            text, there.path, member, key, there, entry.licence if entry else None, entry.part if entry else 'all'
+        )
     raise NotFoundError(
         f'{text}: there is no such file, run folder or name of published weights{did_you_mean(place, PUBLISHED)} '
         '(`phalanx weights` lists the names)'
@@ -107,7 +109,7 @@ def _split(source: str) -> tuple[str, dict[str, str]]:
     return fragment[1], dict(part.partition('=')[::2] for part in fragment[2].split('&'))
 
 
-def _local(place: str) -> Path | None:
+def _find_local(place: str) -> Path | None:
     """The path that `place` is; Paddle's projects leave out the suffix of their files."""
     if '://' in place:
         return None
@@ -116,9 +118,9 @@ def _local(place: str) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _cached(source: str, address: str) -> Fetched | None:
+def _find_cached(source: str, address: str) -> FetchedFile | None:
     """What was fetched before, None when it is to be fetched now. Raises FetchError when it must not be."""
-    there = fetched(folder_of(address))
+    there = find_fetched(folder_of(address))
     if there is None and is_offline():
         raise FetchError(
             f'{source}: is not on this node, and nothing is fetched offline (--offline, PHALANX_OFFLINE=1); '
@@ -127,14 +129,14 @@ def _cached(source: str, address: str) -> Fetched | None:
     return there
 
 
-def _of_hub(place: str, sha256: str | None, member: str | None) -> Found:
+def _fetch_from_hub(place: str, sha256: str | None, member: str | None) -> FoundWeights:
     """A file of a repository on the hub, the revision settled to a commit when it is first fetched."""
     named = HUB_FILE.fullmatch(place)
     if named is None:
         raise FetchError(f'{place}: expected hf://OWNER/REPO, hf://OWNER/REPO/FILE or hf://OWNER/REPO@REVISION/FILE')
     folder = folder_of(place)
     known = folder / 'hub.json'
-    there = _cached(place, place)
+    there = _find_cached(place, place)
     if there is None:
         endpoint = os.environ.get('HF_ENDPOINT', HUB).rstrip('/')
         token = os.environ.get('HF_TOKEN')
@@ -148,7 +150,7 @@ def _of_hub(place: str, sha256: str | None, member: str | None) -> Found:
         licence = (facts.get('cardData') or {}).get('license')
         write_atomically(known, json.dumps({'licence': licence}).encode())
     licence = json.loads(known.read_text()).get('licence') if known.is_file() else None
-    return Found(place, there.path, member, None, there, licence)
+    return FoundWeights(place, there.path, member, None, there, licence)
 
 
 def _hub_facts(endpoint: str, repo: str, revision: str, headers: dict[str, str]) -> dict[str, Any]:

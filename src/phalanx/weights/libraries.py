@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from phalanx.nn.backbones.hrnet import HRNet
+from phalanx.nn.backbones.line_mobilenet_v3 import LineMobileNetV3
 from phalanx.nn.backbones.mix_vit import MixViT
+from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.nn.backbones.resnet_vd import ResNetVD
 from phalanx.nn.backbones.timm_backbone import TimmBackbone, TimmPyramid
 from phalanx.nn.backbones.xception import Xception
-from phalanx.paddle.weights.original import Rule, counted, renamed
+from phalanx.paddle.weights.original import Rule, apply_rules, number_from
 from phalanx.weights.matching import Slot
 
 RESNET_D: tuple[Rule, ...] = (
@@ -24,7 +26,7 @@ RESNET_D: tuple[Rule, ...] = (
     (r'^stem\.([01])\.norm\.', lambda match: f'conv1.{3 * int(match[1]) + 1}.'),
     (r'^stem\.2\.conv\.', 'conv1.6.'),
     (r'^stem\.2\.norm\.', 'bn1.'),
-    (r'^stages\.(\d)\.', counted('layer{}.')),
+    (r'^stages\.(\d)\.', number_from('layer{}.')),
     (r'\.squeeze\.conv\.', '.conv1.'),
     (r'\.squeeze\.norm\.', '.bn1.'),
     (r'\.spatial\.conv\.', '.conv2.'),
@@ -34,38 +36,38 @@ RESNET_D: tuple[Rule, ...] = (
     (r'\.shortcut\.conv\.', '.downsample.1.'),
     (r'\.shortcut\.norm\.', '.downsample.2.'),
 )
-IN_ORDER: tuple[Rule, ...] = ((r'\.conv\.(\w+)$', r'.0.\1'), (r'\.norm\.(\w+)$', r'.1.\1'))  # of a Sequential
+IN_SEQUENTIAL: tuple[Rule, ...] = ((r'\.conv\.(\w+)$', r'.0.\1'), (r'\.norm\.(\w+)$', r'.1.\1'))  # of a Sequential
 
 
-def _numbered(match: re.Match[str]) -> str:
+def _conv_or_norm(match: re.Match[str]) -> str:
     """`.convs.0.conv.` -> `.conv1.`, `.convs.0.norm.` -> `.bn1.`."""
     return f'.{"bn" if match[2] == "norm" else "conv"}{int(match[1]) + 1}.'
 
 
 HRNET: tuple[Rule, ...] = (
-    (r'^stem\.(\d)\.(conv|norm)\.', lambda match: _numbered(match)[1:]),
+    (r'^stem\.(\d)\.(conv|norm)\.', lambda match: _conv_or_norm(match)[1:]),
     (r'^first\.', 'layer1.'),
     (r'^finest\.', 'transition1.0.'),
     (r'^joining\.(\d)\.', lambda match: f'transition{int(match[1]) + 1}.{int(match[1]) + 1}.0.'),
-    (r'^stages\.(\d)\.', counted('stage{}.', 2)),
-    (r'\.convs\.(\d)\.(conv|norm)\.', _numbered),
+    (r'^stages\.(\d)\.', number_from('stage{}.', 2)),
+    (r'\.convs\.(\d)\.(conv|norm)\.', _conv_or_norm),
     (r'\.shortcut\.', '.downsample.'),
     (r'\.sums\.(\d)\.paths\.(\d)\.', r'.fuse_layers.\1.\2.'),
-    *IN_ORDER,
+    *IN_SEQUENTIAL,
 )
 
 
-def _separable(match: re.Match[str]) -> str:
+def _separable_half(match: re.Match[str]) -> str:
     """The halves of a separable convolution: `.convs.0.1.conv.` -> `.stack.conv1.conv_dw.`, `.convs.0.2.norm.` -> `bn_pw`."""
     return f'.stack.conv{int(match[1]) + 1}.{"bn" if match[3] == "norm" else "conv"}_{"dw" if match[2] == "1" else "pw"}.'
 
 
 XCEPTION: tuple[Rule, ...] = (
     (r'^entry\.', 'blocks.'),
-    (r'^middle\.(\d+)\.', counted('blocks.{}.', 3)),
+    (r'^middle\.(\d+)\.', number_from('blocks.{}.', 3)),
     (r'^exit\.0\.', 'blocks.19.'),
     (r'^exit\.(\d)\.([01])\.', lambda match: f'blocks.20.convs.{int(match[1]) - 1}.{int(match[2]) + 1}.'),
-    (r'\.convs\.(\d)\.([12])\.(conv|norm)\.', _separable),
+    (r'\.convs\.(\d)\.([12])\.(conv|norm)\.', _separable_half),
     (r'\.norm\.', '.bn.'),
 )
 
@@ -99,25 +101,24 @@ _WHY = (
 )
 _MOBILENETS = ((r'(^|\.)features\.1\.block\.0\.0\.', _WHY), (r'(^|\.)blocks\.0\.0\.conv_dw\.', _WHY))
 # Networks of the same name that are others, by a name that only their files have: most of their tensors fit, nothing works.
-OTHERS: dict[str, tuple[tuple[str, str], ...]] = {
-    'ResNetVD': (
+OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
+    ResNetVD: (
         (
             r'(^|\.)layer1\.0\.downsample\.0\.weight$',
             'is a plain ResNet: its stem is one convolution and its shortcuts do not average; '
             "the same network is timm's resnet50d or resnet101d",
         ),
     ),
-    'MobileNetV3': _MOBILENETS,  # that of pages and that of text lines
+    MobileNetV3: _MOBILENETS,
+    LineMobileNetV3: _MOBILENETS,
 }
 
 
-def check_same(backbone: object, names: Iterable[str]) -> None:
+def check_same_network(backbone: object, names: Iterable[str]) -> None:
     """Raises ValueError, with the reason, when `names` are those of another network that is called like `backbone`."""
-    kind = type(backbone)
-    if not kind.__module__.startswith('phalanx.'):
-        return
+    patterns = [each for kind, listed in OTHERS.items() if isinstance(backbone, kind) for each in listed]
     for name in names:
-        for pattern, reason in OTHERS.get(kind.__name__, ()):
+        for pattern, reason in patterns:
             if re.search(pattern, name):
                 raise ValueError(f'{reason} ({name})')
 
@@ -135,5 +136,5 @@ def slots(inside: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, Sl
                 ours.replace('key_value', part): half for part, half in zip(('key', 'value'), tensor.chunk(2), strict=True)
             }
         for name, part in parts.items():
-            found[f'backbone.{renamed(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
+            found[f'backbone.{apply_rules(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
     return found

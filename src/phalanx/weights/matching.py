@@ -43,7 +43,7 @@ class Naming:
 
 
 @dataclass(frozen=True)
-class Carried:
+class SharedRows:
     """The rows of a head that both sides have."""
 
     dim: int  # along which the rows lie
@@ -52,7 +52,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowNames:
     """What the rows of heads stand for, classes or characters with what a head adds to them, here and in a file.
 
     One list of names a kind of head, the same kinds in the same order on both sides.
@@ -61,7 +61,7 @@ class Rows:
     ours: Sequence[Sequence[str]]
     theirs: Sequence[Sequence[str]]
 
-    def carried(self, here: Sequence[int], there: Sequence[int]) -> Carried | None:
+    def carried(self, here: Sequence[int], there: Sequence[int]) -> SharedRows | None:
         """The rows with names that both sides have, of tensors of the shapes `here` and `there`, which differ in that."""
         differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
         if len(here) != len(there) or len(differing) != 1:
@@ -71,14 +71,14 @@ class Rows:
             if (len(ours), len(theirs)) == (here[dim], there[dim]):
                 places = {name: row for row, name in enumerate(theirs)}
                 shared = [(row, places[name]) for row, name in enumerate(ours) if name in places]
-                return Carried(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None
+                return SharedRows(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None
         return None
 
     def notes(self) -> list[str]:
         """What a person should know of heads that have as many rows as here, for other names: they are taken as they stand."""
         alike = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
         return [
-            f'as many classes there as here, with other names ({few(theirs)}): their rows are taken in that order'
+            f'as many classes there as here, with other names ({shorten(theirs)}): their rows are taken in that order'
             for ours, theirs in alike[:1]
             if tuple(ours) != tuple(theirs)
         ]
@@ -94,10 +94,10 @@ class Fit:
     missing: tuple[str, ...]  # the network has them, the file has not
     misshapen: tuple[str, ...]  # both have them, in different shapes
     left_over: tuple[str, ...]  # the file has them, the network has not
-    carried: Mapping[str, Carried]  # of another shape, but with rows that both sides have
+    carried: Mapping[str, SharedRows]  # of another shape, but with rows that both sides have
 
     @classmethod
-    def of(cls, naming: Naming, weights: Weights, rows: Rows | None = None) -> Fit:
+    def of(cls, naming: Naming, weights: Weights, rows: RowNames | None = None) -> Fit:
         there = [name for name in naming.slots if name in weights]
         shapes = {name: (naming.slots[name].tensor.shape, weights[name].shape) for name in there}
         fits = {name: tuple(here) == tuple(theirs) for name, (here, theirs) in shapes.items()}
@@ -122,10 +122,10 @@ class Fit:
     def fill(self) -> None:
         """Puts the weights that fit into the network, whose dtype and device stay."""
         for name in self.loaded:
-            self.naming.slots[name].tensor.copy_(_tensor(self.weights[name]))
+            self.naming.slots[name].tensor.copy_(_to_tensor(self.weights[name]))
         for name, rows in self.carried.items():
             mine = self.naming.slots[name].tensor
-            taken = _tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
+            taken = _to_tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
             mine.index_copy_(rows.dim, torch.tensor(rows.ours, device=mine.device), taken.to(mine))
 
     @property
@@ -151,17 +151,21 @@ class Fit:
         """What a person should know of the tensors that were not filled, one line a kind."""
         said = []
         if self.missing:
-            said.append(f'{tensors(self.missing)} not there and {stay(self.missing)} as initialised: {few(self.missing)}')
+            said.append(
+                f'{count_tensors(self.missing)} not there and {stay(self.missing)} as initialised: {shorten(self.missing)}'
+            )
         for count in sorted({len(rows.ours) for rows in self.carried.values()}):
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
             sizes = [self.naming.slots[name].tensor.shape[self.carried[name].dim] for name in names]
             fresh = ', the others are fresh' if max(sizes) > count else ''
-            said.append(f'{count} rows of classes or characters that both have are taken{fresh}: {few(names)}')
+            said.append(f'{count} rows of classes or characters that both have are taken{fresh}: {shorten(names)}')
         if self.misshapen:
-            shapes = few([self.shapes(name) for name in self.misshapen])
-            said.append(f'{tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}')
+            shapes = shorten([self.shapes(name) for name in self.misshapen])
+            said.append(
+                f'{count_tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}'
+            )
         if self.left_over:
-            said.append(f'{tensors(self.left_over)} left over, without a place in the network: {few(self.left_over)}')
+            said.append(f'{count_tensors(self.left_over)} left over, without a place in the network: {shorten(self.left_over)}')
         return said
 
     def rows(self) -> list[dict[str, str | float]]:
@@ -189,11 +193,11 @@ class Fit:
         return table
 
 
-def _tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
+def _to_tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.from_numpy(np.require(value, requirements=('C', 'W')))
 
 
-def tensors(names: Sequence[str]) -> str:
+def count_tensors(names: Sequence[str]) -> str:
     return f'{len(names)} tensors are' if len(names) != 1 else '1 tensor is'
 
 
@@ -201,6 +205,6 @@ def stay(names: Sequence[str]) -> str:
     return 'stay' if len(names) != 1 else 'stays'
 
 
-def few(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
     more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
     return ', '.join(names[:SHOWN]) + more

@@ -18,15 +18,23 @@ from torch import Tensor, nn
 from phalanx.families.distillation import DistillationModel, network_of
 from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.paddle.pdparams import RefusedError, arrays_in
-from phalanx.paddle.weights import layers_in_order, original_of, stored_as_in_paddle
+from phalanx.paddle.weights import onnx_layers_of, original_of, paddle_layout
 from phalanx.system.errors import CheckpointError, RequestError, first_line
-from phalanx.weights.archives import ZIP, ArchiveError, arrays_of, check_unpacked_size, holds_arrays, is_archive, only_weights
+from phalanx.weights.archives import (
+    ZIP,
+    ArchiveError,
+    check_unpacked_size,
+    extract_weights,
+    holds_arrays,
+    is_archive,
+    unpack_arrays,
+)
 from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
-from phalanx.weights.finding import Found, find
-from phalanx.weights.libraries import LIBRARIES, check_same, slots
-from phalanx.weights.matching import COUNTER, Fit, Naming, Rows, Slot, Weights, few
+from phalanx.weights.finding import FoundWeights, find
+from phalanx.weights.libraries import LIBRARIES, check_same_network, slots
+from phalanx.weights.matching import COUNTER, Fit, Naming, RowNames, Slot, Weights, shorten
 from phalanx.weights.onnx_file import weights_in
-from phalanx.weights.unwrapping import Stored, stored_in, unwrapped
+from phalanx.weights.unwrapping import StoredWeights, find_tensors, unwrap
 
 log = logging.getLogger('phalanx')
 
@@ -49,10 +57,10 @@ OTHERS = {  # what is beside weights, by suffix
 
 
 @dataclass(frozen=True)
-class Taken:
+class LoadedWeights:
     """What a network took from a file of weights."""
 
-    found: Found
+    found: FoundWeights
     fits: tuple[Fit, ...]  # of each network that was filled
     remarks: tuple[str, ...] = ()
 
@@ -95,9 +103,9 @@ def load_weights(
     part: Part = 'all',
     misshapen: Misshapen = 'refuse',
     network: str | None = None,
-    rows: Rows | None = None,
+    rows: RowNames | None = None,
     raw: bool = False,
-) -> Taken:
+) -> LoadedWeights:
     """Fills `model` from the weights that `source` names, see `phalanx.weights.finding.find`.
 
     They may be a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pt`, `.pth` or `.npz` file, or an archive with one
@@ -114,21 +122,21 @@ def load_weights(
     if found.path.suffix == '.onnx':
         weights, misshapen = read_exported(found, model), 'skip'
     else:
-        weights, remarks = _unwrapped(read_weights(found, raw=raw), model, found)
+        weights, remarks = _unwrap(read_weights(found, raw=raw), model, found)
     if misshapen == 'skip' and found.part == 'backbone':
         part = 'backbone'
     try:
         if network is not None:
             model = network_of(model, network)
         targets = networks_in(weights, model)
-        fits = tuple(fit_of(each, own, part, rows if misshapen == 'skip' else None) for each, own in targets)
+        fits = tuple(compare_weights(each, own, part, rows if misshapen == 'skip' else None) for each, own in targets)
     except ValueError as error:
         raise CheckpointError(f'{found.source}: {error}') from None
     for (each, _), fit in zip(targets, fits, strict=True):
         _check(each, fit, part, misshapen, found.source)
     for fit in fits:
         fit.fill()
-    return Taken(found, fits, (*remarks, *(rows.notes() if rows else ())))
+    return LoadedWeights(found, fits, (*remarks, *(rows.notes() if rows else ())))
 
 
 def load_own_weights(model: nn.Module) -> None:
@@ -142,30 +150,30 @@ def load_own_weights(model: nn.Module) -> None:
             raise RequestError(f'model.{name}.weights: {found.notes[0]}')
 
 
-def _unwrapped(stored: Stored, model: nn.Module, found: Found) -> tuple[Weights, tuple[str, ...]]:
+def _unwrap(stored: StoredWeights, model: nn.Module, found: FoundWeights) -> tuple[Weights, tuple[str, ...]]:
     """The weights by the names they have without wrappers, and the remarks on them. Raises CheckpointError."""
     try:
-        stored = unwrapped(stored, model.state_dict().keys())
+        stored = unwrap(stored, model.state_dict().keys())
     except RefusedError as error:
         raise CheckpointError(f'{found.source}: {error}') from None
     return stored.weights, stored.remarks
 
 
-def read_weights(found: Found, *, raw: bool = False) -> Stored:
+def read_weights(found: FoundWeights, *, raw: bool = False) -> StoredWeights:
     """The weights in a file or folder. Nothing that stands in it is run.
 
     Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
     """
     if not found.path.is_file() or is_pointer(found.path):
-        return Stored(weights_at(found.path, raw=raw), found.key)
+        return StoredWeights(weights_at(found.path, raw=raw), found.key)
     path = found.path
     try:
         with path.open('rb') as file:
             head = file.read(512)
         if _is_safetensors(head):
-            return Stored(safetensors.torch.load_file(path), found.key)
+            return StoredWeights(safetensors.torch.load_file(path), found.key)
         data = path.read_bytes()
-        return _parsed(only_weights(data, found.member) if is_archive(data) else data, path.suffix, found.key)
+        return _parse(extract_weights(data, found.member) if is_archive(data) else data, path.suffix, found.key)
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
     except safetensors.SafetensorError as error:
@@ -174,13 +182,13 @@ def read_weights(found: Found, *, raw: bool = False) -> Stored:
         raise CheckpointError(f'{path}: {error}') from None
 
 
-def read_exported(found: Found, model: nn.Module) -> Weights:
+def read_exported(found: FoundWeights, model: nn.Module) -> Weights:
     """The weights in an ONNX file of the original of `model`, by the names of `model`.
 
     Raises CheckpointError when such files cannot be read for this network, and when it is damaged or of another one.
     """
     try:
-        layers = layers_in_order(model)
+        layers = onnx_layers_of(model)
         if layers is None:
             raise CheckpointError(f'{found.path}: {OTHERS[".onnx"]}')
         return weights_in(found.path.read_bytes(), model, layers)
@@ -190,7 +198,7 @@ def read_exported(found: Found, model: nn.Module) -> Weights:
         raise CheckpointError(f'{found.path}: {error}') from None
 
 
-def _parsed(data: bytes, suffix: str, key: str | None) -> Stored:
+def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
     """The weights in the content of a file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
     if data.startswith(b'version https://git-lfs'):
         cure = '`git lfs pull` in its repository fetches them, or download the file itself'
@@ -200,12 +208,12 @@ def _parsed(data: bytes, suffix: str, key: str | None) -> Stored:
     if data[:512].lstrip().lower().startswith((b'<!doctype', b'<html', b'<?xml')):
         raise RefusedError('is a web page, not weights: the download was answered by a login or an error; fetch the file again')
     if suffix == '.safetensors' or _is_safetensors(data[:512]):
-        return Stored(safetensors.torch.load(data), key)
+        return StoredWeights(safetensors.torch.load(data), key)
     if data.startswith((ZIP, LEGACY_TORCH)):
-        return Stored(_of_numpy(data), key) if suffix == '.npz' or holds_arrays(data) else _of_torch(data, key)
+        return StoredWeights(_read_npz(data), key) if suffix == '.npz' or holds_arrays(data) else _read_torch(data, key)
     if suffix in ('.pt', '.pth'):
         raise RefusedError('is not a file of torch.save')
-    return Stored(arrays_in(data), key)
+    return StoredWeights(arrays_in(data), key)
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -213,15 +221,15 @@ def _is_safetensors(head: bytes) -> bool:
     return len(head) > 8 and head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < 1 << 32
 
 
-def _of_numpy(data: bytes) -> Weights:
+def _read_npz(data: bytes) -> Weights:
     """The arrays of a file of `savez`. Raises ArchiveError and RefusedError."""
     try:
-        return {name: _array(content) for name, content in arrays_of(data).items()}
+        return {name: _read_npy(content) for name, content in unpack_arrays(data).items()}
     except (*UNREADABLE, SyntaxError, tokenize.TokenError) as error:
         raise RefusedError(f'is not a complete .npz file: {error!s:.200}') from None
 
 
-def _array(content: bytes) -> np.ndarray:
+def _read_npy(content: bytes) -> np.ndarray:
     """The array in the content of a `.npy` file. (`np.load` makes room for what the header claims before it looks for it.)"""
     file = io.BytesIO(content)
     shape, fortran, dtype = READ_HEADER[np.lib.format.read_magic(file)](file)
@@ -231,7 +239,7 @@ def _array(content: bytes) -> np.ndarray:
     return values.reshape(shape, order='F' if fortran else 'C')
 
 
-def _of_torch(data: bytes, key: str | None) -> Stored:
+def _read_torch(data: bytes, key: str | None) -> StoredWeights:
     """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError and ArchiveError."""
     if data.startswith(ZIP):
         check_unpacked_size(data)
@@ -244,7 +252,7 @@ def _of_torch(data: bytes, key: str | None) -> Stored:
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
-    return stored_in(saved, key)
+    return find_tensors(saved, key)
 
 
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
@@ -255,14 +263,14 @@ def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weig
     if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]
     if isinstance(model, DistillationModel):
-        return [(network, of_network(arrays, name.capitalize())) for name, network in model.networks.items()]
+        return [(network, select_network(arrays, name.capitalize())) for name, network in model.networks.items()]
     for student in STUDENTS:
         if any(name.startswith(f'{student}.') for name in arrays):
-            return [(model, of_network(arrays, student))]
+            return [(model, select_network(arrays, student))]
     return [(model, arrays)]
 
 
-def of_network(arrays: Weights, name: str) -> Weights:
+def select_network(arrays: Weights, name: str) -> Weights:
     """The arrays of the network `name`, by the names they have without the others.
 
     Raises ValueError, with the names there are, when none is of that network.
@@ -287,7 +295,7 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     if original is not None:
         if not paddles:
             original = replace(original, buffers=())
-        stored = stored_as_in_paddle(model) if paddles else state
+        stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         found.append(Naming(theirs, original.is_redundant))
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
@@ -295,9 +303,9 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     return [*found, *(Naming(slots(inside, rules)) for rules in of_libraries)]
 
 
-def fit_of(model: nn.Module, weights: Weights, part: Part, rows: Rows | None = None) -> Fit:
+def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNames | None = None) -> Fit:
     """How `weights` fit `model`. Raises ValueError when it has no such part, or they are known to be of another network."""
-    check_same(getattr(model, 'backbone', None), weights)
+    check_same_network(getattr(model, 'backbone', None), weights)
     known = namings(model, paddles=_is_of_paddle(weights))
     if part != 'all':
         if not any(name.startswith(f'{part}.') for name in model.state_dict()):
@@ -331,10 +339,12 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
 def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
     """What to do about weights of another network."""
     has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
-    if part == 'all' and has_backbone and fit_of(model, fit.weights, 'backbone').share >= 0.5:
+    if part == 'all' and has_backbone and compare_weights(model, fit.weights, 'backbone').share >= 0.5:
         return 'its backbone fits: add train.init_part=backbone'
     if fit.misshapen:
         return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
     if original_of(model) is None and not fit.loaded:
-        return f'there is no conversion for {type(model).__name__}, and the names there are others: {few(list(fit.weights))}'
-    return f'the file has {few(list(fit.weights))}, the network {few(list(fit.naming.slots))}'
+        return (
+            f'there is no conversion for {type(model).__name__}, and the names there are others: {shorten(list(fit.weights))}'
+        )
+    return f'the file has {shorten(list(fit.weights))}, the network {shorten(list(fit.naming.slots))}'

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from phalanx.paddle.pdparams import RefusedError
-from phalanx.weights.matching import Weights, few
+from phalanx.weights.matching import Weights, shorten
 
 EMA = ('state_dict_ema', 'ema_state_dict', 'model_ema_state_dict', 'model_ema', 'params_ema', 'ema_model', 'ema')
 PLAIN = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'params', 'module', 'shadow')
@@ -20,7 +20,7 @@ COUNTERS = ('n_averaged', 'steps', 'num_updates')  # beside the tensors of an av
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeights:
     """The weights in a file, by the names it has for them."""
 
     weights: Weights
@@ -28,7 +28,7 @@ class Stored:
     remarks: tuple[str, ...] = ()  # on which of several weights these are
 
 
-def stored_in(saved: Any, key: str | None) -> Stored:
+def find_tensors(saved: Any, key: str | None) -> StoredWeights:
     """The tensors in what `torch.save` wrote: those of the entry `key`, else of an EMA, else as trained.
 
     Raises RefusedError when there are none.
@@ -48,20 +48,20 @@ def stored_in(saved: Any, key: str | None) -> Stored:
     tensors = {str(name): value for name, value in _entries(saved).items() if isinstance(value, Tensor)}
     if not tensors:
         raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
-    return Stored(tensors, key, tuple(remarks))
+    return StoredWeights(tensors, key, tuple(remarks))
 
 
-def unwrapped(stored: Stored, own: Collection[str]) -> Stored:
+def unwrap(stored: StoredWeights, own: Collection[str]) -> StoredWeights:
     """The weights without the prefixes of wrappers, in whatever order these stand, and of an EMA where there is one too.
 
     A name that the network has, one of `own`, is no wrapper's. Raises RefusedError when there is no entry `key`.
     """
-    weights, remarks = {_without_wrappers(name): value for name, value in stored.weights.items()}, list(stored.remarks)
+    weights, remarks = {_strip_wrappers(name): value for name, value in stored.weights.items()}, list(stored.remarks)
     if stored.key is not None:
         if not any(name.startswith(f'{stored.key}.') for name in weights):
             there = dict.fromkeys(name.partition('.')[0] for name in weights)
-            raise RefusedError(f'has no entry {stored.key!r}; the names there begin with {few(list(there))}')
-        weights = _within(weights, stored.key)
+            raise RefusedError(f'has no entry {stored.key!r}; the names there begin with {shorten(list(there))}')
+        weights = _strip_prefix(weights, stored.key)
     while not weights.keys() & set(own):
         groups = {name.partition('.')[0] for name in weights if '.' in name}
         found = [prefix for prefix in (*EMA, *PLAIN) if prefix in groups]
@@ -69,8 +69,8 @@ def unwrapped(stored: Stored, own: Collection[str]) -> Stored:
             break
         remarks += _choice(found)
         others = {} if len(found) > 1 else {n: value for n, value in weights.items() if not n.startswith(f'{found[0]}.')}
-        weights = {**_within(weights, found[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
-    return Stored(weights, None, tuple(remarks))
+        weights = {**_strip_prefix(weights, found[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
+    return StoredWeights(weights, None, tuple(remarks))
 
 
 def _choice(found: list[str]) -> list[str]:
@@ -94,9 +94,9 @@ def _has_tensors(saved: Any, levels: int = MOST_LEVELS) -> bool:
     return levels > 0 and any(_has_tensors(entry, levels - 1) for entry in entries)
 
 
-def _without_wrappers(name: str) -> str:
+def _strip_wrappers(name: str) -> str:
     return '.'.join(part for part in name.split('.') if part not in WRAPPERS)
 
 
-def _within(weights: Weights, prefix: str) -> dict[str, Any]:
+def _strip_prefix(weights: Weights, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(f'{prefix}.'): value for name, value in weights.items() if name.startswith(f'{prefix}.')}

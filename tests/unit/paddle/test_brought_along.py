@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import original_of, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, paddle_layout
 from running import Command, losses, records
 
 CONFIGURATION = """
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
         model.classify.weight.zero_()
         model.classify.bias.copy_(torch.tensor([0.0, 20.0]))
     name = original_of(model).name
-    arrays = {name(ours): tensor.numpy() for ours, tensor in stored_as_in_paddle(model).items()}
+    arrays = {name(ours): tensor.numpy() for ours, tensor in paddle_layout(model).items()}
     named = {name: (f'parameter_{number}', array) for number, (name, array) in enumerate(arrays.items())}
     (tmp_path / 'unet.pdparams').write_bytes(pickle.dumps(named, 4))
     return tmp_path

@@ -13,7 +13,7 @@ from test_originals_paddledet import FILES as DETECTION
 from phalanx.cli.main import main
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
-from phalanx.paddle.weights import original_of, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, paddle_layout
 
 HEAD = 'seg_heads.0.conv_out.weight'
 
@@ -23,7 +23,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A weight file of PaddleSeg's PP-LiteSeg for three classes; its classifier is 0, 1, 2, ..."""
     model = pp_liteseg(3)
     name = original_of(model).name
-    arrays = {name(ours): np.zeros(tensor.shape, np.float32) for ours, tensor in stored_as_in_paddle(model).items()}
+    arrays = {name(ours): np.zeros(tensor.shape, np.float32) for ours, tensor in paddle_layout(model).items()}
     arrays[HEAD] = np.arange(96, dtype=np.float32).reshape(3, 32, 1, 1)
     path = tmp_path_factory.mktemp('weights') / 'model.pdparams'
     path.write_bytes(pickle.dumps({**arrays, 'StructuredToParameterName@@': {}}, 4))
@@ -46,7 +46,7 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
         (tmp_path / f'{name}.yml').write_text(text.lstrip())
     model = ppyoloe(80, size='s')
     name = original_of(model).name
-    arrays = {name(ours): tensor.numpy() for ours, tensor in stored_as_in_paddle(model).items()}
+    arrays = {name(ours): tensor.numpy() for ours, tensor in paddle_layout(model).items()}
     (tmp_path / 'model.pdparams').write_bytes(pickle.dumps(arrays, 4))
     assert main(['convert', 'weights', 'model.pdparams', '--recipe', 'ppyoloe.yml', '--out', 'out.safetensors']) == 0
     assert safetensors.torch.load_file('out.safetensors')['heads.0.classify.bias'].shape == (80,)

@@ -25,10 +25,10 @@ from phalanx.families.distillation import DistillationModel
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import original_of, stored_as_in_paddle
+from phalanx.paddle.weights import original_of, paddle_layout
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.published import PUBLISHED
-from phalanx.weights.reading import fit_of, load_weights, namings
+from phalanx.weights.reading import compare_weights, load_weights, namings
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 FIRST = 'backbone.features.0.conv.weight'  # of the network's first convolution, [32, 3, 3, 3]
@@ -53,7 +53,7 @@ def arrays(model: nn.Module) -> Arrays:
     """Random arrays for all of `model`, by original name."""
     rng = np.random.default_rng(0)
     name = original_of(model).name
-    return {name(ours): rng.random(tensor.shape, dtype=np.float32) for ours, tensor in stored_as_in_paddle(model).items()}
+    return {name(ours): rng.random(tensor.shape, dtype=np.float32) for ours, tensor in paddle_layout(model).items()}
 
 
 def saved(path: Path, arrays: Arrays) -> Path:
@@ -345,7 +345,7 @@ def test_a_recipe_can_start_from_the_weights_that_its_head_names(recipe: str, na
     file = shapes_of(CLASSES.get(published.trained_on, 1), **source)
     if published.part == 'backbone':
         file = {name.removeprefix('backbone.'): tensor for name, tensor in file.items() if name.startswith('backbone.')}
-    fit = fit_of(empty(20, **options), file, published.part)
+    fit = compare_weights(empty(20, **options), file, published.part)
     assert fit.share > 0.9
     assert {name.rpartition('.')[2] for name in fit.missing} <= {'alpha'}
     assert all('pred_cls' in name for name in fit.misshapen) and not fit.left_over

@@ -21,9 +21,9 @@ from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, svtr_lcnetv3
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
-from phalanx.paddle.weights import stored_as_in_paddle
-from phalanx.paddle.weights.recognition import svtr_in_order
+from phalanx.paddle.weights import paddle_layout
 from phalanx.paddle.weights.recognition import svtr_lcnetv3 as named
+from phalanx.paddle.weights.recognition import svtr_onnx_layers
 from phalanx.weights.onnx_file import layers_of
 from phalanx.weights.reading import load_weights
 
@@ -123,7 +123,7 @@ def test_the_published_network_has_every_array_of_the_original() -> None:
     published = json.loads((Path(__file__).parents[2] / 'golden' / 'data' / 'ppocrv4_rec.json').read_text())['published']
     with torch.device('meta'):
         model = svtr_lcnetv3(96, nrtr_size=384)
-    arrays = [[named(model).name(name), list(tensor.shape)] for name, tensor in stored_as_in_paddle(model).items()]
+    arrays = [[named(model).name(name), list(tensor.shape)] for name, tensor in paddle_layout(model).items()]
     arrays.append(['head.gtc_head.positional_encoding.pe', [5000, 1, 384]])
     assert len(arrays) == published['arrays']
     assert zlib.crc32(json.dumps(sorted(arrays)).encode()) == published['crc32']
@@ -153,7 +153,7 @@ def test_linear_layers_and_layer_norms_are_read_too() -> None:
 
 def test_a_network_of_sums_is_refused_with_its_cure() -> None:
     with pytest.raises(ValueError, match=r'build it with `merged: true`$'):
-        svtr_in_order(svtr_lcnetv3(5))
+        svtr_onnx_layers(svtr_lcnetv3(5))
 
 
 @pytest.mark.skipif(not HERE, reason='rapidocr_onnxruntime, which has the weights, is not here')

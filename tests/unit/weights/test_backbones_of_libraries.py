@@ -20,7 +20,7 @@ from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.text_detection.models.db import db
 from phalanx.nn.backbones import BACKBONES
-from phalanx.weights.reading import fit_of, load_weights
+from phalanx.weights.reading import compare_weights, load_weights
 
 timm = pytest.importorskip('timm', reason='timm, whose networks are the measure here, is not installed')
 
@@ -255,4 +255,4 @@ def test_networks_of_the_same_name_that_are_others_are_refused_with_the_reason(
     with torch.device('meta'):
         model, weights = ours(), theirs().state_dict()
     with pytest.raises(ValueError, match=reason):
-        fit_of(model, weights, 'backbone')
+        compare_weights(model, weights, 'backbone')

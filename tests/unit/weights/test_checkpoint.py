@@ -11,7 +11,7 @@ import torch
 
 from phalanx.engine.worker import find_checkpoint
 from phalanx.system.errors import CheckpointError
-from phalanx.weights.checkpoint import Checkpoints, FormatError, load, said_of, weights_at
+from phalanx.weights.checkpoint import Checkpoints, FormatError, describe_checkpoint, load, weights_at
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights
 
@@ -63,7 +63,7 @@ def test_a_disk_without_links_keeps_checkpoints_all_the_same(
         save(checkpoints, step, best=step == 2)
     assert [path.name for path in checkpoints.all()] == ['step_0000002', 'step_0000004']
     assert (tmp_path / 'latest').read_text() == 'checkpoints/step_0000004\n'
-    assert said_of(tmp_path) == 'step 2 (best), as trained'
+    assert describe_checkpoint(tmp_path) == 'step 2 (best), as trained'
     assert [load_from(tmp_path / name) for name in ('', 'best', 'latest')] == [2, 2, 4]
     assert find_checkpoint(str(tmp_path / 'best'))[0].step == 2
     monkeypatch.undo()

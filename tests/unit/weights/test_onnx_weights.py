@@ -16,7 +16,7 @@ from phalanx.families.table.models.slanet import slanet
 from phalanx.families.text_detection.models.db import DB, db
 from phalanx.nn.backbones.lcnetv3 import Affine, pp_lcnet_v3
 from phalanx.paddle.pdparams import RefusedError
-from phalanx.paddle.weights.db import in_order
+from phalanx.paddle.weights.db import onnx_layers
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.onnx_file import PARTS, layers_of
 from phalanx.weights.reading import load_weights
@@ -54,7 +54,7 @@ def layers_with_weights(model: DB) -> list[tuple[str, list[np.ndarray]]]:
     """The layers of `model` with fresh random weights, as its original has them."""
     kinds = {torch.nn.Conv2d: 'Conv', torch.nn.ConvTranspose2d: 'ConvTranspose', Affine: 'Affine'}
     rng, state, layers = np.random.default_rng(0), model.state_dict(), []
-    for name in in_order(model):
+    for name in onnx_layers(model):
         module = model.get_submodule(name)
         kind = next((kind for own, kind in kinds.items() if isinstance(module, own)), 'BatchNormalization')
         shapes = [state[f'{name}.{part}'].shape for part in PARTS[kind] if f'{name}.{part}' in state]
@@ -96,7 +96,7 @@ def test_layers_go_where_the_original_computes_them(tmp_path: Path) -> None:
     taken = load_weights(model, saved(layers, tmp_path / 'det.onnx'))  # has no thresholds, which only train
     assert all(name.startswith('head.threshold.') for fit in taken.fits for name in fit.missing)
     np.testing.assert_array_equal(model.backbone.stem.conv.weight.detach(), layers[0][1][0])
-    names = in_order(model)
+    names = onnx_layers(model)
     assert names.index('neck.inputs.3.conv') < names.index('neck.inputs.0.conv') < names.index('neck.outputs.3.conv')
     np.testing.assert_array_equal(model.neck.inputs[3].conv.weight.detach(), layers[names.index('neck.inputs.3.conv')][1][0])
     np.testing.assert_array_equal(model.head.shrink.classify.bias.detach(), layers[-1][1][1])

@@ -22,7 +22,7 @@ from phalanx import create_model
 from phalanx.cli.weights import command as weights_command
 from phalanx.engine.job import open_job
 from phalanx.families.detection.models.ppyoloe import ppyoloe
-from phalanx.weights.fetching import Fetched, FetchError, fetch
+from phalanx.weights.fetching import FetchedFile, FetchError, fetch
 from phalanx.weights.finding import NotFoundError, find
 from phalanx.weights.published import PUBLISHED, Published
 from running import TINY, run_here
@@ -110,7 +110,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
         thread.join()
 
 
-def fetched(server: Server, folder: Path, **options: Any) -> Fetched:
+def fetched(server: Server, folder: Path, **options: Any) -> FetchedFile:
     return fetch(f'{server.address}/net/model.pdparams', folder, pause=0, **options)
 
 

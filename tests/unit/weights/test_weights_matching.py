@@ -16,14 +16,14 @@ from phalanx.engine.folder import resolve_names
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
 from phalanx.weights.checkpoint import Checkpoints
-from phalanx.weights.matching import Fit, Naming, Rows, Slot
+from phalanx.weights.matching import Fit, Naming, RowNames, Slot
 from phalanx.weights.onnx_file import characters_in
 
 PETS = ('dog', 'cat', 'horse')  # here
 ANIMALS = ('bird', 'cat', 'cow', 'dog')  # in the file
 
 
-def filled(model: nn.Module, weights: dict[str, Tensor], rows: Rows) -> Fit:
+def filled(model: nn.Module, weights: dict[str, Tensor], rows: RowNames) -> Fit:
     fit = Fit.of(Naming({name: Slot(name, tensor) for name, tensor in model.state_dict().items()}), weights, rows)
     fit.fill()
     return fit
@@ -35,7 +35,7 @@ def test_classes_that_both_have_keep_their_rows() -> None:
         model.weight.fill_(-1)
         model.bias.fill_(-1)  # type: ignore[union-attr]
     weights = {'weight': torch.arange(8.0).view(4, 2, 1, 1), 'bias': torch.tensor([0.0, 1, 2, 3])}
-    fit = filled(model, weights, Rows([PETS], [ANIMALS]))
+    fit = filled(model, weights, RowNames([PETS], [ANIMALS]))
     assert model.weight.flatten(1).tolist() == [[6, 7], [2, 3], [-1, -1]]  # dog, cat, and the horse as it was
     assert model.bias.tolist() == [3, 1, -1]  # type: ignore[union-attr]
     assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
@@ -53,7 +53,7 @@ def test_arrays_that_may_not_be_written_to_fill_a_network_without_a_warning() ->
 
 def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:
     weights = {'weight': torch.rand(4, 2, 1, 1), 'bias': torch.rand(4)}
-    fit = filled(nn.Conv2d(2, 2, 1), weights, Rows([('dog', 'cat')], [ANIMALS]))
+    fit = filled(nn.Conv2d(2, 2, 1), weights, RowNames([('dog', 'cat')], [ANIMALS]))
     assert fit.notes() == ['2 rows of classes or characters that both have are taken: weight, bias']
 
 
@@ -62,7 +62,7 @@ def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None
     slots = {'fc.weight': Slot('fc.weight', linear.weight.detach().T)}
     with torch.no_grad():
         linear.weight.fill_(-1)
-    fit = Fit.of(Naming(slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, Rows([PETS], [ANIMALS]))
+    fit = Fit.of(Naming(slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, RowNames([PETS], [ANIMALS]))
     fit.fill()
     assert linear.weight.tolist() == [[3, 7], [1, 5], [-1, -1]]
 
@@ -79,13 +79,13 @@ def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None
 def test_what_is_no_head_for_those_classes_stays_as_initialised(shape: tuple[int, ...], theirs: tuple[str, ...]) -> None:
     model = nn.Conv2d(2, 3, 1, bias=False)
     drawn = model.weight.clone()
-    assert filled(model, {'weight': torch.zeros(shape)}, Rows([PETS], [theirs])).misshapen == ('weight',)
+    assert filled(model, {'weight': torch.zeros(shape)}, RowNames([PETS], [theirs])).misshapen == ('weight',)
     assert torch.equal(model.weight, drawn)
 
 
 def test_as_many_classes_with_other_names_are_remarked() -> None:
-    assert not Rows([PETS], [PETS]).notes() and not Rows([PETS], [ANIMALS]).notes()
-    (note,) = Rows([PETS], [('a', 'b', 'c')]).notes()
+    assert not RowNames([PETS], [PETS]).notes() and not RowNames([PETS], [ANIMALS]).notes()
+    (note,) = RowNames([PETS], [('a', 'b', 'c')]).notes()
     assert 'as many classes there as here, with other names (a, b, c)' in note
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from phalanx.config.read import MOST_BASES, ConfigError, Node, find_base_file, load_yaml, parse_assignment
 from phalanx.config.shipped import shipped_recipes
-from phalanx.paddle.configs.dialect import Dialect, Reading, assigned, holds
+from phalanx.paddle.configs.dialect import Dialect, Reading, assign, holds
 
 Assignment = tuple[str, str]  # text (`iters=100`) and origin
 
@@ -68,7 +68,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     for text, origin in assignments:
         keys, value = parse_assignment(text, origin)
         if holds(root, keys) or keys[0] in dialect.keys:
-            root = assigned(root, keys, value)
+            root = assign(root, keys, value)
         else:
             rest.append((text, origin))
     recipe = dialect.translate(root, reading)

@@ -37,7 +37,7 @@ class Reading:
         return self.default(value)
 
 
-def read_alone(path: Path, reading: Reading) -> Node:
+def read_file(path: Path, reading: Reading) -> Node:
     """The configuration at `path`, which has no bases. Raises ConfigError."""
     return load_yaml(path, reading.notes)
 
@@ -54,7 +54,7 @@ class Dialect:
     keys: Set[str]  # of the top level; an assignment below one of them is to the original
     bases: str | None = None  # the key that names the files underneath
     recognised_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
-    read: Callable[[Path, Reading], Node] = read_alone  # a file and what lies under it, in one
+    read: Callable[[Path, Reading], Node] = read_file  # a file and what lies under it, in one
     translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
     evaluates_on_request: bool = True  # whether its train.py evaluates only with --do_eval or --eval
@@ -72,7 +72,7 @@ class Section:
         if isinstance(node.value, dict):
             self.left = dict(node.value)
         elif node.value is not None:  # `Normalize:` without anything is an empty mapping
-            self.problem(node, None, f'expected a mapping of keys, got {to_plain(node)!r}')
+            self.report(node, None, f'expected a mapping of keys, got {to_plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
         """The value of `key`, or the `default` that the original has."""
@@ -84,20 +84,20 @@ class Section:
         self.asked.add(key)
         return key in self.left and self.left[key].value is not None
 
-    def required(self, key: str) -> Node:
+    def require(self, key: str) -> Node:
         if key not in self.left:
-            self.problem(self.node, key, f'missing; {self.reading.project} needs it')
+            self.report(self.node, key, f'missing; {self.reading.project} needs it')
         return self.take(key)
 
     def section(self, key: str) -> Section:
         """The mapping under `key`; an empty one where it is missing or null."""
         node = self.left[key] if key in self.left else Node({}, self.node.origin)
         self.take(key)
-        return self.opened(node, key)
+        return self.open(node, key)
 
-    def opened(self, node: Node, key: str) -> Section:
+    def open(self, node: Node, key: str) -> Section:
         """The mapping `node`, which stands at `key`; it ends with this one."""
-        self.within.append(Section(node, self.named(key), self.reading))
+        self.within.append(Section(node, self.key_path(key), self.reading))
         return self.within[-1]
 
     def items(self, key: str) -> list[Node]:
@@ -105,12 +105,12 @@ class Section:
         node = self.take(key, [])
         if isinstance(node.value, list):
             return node.value
-        self.problem(node, key, f'expected a list, got {to_plain(node)!r}')
+        self.report(node, key, f'expected a list, got {to_plain(node)!r}')
         return []
 
     def sections(self, key: str) -> list[Section]:
         """The mappings in the list under `key`."""
-        return [self.opened(node, f'{key}[{place}]') for place, node in enumerate(self.items(key))]
+        return [self.open(node, f'{key}[{place}]') for place, node in enumerate(self.items(key))]
 
     def named_items(self, key: str) -> list[tuple[str, Section]]:
         """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
@@ -118,75 +118,75 @@ class Section:
         for place, node in enumerate(self.items(key)):
             if isinstance(node.value, dict) and len(node.value) == 1:
                 ((name, under),) = node.value.items()
-                found.append((name, self.opened(under, f'{key}[{place}].{name}')))
+                found.append((name, self.open(under, f'{key}[{place}].{name}')))
             else:
-                self.problem(node, f'{key}[{place}]', f'expected one name with its options, got {to_plain(node)!r}')
+                self.report(node, f'{key}[{place}]', f'expected one name with its options, got {to_plain(node)!r}')
         return found
 
-    def word(self, key: str, default: str | None = None) -> Node:
+    def string(self, key: str, default: str | None = None) -> Node:
         """The value of `key`, which must be a string. Anything else is a problem, and gives the empty string."""
         is_reported = default is not None or key not in self.left
-        node = self.required(key) if default is None else self.take(key, default)
+        node = self.require(key) if default is None else self.take(key, default)
         if isinstance(node.value, str):
             return node
         if node.value is not None or not is_reported:
-            self.problem(node, key, f'expected a string, got {to_plain(node)!r}')
+            self.report(node, key, f'expected a string, got {to_plain(node)!r}')
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
         """The value of `key`, which must be a number. Anything else is a problem, and gives 1."""
         is_reported = default is None and key not in self.left
-        node = self.required(key) if default is None else self.take(key, default)
+        node = self.require(key) if default is None else self.take(key, default)
         number = as_number(node)
         if number is None:
             if not is_reported:
-                self.problem(node, key, f'expected a number, got {to_plain(node)!r}')
+                self.report(node, key, f'expected a number, got {to_plain(node)!r}')
             return 1.0
         return number
 
     def count(self, key: str) -> Node:
         """The value of `key`, which must be a number of at least 1."""
         is_reported = key not in self.left
-        node = self.required(key)
+        node = self.require(key)
         if not is_reported and (as_number(node) or 0) < 1:
-            self.problem(node, key, f'expected a number from 1 on, got {to_plain(node)!r}')
+            self.report(node, key, f'expected a number from 1 on, got {to_plain(node)!r}')
         return node
 
-    def only(self, key: str, *allowed: Any) -> Node:
+    def one_of(self, key: str, *allowed: Any) -> Node:
         """The value of `key`, by default the first of those `allowed`; others have no counterpart here."""
         node = self.take(key, allowed[0])
         value = to_plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
             shown = ' or '.join('none' if option is None else str(option) for option in allowed)
-            self.problem(node, key, f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
+            self.report(node, key, f'{value!r} has no counterpart in Phalanx, which knows only {shown}')
         return node
 
-    def fixed(self, values: Mapping[str, Any]) -> None:
+    def expect_defaults(self, values: Mapping[str, Any]) -> None:
         """Takes keys that must have their default `values`."""
         for key, value in values.items():
-            self.only(key, value)
+            self.one_of(key, value)
 
-    def must(self, values: Mapping[str, Any]) -> None:
+    def expect(self, values: Mapping[str, Any]) -> None:
         """Takes keys that must be there and have these `values`: the default of the original has no counterpart here."""
         for key, value in values.items():
             if key not in self.left:
-                self.problem(self.node, key, f'missing; Phalanx knows nothing but {value}')
-            self.only(key, value)
+                self.report(self.node, key, f'missing; Phalanx knows nothing but {value}')
+            self.one_of(key, value)
 
-    def same(self, key: str, other: Node, whose: str) -> None:
+    def expect_same(self, key: str, other: Node, whose: str) -> None:
         """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, to_plain(other))
         if to_plain(node) != to_plain(other):
-            self.problem(node, key, f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both')
+            self.report(node, key, f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both')
 
     def ignore(self, *keys: str, reason: str) -> None:
         """Takes those `keys` that are there, and notes why they have no effect."""
         for key in keys:
             if self.has(key):
-                self.reading.notes.append(f'{self.left[key].origin}: {self.named(key)} is ignored: {reason}')
+                self.reading.notes.append(f'{self.left[key].origin}: {self.key_path(key)} is ignored: {reason}')
             self.left.pop(key, None)
 
-    def always(self, key: str, value: Any, reason: str) -> None:
+    def assume(self, key: str, value: Any, reason: str) -> None:
         """Takes `key`, which is always `value` here, and notes why another value has no effect."""
         if self.has(key) and to_plain(self.left[key]) != value:
             self.ignore(key, reason=reason)
@@ -195,8 +195,8 @@ class Section:
     def counterpart(self, node: Node, key: str, known: Mapping[str, Any]) -> Node:
         """What `known` has for the value of `key`, which is `node`; nothing is a problem."""
         if str(node.value) not in known:
-            self.not_one_of(node, key, known)
-        return renamed(node, known.get(str(node.value), ''))
+            self.report_value(node, key, known)
+        return with_value(node, known.get(str(node.value), ''))
 
     def weights(self, key: str) -> Node | None:
         """The weights that `key` names, a file or an address; None when it names none."""
@@ -213,38 +213,38 @@ class Section:
             section.end()
         for key, node in self.left.items():
             hint = did_you_mean(key, self.asked) or f' (known: {", ".join(sorted(self.asked))})'
-            self.problem(node, key, f'not known here{hint}')
+            self.report(node, key, f'not known here{hint}')
 
-    def becomes(self, keys: Mapping[str, Any]) -> Node:
+    def to_node(self, keys: Mapping[str, Any]) -> Node:
         """The mapping of `keys` (without those that are None) that takes the place of this one."""
         first = {'name': keys['name']} if 'name' in keys else {}  # as people write it
         return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
 
-    def named(self, key: str) -> str:
+    def key_path(self, key: str) -> str:
         return f'{self.path}.{key}' if self.path else key
 
-    def problem(self, node: Node, key: str | None, text: str) -> None:
+    def report(self, node: Node, key: str | None, text: str) -> None:
         """Reports what is wrong with `key`, whose value is `node`; without a key, with the section itself."""
-        self.reading.problems.append(f'{node.origin}: {self.path if key is None else self.named(key)}: {text}')
+        self.reading.problems.append(f'{node.origin}: {self.path if key is None else self.key_path(key)}: {text}')
 
     def note(self, node: Node, key: str, text: str) -> None:
-        self.reading.notes.append(f'{node.origin}: {self.named(key)}: {text}')
+        self.reading.notes.append(f'{node.origin}: {self.key_path(key)}: {text}')
 
-    def not_one_of(self, node: Node, key: str, known: Iterable[str]) -> None:
+    def report_value(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Reports that the value of `key` names nothing that has a counterpart."""
         if node.value in (None, ''):  # reported already
             return
         hint = did_you_mean(node.value, known, cutoff=0.8)
-        self.problem(node, key, f'{to_plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
+        self.report(node, key, f'{to_plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
-    def unknown(self, node: Node, key: str, known: Iterable[str]) -> None:
-        """Reports it as `not_one_of` does, and gives up."""
-        self.not_one_of(node, key, known)
+    def reject_value(self, node: Node, key: str, known: Iterable[str]) -> None:
+        """Reports it as `report_value` does, and gives up."""
+        self.report_value(node, key, known)
         self.give_up()
 
-    def none_of(self, known: Iterable[str]) -> None:
+    def reject(self, known: Iterable[str]) -> None:
         """Reports that what the section is for has no counterpart, unlike those `known`, and gives up."""
-        self.problem(self.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
+        self.report(self.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
         self.give_up()
 
 
@@ -259,10 +259,10 @@ class Counterpart:
     def take_options(self, section: Section) -> dict[str, Node]:
         """Takes the options of the class from its `section`, and gives them by our names."""
         taken = {
-            ours: section.required(theirs) if default is REQUIRED else section.take(theirs, default)
+            ours: section.require(theirs) if default is REQUIRED else section.take(theirs, default)
             for ours, (theirs, default) in self.options.items()
         }
-        section.fixed(self.fixed)
+        section.expect_defaults(self.fixed)
         return taken
 
 
@@ -282,11 +282,11 @@ def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
 def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
     """The first of the rates in `values`, and the others as factors of it."""
     rates = section.items('values')
-    lr = rates[0] if rates else section.required('values')
-    return lr, [renamed(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
+    lr = rates[0] if rates else section.require('values')
+    return lr, [with_value(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
-def decaying(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
+def decay_by(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
     """The schedule that multiplies the rate by `gamma` at each of the `boundaries`, which are the value of `key`."""
     factors = [gamma**number for number in range(1, len(boundaries) + 1)]
     return {'name': 'piecewise', key: boundaries, 'factors': factors}
@@ -309,32 +309,32 @@ def as_number(node: Node) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def renamed(node: Node, value: Any) -> Node:
+def with_value(node: Node, value: Any) -> Node:
     """`value`, which stands for `node` of the original and keeps its origin."""
     return Node(value, node.origin, str(value))
 
 
 def norm_sync(synchronised: Node) -> Node:
     """Of a yes or no to batch norms that see all ranks."""
-    return renamed(synchronised, 'global' if synchronised.value else 'off')
+    return with_value(synchronised, 'global' if synchronised.value else 'off')
 
 
-def swapped(size: Node) -> Node:
+def swap_sides(size: Node) -> Node:
     """A size (width, height) as (height, width). Anything else stays as it is."""
     return Node(size.value[::-1], size.origin) if isinstance(size.value, list) else size
 
 
-def assigned(root: Node, keys: list[str], value: Node) -> Node:
+def assign(root: Node, keys: list[str], value: Node) -> Node:
     """`root` with `value` at the path `keys`; whatever on the way is neither a mapping nor a list long enough is replaced."""
     if not keys:
         return value
     key, *rest = keys
     if isinstance(root.value, list) and key.isdecimal() and int(key) < len(root.value):
         items = list(root.value)
-        items[int(key)] = assigned(items[int(key)], rest, value)
+        items[int(key)] = assign(items[int(key)], rest, value)
         return Node(items, root.origin)
     children = root.value if isinstance(root.value, dict) else {}
-    child = assigned(children.get(key, Node({}, value.origin)), rest, value)
+    child = assign(children.get(key, Node({}, value.origin)), rest, value)
     return Node({**children, key: child}, root.origin)
 
 

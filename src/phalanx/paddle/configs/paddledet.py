@@ -5,7 +5,7 @@ names). A configuration is a set of sections called like these classes, and of v
 """
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, renamed
+from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, with_value
 from phalanx.paddle.configs.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.paddle.configs.paddledet_distillation import read_distillation
 from phalanx.paddle.configs.paddledet_file import BASE, read
@@ -36,7 +36,7 @@ IGNORED = {
 def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(root, '', reading)
-    architecture = top.word('architecture')
+    architecture = top.string('architecture')
     if not is_known(top, architecture):
         return root
     model, loss, nms = read_network(top, architecture)
@@ -47,7 +47,7 @@ def translate(root: Node, reading: Reading) -> Node:
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.problem(evaluation.node, None, said)
+        evaluation.report(evaluation.node, None, said)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     distillation, initial = read_distillation(top, model, initial)
     recipe = {
@@ -62,8 +62,8 @@ def translate(root: Node, reading: Reading) -> Node:
         'eval_transforms': eval_transforms,
         **normalise,
         'train': {
-            'epochs': top.required('epoch'),
-            'batch_size_per_rank': train.required('batch_size'),
+            'epochs': top.require('epoch'),
+            'batch_size_per_rank': train.require('batch_size'),
             'workers': top.take('worker_num', 2),
             **initial,
         },
@@ -79,22 +79,22 @@ def translate(root: Node, reading: Reading) -> Node:
         'device': None if top.take('use_gpu', True).value else 'cpu',
     }
     for reader in (train, evaluation):
-        reader.always('shuffle', reader is train, 'training samples are always shuffled, those of an evaluation never')
-        reader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
-        reader.always('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
-        reader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
-        reader.always('collate_batch', True, 'images always become one batch, and boxes stay in lists')
+        reader.assume('shuffle', reader is train, 'training samples are always shuffled, those of an evaluation never')
+        reader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
+        reader.assume('drop_empty', False, 'TrainDataset.allow_empty says whether to train on images without objects')
+        reader.assume('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
+        reader.assume('collate_batch', True, 'images always become one batch, and boxes stay in lists')
     for key, reason in IGNORED.items():
         top.ignore(key, reason=reason)
     top.end()
-    return top.becomes(recipe)
+    return top.to_node(recipe)
 
 
 def _norm_sync(top: Section) -> Node:
     kind = top.take('norm_type', 'bn')
     if kind.value not in ('bn', 'sync_bn'):
-        top.not_one_of(kind, 'norm_type', ('bn', 'sync_bn'))
-    return renamed(kind, 'global' if kind.value == 'sync_bn' else 'off')
+        top.report_value(kind, 'norm_type', ('bn', 'sync_bn'))
+    return with_value(kind, 'global' if kind.value == 'sync_bn' else 'off')
 
 
 DIALECT = Dialect(

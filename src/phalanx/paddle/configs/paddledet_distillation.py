@@ -18,11 +18,11 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
         return {}, initial
     path = Path(str(node.value))
     if not path.is_file():
-        top.problem(node, 'slim_config', f'there is no file {path}')
+        top.report(node, 'slim_config', f'there is no file {path}')
         return {}, initial
     slim = Section(read(path, top.reading), '', top.reading)
-    slim.must({'slim_method': 'PPYOLOEDistill', 'distill_loss': 'DistillPPYOLOELoss'})
-    architecture = slim.word('architecture')
+    slim.expect({'slim_method': 'PPYOLOEDistill', 'distill_loss': 'DistillPPYOLOELoss'})
+    architecture = slim.string('architecture')
     if not is_known(slim, architecture):
         return {}, initial
     teacher = read_network(slim, architecture)[0]
@@ -55,10 +55,10 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
         learned.append({'name': 'logits', **logits})
     if section.take('feat_distill', True).value and as_number(of_features) != 0:
         learned.append({'name': 'features', 'weight': of_features})
-    section.fixed({'feat_distiller': 'fgd', 'feat_distill_place': 'neck_feats', 'feat_out_channels': [768, 384, 192]})
+    section.expect_defaults({'feat_distiller': 'fgd', 'feat_distill_place': 'neck_feats', 'feat_out_channels': [768, 384, 192]})
     widths = {size: width for (_, width), size in SIZES.items()}
     for key, default, network in (('teacher_width_mult', 1.0, teacher), ('student_width_mult', 0.75, student)):
         node, size = section.take(key, default), str(network.value['size'].value)
         if as_number(node) != widths.get(size):
-            section.problem(node, key, f'{to_plain(node)} is not that of the network, which has the size {size!r}')
+            section.report(node, key, f'{to_plain(node)} is not that of the network, which has the size {size!r}')
     return learned

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, renamed
+from phalanx.paddle.configs.dialect import Section, as_number, with_value
 
 SIZES = {  # (depth_mult, width_mult) -> ours
     (0.33, 0.25): 'n',
@@ -36,19 +36,19 @@ ENCODER = {  # options of the transformer in CustomCSPPAN that must have these d
 def is_known(top: Section, architecture: Node) -> bool:
     """Whether it is a model of ours, trained as one; else that is the one problem: the rest of the file is of no interest."""
     if architecture.value not in ARCHITECTURES:
-        top.not_one_of(architecture, 'architecture', ARCHITECTURES)
+        top.report_value(architecture, 'architecture', ARCHITECTURES)
         return False
     whole = top.left.get(str(architecture.value), architecture)
     for part, known in PARTS.items():
         named = whole.value.get(part) if isinstance(whole.value, dict) else None
         if named is not None and named.value != known:
             said = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            top.problem(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
+            top.report(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
             return False
     for key, what in METHODS.items():
         if top.has(key):
             node = top.take(key)
-            top.problem(node, key, f'{to_plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
+            top.report(node, key, f'{to_plain(node)!r}: {what} of a detector has no counterpart in Phalanx')
             return False
     return True
 
@@ -59,28 +59,28 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     neck, head = top.section('CustomCSPPAN'), top.section('PPYOLOEHead')
     for other in set(ARCHITECTURES) - {architecture.value}:
         top.ignore(other, reason=f'the architecture is {architecture.value}')
-    whole.must(PARTS)
-    whole.only('post_process', None)
+    whole.expect(PARTS)
+    whole.one_of('post_process', None)
     depth, width = top.take('depth_mult', 1.0), top.take('width_mult', 1.0)
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
         said = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
-        top.problem(depth, 'depth_mult', said)
-    backbone.fixed({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
+        top.report(depth, 'depth_mult', said)
+    backbone.expect_defaults({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0
     if to_plain(levels) not in ([1, 2, 3], [0, 1, 2, 3]):
-        backbone.problem(levels, 'return_idx', f'{to_plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
-    backbone.must({'use_large_stem': True})
+        backbone.report(levels, 'return_idx', f'{to_plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
+    backbone.expect({'use_large_stem': True})
     plus = backbone.take('use_alpha', False)
-    neck.must({'out_channels': [768, 384, 192, 64][:count]})
-    neck.fixed({'stage_num': 1, 'block_num': 3})
-    neck.must({'act': 'swish', 'spp': True})
-    keys: dict[str, Any] = {'name': renamed(architecture, 'ppyoloe'), 'size': renamed(depth, size), 'plus': plus}
-    keys |= {'levels': renamed(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
+    neck.expect({'out_channels': [768, 384, 192, 64][:count]})
+    neck.expect_defaults({'stage_num': 1, 'block_num': 3})
+    neck.expect({'act': 'swish', 'spp': True})
+    keys: dict[str, Any] = {'name': with_value(architecture, 'ppyoloe'), 'size': with_value(depth, size), 'plus': plus}
+    keys |= {'levels': with_value(levels, count), 'neck_alpha': neck.take('use_alpha', False)}
     keys |= {'encoder': _encoder(neck), 'reach': _reach(head)}
-    model = whole.becomes(keys)
+    model = whole.to_node(keys)
     loss, nms = _head(head, count)
     return model, loss, nms
 
@@ -88,7 +88,7 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
 def _encoder(neck: Section) -> Node | None:
     """How many layers the transformer of the neck has."""
     if neck.take('use_trans', False).value:
-        neck.fixed(ENCODER)
+        neck.expect_defaults(ENCODER)
         return neck.take('num_layers', 4)
     neck.ignore('num_layers', *ENCODER, reason='it counts only with use_trans: True')
     return None
@@ -101,20 +101,20 @@ def _reach(head: Section) -> Node | None:
         return None
     ends = [as_number(end) for end in node.value] if isinstance(node.value, list) else []
     if len(ends) != 2 or None in ends:
-        head.problem(node, 'reg_range', f'expected two numbers, got {to_plain(node)!r}')
+        head.report(node, 'reg_range', f'expected two numbers, got {to_plain(node)!r}')
         return None
-    return Node([node.value[0], renamed(node.value[1], int((ends[1] or 0) - 1))], node.origin)
+    return Node([node.value[0], with_value(node.value[1], int((ends[1] or 0) - 1))], node.origin)
 
 
 def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
-    head.only('fpn_strides', [32, 16, 8, 4][:levels])
-    head.fixed({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
+    head.one_of('fpn_strides', [32, 16, 8, 4][:levels])
+    head.expect_defaults({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
     head.ignore('eval_input_size', reason='anchors follow the image')
     weights, static, dynamic = head.section('loss_weight'), head.section('static_assigner'), head.section('assigner')
-    static.only('name', 'ATSSAssigner')
+    static.one_of('name', 'ATSSAssigner')
     kind = dynamic.take('name', 'TaskAlignedAssigner')
     if kind.value not in ASSIGNERS:
-        dynamic.not_one_of(kind, 'name', ASSIGNERS)
+        dynamic.report_value(kind, 'name', ASSIGNERS)
     loss = {
         'name': 'task_aligned',
         'static_assigner_epochs': head.take('static_assigner_epoch', 4),
@@ -127,17 +127,17 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
         'top_k': dynamic.take('topk', 13),
         'alpha': dynamic.take('alpha', 1.0),
         'beta': dynamic.take('beta', 6.0),
-        'center_radius': dynamic.required('center_radius') if kind.value == ASSIGNERS[1] else None,
+        'center_radius': dynamic.require('center_radius') if kind.value == ASSIGNERS[1] else None,
     }
     nms = head.section('nms')
-    nms.only('name', 'MultiClassNMS')
+    nms.one_of('name', 'MultiClassNMS')
     picks = {
         'score_threshold': nms.take('score_threshold', 0.05),
         'nms_threshold': nms.take('nms_threshold', 0.5),
         'pre_top_k': nms.take('nms_top_k', -1),
         'keep_top_k': nms.take('keep_top_k', 100),
     }
-    return head.becomes(loss), picks
+    return head.to_node(loss), picks
 
 
 def read_initial(top: Section) -> dict[str, Any]:
@@ -149,5 +149,5 @@ def read_initial(top: Section) -> dict[str, Any]:
         return {}
     path = str(weights.value)
     if not Path(path).exists() and Path(f'{path}.pdparams').exists():
-        weights = renamed(weights, f'{path}.pdparams')
-    return {'init_from': weights, 'init_part': renamed(weights, part)}
+        weights = with_value(weights, f'{path}.pdparams')
+    return {'init_from': weights, 'init_part': with_value(weights, part)}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Section, as_number, optimizer_options, renamed
+from phalanx.paddle.configs.dialect import Section, as_number, optimizer_options, with_value
 
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('Momentum', 'SGD', 'Adam', 'AdamW')
@@ -15,25 +15,25 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
     base = as_number(lr) or 0.0
     keys: dict[str, Any] = {}
     for node in section.items('schedulers'):
-        part = section.opened(node, 'schedulers')
-        kind = part.word('type') if part.has('type') else part.word('name')
-        part.path = section.named(str(kind.value))
+        part = section.open(node, 'schedulers')
+        kind = part.string('type') if part.has('type') else part.string('name')
+        part.path = section.key_path(str(kind.value))
         match kind.value:
             case 'CosineDecay':
-                keys |= {'name': renamed(kind, 'cosine'), 'epochs': part.take('max_epochs', 1000)}
+                keys |= {'name': with_value(kind, 'cosine'), 'epochs': part.take('max_epochs', 1000)}
                 keys['end_lr'] = base * part.number('min_lr_ratio', 0.0)
-                part.fixed({'last_plateau_epochs': 0, 'use_warmup': True})
+                part.expect_defaults({'last_plateau_epochs': 0, 'use_warmup': True})
             case 'PiecewiseDecay':
-                keys |= {'name': renamed(kind, 'piecewise'), 'boundary_epochs': part.take('milestones', [8, 11])}
+                keys |= {'name': with_value(kind, 'piecewise'), 'boundary_epochs': part.take('milestones', [8, 11])}
                 keys['factors'] = _factors(part, len(keys['boundary_epochs'].value or []), base)
-                part.fixed({'use_warmup': True})
+                part.expect_defaults({'use_warmup': True})
             case 'LinearWarmup':
                 steps, epochs = part.take('steps', 500), part.take('epochs')
                 keys |= {'warmup_epochs': epochs} if epochs.value is not None else {'warmup_steps': steps}
                 keys['warmup_start_lr'] = base * part.number('start_factor', 1 / 3)
             case _:
-                part.unknown(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
-    return lr, section.becomes(keys)
+                part.reject_value(kind, 'name', (*SCHEDULES, 'LinearWarmup'))
+    return lr, section.to_node(keys)
 
 
 def _factors(part: Section, count: int, base: float) -> list[Any]:
@@ -50,12 +50,12 @@ def _factors(part: Section, count: int, base: float) -> list[Any]:
 def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None]:
     """The optimizer and the clipping."""
     inner = section.section('optimizer')
-    kind = inner.word('type', 'Momentum')
+    kind = inner.string('type', 'Momentum')
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
     if section.has('regularizer') and section.left['regularizer'].value is not False:
         regularizer = section.section('regularizer')
-        regularizer.must({'type': 'L2'})
-        decay = regularizer.required('factor')
+        regularizer.expect({'type': 'L2'})
+        decay = regularizer.require('factor')
     elif 'regularizer' in section.left:  # there, and null or false
         section.take('regularizer')
         decay = section.reading.default(0.0)
@@ -63,10 +63,10 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
     if kind.value == 'AdamW':
         keys['weight_decay'] = inner.take('weight_decay', 0.01)
     elif kind.value not in OPTIMIZERS:
-        inner.unknown(kind, 'type', OPTIMIZERS)
+        inner.reject_value(kind, 'type', OPTIMIZERS)
     clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
-    section.only('clip_grad_by_value', None)
-    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), clip
+    section.one_of('clip_grad_by_value', None)
+    return section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))}), clip
 
 
 def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
 def read_ema(top: Section) -> dict[str, Any] | None:
     used, decay, kind = top.take('use_ema', False), top.take('ema_decay', 0.9998), top.take('ema_decay_type', 'threshold')
     skipped = top.items('ema_black_list')
-    top.only('ema_filter_no_grad', False)
+    top.one_of('ema_filter_no_grad', False)
     if not used.value:
         return None
     # The names are the original's, except that the one that PP-YOLOE+ lists is not a parameter here.
-    skip = [renamed(node, f'*{node.value}*') for node in skipped if node.value != 'proj_conv.weight']
+    skip = [with_value(node, f'*{node.value}*') for node in skipped if node.value != 'proj_conv.weight']
     return {'decay': decay, 'kind': kind, 'skip': skip}

@@ -15,11 +15,11 @@ from phalanx.paddle.configs.dialect import (
     Reading,
     Section,
     as_number,
-    decaying,
+    decay_by,
     norm_sync,
     optimizer_options,
     piecewise_rates,
-    renamed,
+    with_value,
 )
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
@@ -60,16 +60,16 @@ def translate(root: Node, reading: Reading) -> Node:
     architecture, settings = top.section('Architecture'), top.section('Global')
     if architecture.has('function'):
         node = architecture.take('function')
-        architecture.problem(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
+        architecture.report(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
         return root
-    kind = architecture.word('model_type')
+    kind = architecture.string('model_type')
     if not _is_known(architecture, kind):
         return root
     train, evaluation = top.section('Train'), top.section('Eval')
     loaders = train.section('loader'), evaluation.section('loader')
     optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
     datasets = train.section('dataset'), evaluation.section('dataset')
-    train_sizes, batch_size = paddleocr_text.multi_scale(train, datasets[0], loaders[0])
+    train_sizes, batch_size = paddleocr_text.read_multi_scale(train, datasets[0], loaders[0])
     recipe = {
         'train': _train(settings, loaders[0], batch_size),
         'optimizer': optimizer,
@@ -87,38 +87,38 @@ def translate(root: Node, reading: Reading) -> Node:
         settings.ignore(key, reason=reason)
     for loader in loaders:
         said = 'training samples are always shuffled, those of an evaluation never'
-        loader.always('shuffle', loader is loaders[0], said)
-        loader.always('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
+        loader.assume('shuffle', loader is loaders[0], said)
+        loader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
         loader.ignore('num_workers', reason='train.workers says it for both')
-        loader.always('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
+        loader.assume('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
     top.ignore('profiler_options', reason='`phalanx bench` measures')
     top.end()
-    return top.becomes({**family, **recipe, 'parameters': family.get('parameters')})
+    return top.to_node({**family, **recipe, 'parameters': family.get('parameters')})
 
 
 def _is_known(architecture: Section, kind: Node) -> bool:
     """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
     if kind.value not in FAMILIES:
-        architecture.not_one_of(kind, 'model_type', FAMILIES)
+        architecture.report_value(kind, 'model_type', FAMILIES)
         return False
     family = FAMILIES[kind.value]
     algorithm = architecture.left.get('algorithm', kind)
     if algorithm.value not in family.ALGORITHMS:
-        architecture.not_one_of(algorithm, 'algorithm', family.ALGORITHMS)
+        architecture.report_value(algorithm, 'algorithm', family.ALGORITHMS)
         return False
     for part, parts in (('Backbone', family.BACKBONES), ('Head', family.HEADS)):
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
             said = f'{algorithm.value} with the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            architecture.problem(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
+            architecture.report(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
             return False
     return True
 
 
 def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, Any]:
     keys: dict[str, Any] = {
-        'epochs': settings.required('epoch_num'),
+        'epochs': settings.require('epoch_num'),
         'batch_size_per_rank': batch_size,
         'seed': settings.take('seed', 1024),
         'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
@@ -127,26 +127,26 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
     checkpoints = settings.take('checkpoints')
     if checkpoints.value is not None:
         said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
-        settings.problem(checkpoints, 'checkpoints', said)
+        settings.report(checkpoints, 'checkpoints', said)
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
-        keys['init_part'] = renamed(weights, 'backbone')
+        keys['init_part'] = with_value(weights, 'backbone')
     return {**keys, 'init_from': weights}
 
 
 def _precision(settings: Section) -> dict[str, Any] | None:
-    settings.only('amp_level', 'O2', 'O1')
+    settings.one_of('amp_level', 'O2', 'O1')
     if not settings.take('use_amp', False).value:
         settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
         return None
     dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
     dtype = settings.counterpart(settings.take('amp_dtype', 'float16'), 'amp_dtype', DTYPES)
-    return {'dtype': dtype, 'loss_scale': renamed(dynamic, 'dynamic') if dynamic.value else scale}
+    return {'dtype': dtype, 'loss_scale': with_value(dynamic, 'dynamic') if dynamic.value else scale}
 
 
 def _evaluate_every(settings: Section) -> Node:
     """[start, interval] in steps, or the interval alone."""
-    node = settings.required('eval_batch_step')
+    node = settings.require('eval_batch_step')
     if not isinstance(node.value, list) or not node.value:
         return node
     every: Node = node.value[-1]
@@ -158,11 +158,11 @@ def _evaluate_every(settings: Section) -> Node:
 
 def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
     """The optimizer, the schedule, the clipping, and the weight decay."""
-    kind = section.word('name')
+    kind = section.string('name')
     lr, schedule = _schedule(section.section('lr'), settings)
     if section.has('regularizer'):
         regularizer = section.section('regularizer')
-        regularizer.must({'name': 'L2'})
+        regularizer.expect({'name': 'L2'})
         decay = regularizer.take('factor', 0.0)
     else:
         section.take('regularizer')
@@ -171,26 +171,26 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
     match kind.value:
         case 'Adam' | 'AdamW':
             keys |= optimizer_options(section, kind.value)
-            section.fixed({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
+            section.expect_defaults({'lazy_mode': False, 'no_weight_decay_name': None, 'one_dim_param_no_weight_decay': False})
         case 'Momentum':
-            keys |= {'name': 'sgd', 'momentum': section.required('momentum')}
+            keys |= {'name': 'sgd', 'momentum': section.require('momentum')}
         case _:
-            section.unknown(kind, 'name', OPTIMIZERS)
+            section.reject_value(kind, 'name', OPTIMIZERS)
     clip = None
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
             clip = {'norm': section.take(key), 'per_tensor': per_tensor}
-    return section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))}), schedule, clip, decay
+    return section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))}), schedule, clip, decay
 
 
 def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     """The base rate and its schedule. PaddleOCR counts from the end of the warm-up, we do from the start of training."""
-    kind = section.word('name', 'Const')
+    kind = section.string('name', 'Const')
     warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
     keys: dict[str, Any] = {}
     if kind.value != 'Piecewise':
-        lr = section.required('learning_rate')
-    whole = renamed(kind, warmup + epochs)
+        lr = section.require('learning_rate')
+    whole = with_value(kind, warmup + epochs)
     match kind.value:
         case 'Const':
             keys = {'name': 'constant'}
@@ -202,10 +202,10 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
         case 'Step':
             size, gamma = section.number('step_size'), section.number('gamma')
             count = int(epochs // max(size, 1e-9))
-            keys = decaying('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
+            keys = decay_by('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
         case 'MultiStepDecay':
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
-            keys = decaying('boundary_epochs', milestones, section.number('gamma'))
+            keys = decay_by('boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
             lr, factors = piecewise_rates(section)
             section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
@@ -216,16 +216,16 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
-            section.unknown(kind, 'name', SCHEDULES)
-    section.only('last_epoch', -1)
+            section.reject_value(kind, 'name', SCHEDULES)
+    section.one_of('last_epoch', -1)
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']
-    return lr, section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
+    return lr, section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))})
 
 
 def _plus(node: Node, epochs: float) -> Node:
     number = as_number(node)
-    return node if number is None else renamed(node, number + epochs)
+    return node if number is None else with_value(node, number + epochs)
 
 
 DIALECT = Dialect(

@@ -3,8 +3,8 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed, swapped
-from phalanx.paddle.configs.paddleocr_parts import common_step, label_files, normalised, note_of_pretrained
+from phalanx.paddle.configs.dialect import Section, as_number, differ, swap_sides, with_value
+from phalanx.paddle.configs.paddleocr_parts import label_files, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('DB',)
 BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3')
@@ -29,13 +29,13 @@ def translate(
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
     metric = top.section('Metric')
-    metric.must({'name': 'DetMetric'})
+    metric.expect({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
         said = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.problem(evaluation.node, 'transforms', said)
+        evaluation.report(evaluation.node, 'transforms', said)
     model, rules = _network(architecture, decay)
     return {
         'task': 'text_detection',
@@ -53,15 +53,15 @@ def translate(
 
 
 def _data(train: Section, evaluation: Section) -> Node:
-    kind = train.word('name')
-    evaluation.same('name', kind, 'Train.dataset')
+    kind = train.string('name')
+    evaluation.expect_same('name', kind, 'Train.dataset')
     if kind.value != 'SimpleDataSet':
-        train.not_one_of(kind, 'name', ('SimpleDataSet',))
+        train.report_value(kind, 'name', ('SimpleDataSet',))
     shares = train.take('ratio_list', 1.0)
     for node in shares.value if isinstance(shares.value, list) else [shares]:
         if as_number(node) != 1:
-            train.problem(node, 'ratio_list', f'{to_plain(node)!r}: Phalanx takes all pages of a list')
-    return train.becomes(label_files(train, evaluation))
+            train.report(node, 'ratio_list', f'{to_plain(node)!r}: Phalanx takes all pages of a list')
+    return train.to_node(label_files(train, evaluation))
 
 
 def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dict[str, Node]]:
@@ -75,18 +75,18 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 pass
             case 'CopyPaste':
                 pasted = {'ratio': step.take('objects_paste_ratio', 0.2), 'apart': step.take('limit_paste', True)}
-                transforms.append(step.becomes({'name': 'copy_paste', **pasted}))
+                transforms.append(step.to_node({'name': 'copy_paste', **pasted}))
             case 'IaaAugment':
                 transforms += _augmenters(step)
             case 'EastRandomCropData':
                 keys = {
                     'name': 'random_crop',
-                    'crop_size': swapped(step.take('size', [640, 640])),
+                    'crop_size': swap_sides(step.take('size', [640, 640])),
                     'attempts': step.take('max_tries', 10),
                     'least_share': step.take('min_crop_side_ratio', 0.1),
                 }
-                step.only('keep_ratio', True)
-                transforms.append(step.becomes(keys))
+                step.one_of('keep_ratio', True)
+                transforms.append(step.to_node(keys))
             case 'MakeBorderMap':
                 targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
@@ -96,9 +96,9 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 targets['min_text_size'] = step.take('min_text_size', 8)
                 step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'NormalizeImage':
-                normalise = normalised(step)
-            case _ if not common_step(name, step):
-                step.none_of(TRAIN_STEPS)
+                normalise = read_normalisation(step)
+            case _ if not take_common_step(name, step):
+                step.reject(TRAIN_STEPS)
     return transforms, targets, normalise
 
 
@@ -107,7 +107,7 @@ def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
     other = targets.get('shrink_ratio', ratio)
     if to_plain(other) != to_plain(ratio):
         said = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}; Phalanx has one for both'
-        dataset.problem(ratio, 'transforms', said)
+        dataset.report(ratio, 'transforms', said)
     return ratio
 
 
@@ -117,22 +117,22 @@ def _augmenters(step: Section) -> list[Node]:
         step.left['augmenter_args'] = step.reading.tree(USUAL)
     found = []
     for one in step.sections('augmenter_args'):
-        kind, options = one.word('type'), one.section('args')
+        kind, options = one.string('type'), one.section('args')
         keys: dict[str, Any] = {}
         match kind.value:
             case 'Fliplr' | 'HorizontalFlip':
                 keys = {'name': 'random_flip', 'probability': options.take('p', 1.0)}
             case 'Affine':
-                keys = {'name': 'random_rotate', 'degrees': options.required('rotate')}
+                keys = {'name': 'random_rotate', 'degrees': options.require('rotate')}
             case 'Resize':
-                keys = {'name': 'random_resize', 'scale': options.required('size')}
+                keys = {'name': 'random_resize', 'scale': options.require('size')}
             case 'RandomScale':
                 limits = options.items('scale_limit')
-                keys = {'name': 'random_resize', 'scale': [renamed(each, 1 + (as_number(each) or 0.0)) for each in limits]}
+                keys = {'name': 'random_resize', 'scale': [with_value(each, 1 + (as_number(each) or 0.0)) for each in limits]}
             case _:
-                one.not_one_of(kind, 'type', AUGMENTERS)
+                one.report_value(kind, 'type', AUGMENTERS)
                 options.give_up()
-        found.append(one.becomes(keys))
+        found.append(one.to_node(keys))
     return found
 
 
@@ -144,102 +144,102 @@ def _eval_transforms(dataset: Section) -> tuple[list[Node], dict[str, Node]]:
             case 'DetLabelEncode':
                 pass
             case 'DetResizeForTest':
-                transforms.append(_resized(step))
+                transforms.append(_resize(step))
             case 'NormalizeImage':
-                normalise = normalised(step)
-            case _ if not common_step(name, step):
-                step.none_of(('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'))
+                normalise = read_normalisation(step)
+            case _ if not take_common_step(name, step):
+                step.reject(('DecodeImage', 'DetLabelEncode', 'DetResizeForTest', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'))
     if not transforms:
-        dataset.problem(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
+        dataset.report(dataset.node, 'transforms', 'DetResizeForTest is missing; Phalanx needs a size')
     return transforms, normalise
 
 
-def _resized(step: Section) -> Node:
+def _resize(step: Section) -> Node:
     if step.has('image_shape'):
         shape = step.take('image_shape')
-        step.only('keep_ratio', False)
-        return step.becomes({'name': 'resize', 'target_size': shape})
+        step.one_of('keep_ratio', False)
+        return step.to_node({'name': 'resize', 'target_size': shape})
     side, limit = step.take('limit_side_len', 736), step.take('limit_type', 'min')
     most = {'max_side': step.take('max_side_limit')} if step.has('max_side_limit') else {}
-    return step.becomes({'name': 'limit_side', 'side': side, 'limit': limit, **most})
+    return step.to_node({'name': 'limit_side', 'side': side, 'limit': limit, **most})
 
 
 def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
     """The network, and what differs for some of its parameters."""
-    section.must({'algorithm': 'DB'})
-    section.only('Transform', None)
+    section.expect({'algorithm': 'DB'})
+    section.one_of('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     rules: list[dict[str, Any]] = []
     keys: dict[str, Any] = {'name': 'db'}
-    kind = backbone.word('name')
-    backbone.only('in_channels', 3)
+    kind = backbone.string('name')
+    backbone.one_of('in_channels', 3)
     match kind.value:
         case 'MobileNetV3':
             scale, plain_blocks = backbone.take('scale', 0.5), backbone.take('disable_se', False)
-            backbone.only('model_name', 'large')
-            options = {'scale': scale, 'squeeze': renamed(plain_blocks, not plain_blocks.value)}
-            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'mobilenet_v3'), **options})
+            backbone.one_of('model_name', 'large')
+            options = {'scale': scale, 'squeeze': with_value(plain_blocks, not plain_blocks.value)}
+            keys['backbone'] = backbone.to_node({'name': with_value(kind, 'mobilenet_v3'), **options})
         case 'ResNet_vd':
             layers = backbone.take('layers', 50)
             size = RESNETS.get(int(as_number(layers) or 0), '')
             if not size:
-                backbone.not_one_of(layers, 'layers', [str(count) for count in RESNETS])
-            keys['backbone'] = renamed(layers, size)
-            backbone.fixed({'dcn_stage': None, 'out_indices': None})
+                backbone.report_value(layers, 'layers', [str(count) for count in RESNETS])
+            keys['backbone'] = with_value(layers, size)
+            backbone.expect_defaults({'dcn_stage': None, 'out_indices': None})
             backbone.ignore('disable_se', reason='a ResNet has no squeeze-and-excitation')
         case 'PPLCNetV3':
-            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)})
-            backbone.must({'det': True})
-            backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
+            keys['backbone'] = backbone.to_node({'name': with_value(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)})
+            backbone.expect({'det': True})
+            backbone.expect_defaults({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
             factor = backbone.take('lab_lr', 0.1)
             rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
             if as_number(decay) != 0:
                 rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
-    note_of_pretrained(backbone, default=False)
+    note_pretrained(backbone, default=False)
     keys |= _neck(neck) | _head(head)
-    return section.becomes(keys), rules
+    return section.to_node(keys), rules
 
 
 def _neck(neck: Section) -> dict[str, Any]:
-    kind = neck.counterpart(neck.word('name'), 'name', NECKS)
-    neck.fixed({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
-    return {'neck': kind, 'neck_channels': neck.required('out_channels')}
+    kind = neck.counterpart(neck.string('name'), 'name', NECKS)
+    neck.expect_defaults({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
+    return {'neck': kind, 'neck_channels': neck.require('out_channels')}
 
 
 def _head(head: Section) -> dict[str, Any]:
-    kind = head.word('name')
+    kind = head.string('name')
     keys: dict[str, Any] = {'steepness': head.take('k', 50)}
     kernels = head.take('kernel_list', [3, 2, 2])
     if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
         said = f'{to_plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
-        head.problem(kernels, 'kernel_list', said)
+        head.report(kernels, 'kernel_list', said)
         return keys
     keys['head_kernel'] = kernels.value[0]
     head.ignore('fix_nan', reason='a step without a finite loss is reported')
     if kind.value == 'PFHeadLocal':
         mode = head.take('mode', 'small')
-        keys['head'] = renamed(mode, f'local_{mode.value}')
+        keys['head'] = with_value(mode, f'local_{mode.value}')
     else:
-        keys['head'] = renamed(kind, 'db')
+        keys['head'] = with_value(kind, 'db')
     return keys
 
 
 def _loss(section: Section) -> list[Node]:
-    section.must({'name': 'DBLoss'})
+    section.expect({'name': 'DBLoss'})
     keys = {
         'name': 'db',
-        'main': section.counterpart(section.word('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
+        'main': section.counterpart(section.string('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
         'balanced': section.take('balance_loss', True),
         'alpha': section.take('alpha', 5),
         'beta': section.take('beta', 10),
         'ohem_ratio': section.take('ohem_ratio', 3),
     }
-    section.only('eps', 1e-6)
-    return [section.becomes(keys)]
+    section.one_of('eps', 1e-6)
+    return [section.to_node(keys)]
 
 
 def _post_processing(section: Section) -> Node:
-    section.must({'name': 'DBPostProcess'})
+    section.expect({'name': 'DBPostProcess'})
     keys = {
         'threshold': section.take('thresh', 0.3),
         'box_threshold': section.take('box_thresh', 0.7),
@@ -250,5 +250,5 @@ def _post_processing(section: Section) -> Node:
         'shape': section.take('box_type', 'quad'),
     }
     if keys['shape'].value == 'poly':
-        keys['shape'] = renamed(keys['shape'], 'polygon')
-    return section.becomes(keys)
+        keys['shape'] = with_value(keys['shape'], 'polygon')
+    return section.to_node(keys)

@@ -6,24 +6,24 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Section, renamed
+from phalanx.paddle.configs.dialect import Section, with_value
 
 IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 
 
 def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
     """The keys of `data` for a SimpleDataSet. PaddleOCR looks for the lists from here, we do from the data set."""
-    roots = [section.required('data_dir') for section in (train, evaluation)]
+    roots = [section.require('data_dir') for section in (train, evaluation)]
     root = os.path.normpath(str(roots[0].value))
     if os.path.normpath(str(roots[1].value)) != root:
         said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
-        evaluation.problem(roots[1], 'data_dir', f'{said}; Phalanx has one for both, below which the lists lie')
-    keys: dict[str, Any] = {'name': 'label_files', 'root': renamed(roots[0], root)}
+        evaluation.report(roots[1], 'data_dir', f'{said}; Phalanx has one for both, below which the lists lie')
+    keys: dict[str, Any] = {'name': 'label_files', 'root': with_value(roots[0], root)}
     for section, split in ((train, 'train'), (evaluation, 'eval')):
-        files = section.required('label_file_list')
+        files = section.require('label_file_list')
         listed = files.value if isinstance(files.value, list) else [files]
-        keys[split] = [renamed(node, os.path.relpath(str(node.value), root)) for node in listed]
-    evaluation.only('ratio_list', 1.0, [1.0])
+        keys[split] = [with_value(node, os.path.relpath(str(node.value), root)) for node in listed]
+    evaluation.one_of('ratio_list', 1.0, [1.0])
     return keys
 
 
@@ -37,18 +37,18 @@ def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) ->
         return node
     for original, name in built_in.items():
         if path.parts[-len(PurePath(original).parts) :] == PurePath(original).parts:
-            return renamed(node, name)
+            return with_value(node, name)
     cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
-    settings.problem(node, 'character_dict_path', f'there is no file {path}; {cure}')
+    settings.report(node, 'character_dict_path', f'there is no file {path}; {cure}')
     return node
 
 
-def common_step(name: str, step: Section) -> bool:
+def take_common_step(name: str, step: Section) -> bool:
     """Takes a step that the transforms of all tasks have, and that needs no counterpart; whether it is one."""
     match name:
         case 'DecodeImage':
-            step.must({'img_mode': 'BGR'})
-            step.only('channel_first', False)
+            step.expect({'img_mode': 'BGR'})
+            step.one_of('channel_first', False)
         case 'KeepKeys':
             step.ignore('keep_keys', reason='what the loss takes is always kept')
         case 'ToCHWImage':
@@ -58,17 +58,17 @@ def common_step(name: str, step: Section) -> bool:
     return True
 
 
-def normalised(step: Section) -> dict[str, Node]:
+def read_normalisation(step: Section) -> dict[str, Node]:
     """Mean and std of NormalizeImage."""
-    step.only('scale', '1./255.')
-    step.only('order', 'chw', 'hwc')
+    step.one_of('scale', '1./255.')
+    step.one_of('order', 'chw', 'hwc')
     return {key: step.take(key, default) for key, default in IMAGENET.items()}
 
 
-def note_of_pretrained(backbone: Section, *, default: bool) -> None:
+def note_pretrained(backbone: Section, *, default: bool) -> None:
     """Takes `pretrained`, which fetches weights of ImageNet from where the code of the project says."""
     if backbone.take('pretrained', default).value:
         cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
         said = 'the configuration does not say where the weights of its training on ImageNet are'
-        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.named("pretrained")} is ignored: {said}; {cure}')
+        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.key_path("pretrained")} is ignored: {said}; {cure}')
     backbone.ignore('use_ssld', reason='it says which of those weights to fetch')

@@ -6,8 +6,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, differ, renamed
-from phalanx.paddle.configs.paddleocr_parts import common_step, dictionary_of, normalised, note_of_pretrained
+from phalanx.paddle.configs.dialect import Section, as_number, differ, with_value
+from phalanx.paddle.configs.paddleocr_parts import dictionary_of, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('SLANet',)
 BACKBONES = ('PPLCNet',)
@@ -40,25 +40,25 @@ def translate(
     tokens = _tokens(settings)
     box_format = settings.take('box_format', 'xyxy')
     if str(box_format.value) not in BOXES:
-        settings.not_one_of(box_format, 'box_format', BOXES)
-    numbers = renamed(box_format, BOXES.get(str(box_format.value), 4))
+        settings.report_value(box_format, 'box_format', BOXES)
+    numbers = with_value(box_format, BOXES.get(str(box_format.value), 4))
     options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
     if differ(options, eval_options):
         said = 'differ from those of Train.dataset; Phalanx has one set for both'
-        evaluation.problem(evaluation.node, 'transforms', said)
+        evaluation.report(evaluation.node, 'transforms', said)
     max_length = options.get('max_length', settings.reading.default(None))
-    settings.same('max_text_length', max_length, 'TableLabelEncode')
+    settings.expect_same('max_text_length', max_length, 'TableLabelEncode')
     settings.ignore('use_space_char', reason='the tokens are fixed')
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
-    loss.must({'name': 'SLALoss'})
+    loss.expect({'name': 'SLALoss'})
     kind = loss.take('loc_loss', 'mse')
     coefficients = [loss.take('structure_weight'), loss.take('loc_weight')]
-    post.must({'name': 'TableLabelDecode'})
-    post.same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
-    metric.must({'name': 'TableMetric'})
-    metric.fixed({'main_indicator': 'acc', 'compute_bbox_metric': False})
-    metric.same('loc_reg_num', numbers, 'Global.box_format')
-    metric.same('box_format', box_format, 'Global')
+    post.expect({'name': 'TableLabelDecode'})
+    post.expect_same('merge_no_span_structure', options.get('merge_cells', settings.reading.default(None)), 'TableLabelEncode')
+    metric.expect({'name': 'TableMetric'})
+    metric.expect_defaults({'main_indicator': 'acc', 'compute_bbox_metric': False})
+    metric.expect_same('loc_reg_num', numbers, 'Global.box_format')
+    metric.expect_same('box_format', box_format, 'Global')
     ignores = metric.take('del_thead_tbody', False)
     return {
         'task': 'table',
@@ -75,7 +75,7 @@ def translate(
 
 def _tokens(settings: Section) -> Node | None:
     """Which structure tokens there are: those of a published file, or of one with the same lines."""
-    node = settings.required('character_dict_path')
+    node = settings.require('character_dict_path')
     if not isinstance(node.value, str):
         return None
     path = Path(node.value)
@@ -85,58 +85,60 @@ def _tokens(settings: Section) -> Node | None:
     tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
     if tokens is None:
         said = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
-        settings.problem(node, 'character_dict_path', f'{path} {said}')
+        settings.report(node, 'character_dict_path', f'{path} {said}')
         return None
-    return renamed(node, tokens)
+    return with_value(node, tokens)
 
 
 def _network(section: Section, max_length: Node, numbers: Node) -> Node:
-    kind = section.word('algorithm')
+    kind = section.string('algorithm')
     if kind.value != 'SLANet':
-        section.not_one_of(kind, 'algorithm', ALGORITHMS)
-    section.only('Transform', None)
+        section.report_value(kind, 'algorithm', ALGORITHMS)
+    section.one_of('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
-    backbone.must({'name': 'PPLCNet'})
-    note_of_pretrained(backbone, default=True)
-    neck.must({'name': 'CSPPAN'})
-    head.must({'name': 'SLAHead'})
-    head.same('loc_reg_num', numbers, 'Global.box_format')
-    head.fixed({'fc_decay': 0.0, 'use_attn': False})
-    head.same('max_text_length', max_length, 'TableLabelEncode')
+    backbone.expect({'name': 'PPLCNet'})
+    note_pretrained(backbone, default=True)
+    neck.expect({'name': 'CSPPAN'})
+    head.expect({'name': 'SLAHead'})
+    head.expect_same('loc_reg_num', numbers, 'Global.box_format')
+    head.expect_defaults({'fc_decay': 0.0, 'use_attn': False})
+    head.expect_same('max_text_length', max_length, 'TableLabelEncode')
     keys = {
-        'name': renamed(kind, 'slanet'),
-        'backbone': backbone.becomes({'name': 'pp_lcnet', 'scale': backbone.take('scale', 1.0)}),
+        'name': with_value(kind, 'slanet'),
+        'backbone': backbone.to_node({'name': 'pp_lcnet', 'scale': backbone.take('scale', 1.0)}),
         'channels': neck.take('out_channels', 96),
         'hidden': head.take('hidden_size', 256),
-        'corners': renamed(numbers, numbers.value == 8),
+        'corners': with_value(numbers, numbers.value == 8),
     }
-    return section.becomes(keys)
+    return section.to_node(keys)
 
 
 def _data(train: Section, evaluation: Section) -> Node:
     """The images and annotations of both splits, below the folder that all of them have in common."""
-    kind = train.word('name')
-    evaluation.same('name', kind, 'Train.dataset')
+    kind = train.string('name')
+    evaluation.expect_same('name', kind, 'Train.dataset')
     if kind.value != 'PubTabDataSet':
-        train.not_one_of(kind, 'name', ('PubTabDataSet',))
+        train.report_value(kind, 'name', ('PubTabDataSet',))
     places: dict[str, Node] = {}
     for section, split in ((train, 'train'), (evaluation, 'eval')):
-        files = section.required('label_file_list')
+        files = section.require('label_file_list')
         listed = files.value if isinstance(files.value, list) else [files]
         if len(listed) != 1:
-            section.problem(files, 'label_file_list', f'Phalanx takes one file, got {len(listed)}')
+            section.report(files, 'label_file_list', f'Phalanx takes one file, got {len(listed)}')
         places[split] = listed[0] if listed else files
-        places[f'{split}_images'] = section.required('data_dir')
-        section.only('ratio_list', 1.0, [1.0])
+        places[f'{split}_images'] = section.require('data_dir')
+        section.one_of('ratio_list', 1.0, [1.0])
     paths = {name: PurePath(os.path.normpath(str(node.value))) for name, node in places.items()}
     if len({path.is_absolute() for path in paths.values()}) > 1:
-        train.problem(train.node, 'data_dir', 'absolute and relative paths cannot be mixed')
-        return train.becomes({})
+        train.report(train.node, 'data_dir', 'absolute and relative paths cannot be mixed')
+        return train.to_node({})
     root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
-    below = {name: renamed(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
+    below = {name: with_value(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
     if paths['train'] != paths['eval']:  # PaddleOCR takes every line, whatever it says of splits
         below |= {f'{split}_split': Node(None, places[split].origin) for split in ('train', 'eval')}
-    return train.becomes({'name': renamed(kind, 'pubtabnet'), 'root': renamed(places['train_images'], root or '.'), **below})
+    return train.to_node(
+        {'name': with_value(kind, 'pubtabnet'), 'root': with_value(places['train_images'], root or '.'), **below}
+    )
 
 
 def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, Any]:
@@ -146,24 +148,24 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
     for name, step in dataset.named_items('transforms'):
         match name:
             case 'TableLabelEncode':
-                options['max_length'] = step.required('max_text_length')
+                options['max_length'] = step.require('max_text_length')
                 options['merge_cells'] = step.take('merge_no_span_structure', False)
                 options['name_empty_cells'] = step.take('replace_empty_cell_token', False)
-                step.same('loc_reg_num', numbers, 'Global.box_format')
-                step.fixed({'learn_empty_box': False, 'point_num': 4})
+                step.expect_same('loc_reg_num', numbers, 'Global.box_format')
+                step.expect_defaults({'learn_empty_box': False, 'point_num': 4})
             case 'TableBoxEncode':
                 for key in ('in_box_format', 'out_box_format'):
-                    step.same(key, box_format, 'Global')
+                    step.expect_same(key, box_format, 'Global')
             case 'ResizeTableImage':
-                longer = step.required('max_len')
-                step.fixed({'resize_bboxes': False, 'infer_mode': False})
+                longer = step.require('max_len')
+                step.expect_defaults({'resize_bboxes': False, 'infer_mode': False})
             case 'NormalizeImage':
-                options |= normalised(step)
+                options |= read_normalisation(step)
             case 'PaddingTableImage':
-                size = step.required('size')
-            case _ if not common_step(name, step):
-                step.none_of(TRANSFORMS)
+                size = step.require('size')
+            case _ if not take_common_step(name, step):
+                step.reject(TRANSFORMS)
     if longer is None or size is None or to_plain(size) != [to_plain(longer)] * 2:
         said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
-        dataset.problem(dataset.node, 'transforms', said)
+        dataset.report(dataset.node, 'transforms', said)
     return {**options, 'image_size': longer}

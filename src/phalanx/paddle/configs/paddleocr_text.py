@@ -5,8 +5,8 @@ import os
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, renamed
-from phalanx.paddle.configs.paddleocr_parts import common_step, dictionary_of, label_files
+from phalanx.paddle.configs.dialect import Section, as_number, with_value
+from phalanx.paddle.configs.paddleocr_parts import dictionary_of, label_files, take_common_step
 
 # Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
 DICTIONARIES = {
@@ -52,7 +52,7 @@ def translate(
         size, keep_ratio = eval_size, eval_keep_ratio
     if to_plain(size) != to_plain(eval_size) or keep_ratio != eval_keep_ratio:
         said = 'differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.problem(evaluation.node, 'transforms', f'RecResizeImg {said}')
+        evaluation.report(evaluation.node, 'transforms', f'RecResizeImg {said}')
     return {
         'task': 'recognition',
         **_networks(architecture, top, max_length, decay),
@@ -71,29 +71,29 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
     path = settings.take('character_dict_path')
     if not path.value:
         settings.ignore('use_space_char', reason='without a dictionary there is no space')
-        return {'dictionary': renamed(path, 'alphanumeric'), 'max_length': max_length}
+        return {'dictionary': with_value(path, 'alphanumeric'), 'max_length': max_length}
     space = settings.take('use_space_char', False)
     named = path if path.value in NAMES else dictionary_of(settings, path, DICTIONARIES)
-    return {'dictionary': named, 'space': renamed(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
+    return {'dictionary': named, 'space': with_value(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
 
 
 def _metric(section: Section) -> tuple[Any, dict[str, Any]]:
-    name = section.word('name')
+    name = section.string('name')
     if name.value == 'DistillationMetric':
-        section.must({'base_metric_name': 'RecMetric', 'key': 'Student'})
+        section.expect({'base_metric_name': 'RecMetric', 'key': 'Student'})
     elif name.value != 'RecMetric':
-        section.not_one_of(name, 'name', ('RecMetric', 'DistillationMetric'))
-    main = section.counterpart(section.word('main_indicator', 'acc'), 'main_indicator', INDICATORS)
+        section.report_value(name, 'name', ('RecMetric', 'DistillationMetric'))
+    main = section.counterpart(section.string('main_indicator', 'acc'), 'main_indicator', INDICATORS)
     compared = {'ignore_space': section.take('ignore_space', True), 'alphanumeric_only': section.take('is_filter', False)}
     return main, {'name': 'reading', **compared}
 
 
 def _data(train: Section, evaluation: Section) -> Node:
-    kind = train.word('name')
+    kind = train.string('name')
     if kind.value == 'MultiScaleDataSet':
-        train.only('ds_width', False)
-        kind = renamed(kind, 'SimpleDataSet')
-    evaluation.same('name', kind, 'Train.dataset')
+        train.one_of('ds_width', False)
+        kind = with_value(kind, 'SimpleDataSet')
+    evaluation.expect_same('name', kind, 'Train.dataset')
     keys: dict[str, Any] = {}
     match kind.value:
         case 'SimpleDataSet':
@@ -104,16 +104,16 @@ def _data(train: Section, evaluation: Section) -> Node:
             elif shares.value != 1:
                 keys['train_shares'] = [shares] * len(keys['train'])
             keys['separator'] = train.take('delimiter', '\t')
-            evaluation.same('delimiter', keys['separator'], 'Train.dataset')
+            evaluation.expect_same('delimiter', keys['separator'], 'Train.dataset')
         case 'LMDBDataSet':
-            roots = [section.required('data_dir') for section in (train, evaluation)]
+            roots = [section.require('data_dir') for section in (train, evaluation)]
             root = os.path.commonpath([os.path.normpath(str(node.value)) for node in roots])
-            folders = [renamed(node, os.path.relpath(str(node.value), root)) for node in roots]
-            keys = {'name': renamed(kind, 'lmdb_sets'), 'root': renamed(roots[0], root)}
+            folders = [with_value(node, os.path.relpath(str(node.value), root)) for node in roots]
+            keys = {'name': with_value(kind, 'lmdb_sets'), 'root': with_value(roots[0], root)}
             keys |= {'train': [folders[0]], 'eval': [folders[1]]}
         case _:
-            train.not_one_of(kind, 'name', DATA_SETS)
-    return train.becomes(keys)
+            train.report_value(kind, 'name', DATA_SETS)
+    return train.to_node(keys)
 
 
 def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
@@ -134,18 +134,18 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 probabilities = {ours: step.take(theirs, 0.4) for ours, theirs in AUGMENTATION.items()}
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
             case 'RecResizeImg':
-                size = _size(step, step.required('image_shape'), height=1, width=2)
+                size = _size(step, step.require('image_shape'), height=1, width=2)
                 keep_ratio = bool(step.take('padding', True).value)
-                step.fixed({'infer_mode': False, 'character_dict_path': None})
-                step.always('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
+                step.expect_defaults({'infer_mode': False, 'character_dict_path': None})
+                step.assume('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
             case 'CTCLabelEncode' | 'MultiLabelEncode':
-                step.only('gtc_encode', None, 'NRTRLabelEncode')
+                step.one_of('gtc_encode', None, 'NRTRLabelEncode')
                 step.ignore('max_text_length', 'character_dict_path', 'use_space_char', reason='Global says it, there too')
-            case _ if not common_step(name, step):
-                step.none_of(TRANSFORMS)
-    dataset.always('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
+            case _ if not take_common_step(name, step):
+                step.reject(TRANSFORMS)
+    dataset.assume('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
     if size.value is None and not _is_multi_scale(dataset):
-        dataset.problem(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
+        dataset.report(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
     return augmented, size, keep_ratio
 
 
@@ -153,20 +153,20 @@ def _is_multi_scale(dataset: Section) -> bool:
     return 'name' in dataset.left and dataset.left['name'].value == 'MultiScaleDataSet'
 
 
-def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
+def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
     """The sizes (height, width) of training, where a sampler says them, and the samples of a step on each rank.
 
     With `fix_bs` false a step there has the more samples the smaller its images are. Here it has their mean, so that an epoch
     has as many steps.
     """
     if not _is_multi_scale(dataset):
-        return {}, loader.required('batch_size_per_card')
+        return {}, loader.require('batch_size_per_card')
     sampler = train.section('sampler')
-    sampler.must({'name': 'MultiScaleSampler'})
-    sampler.only('is_training', True)
+    sampler.expect({'name': 'MultiScaleSampler'})
+    sampler.one_of('is_training', True)
     first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
     factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
-    loader.always('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs says it')
+    loader.assume('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs says it')
     sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
     listed = sampler.items('scales')
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
@@ -174,7 +174,9 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
         return {'train_image_sizes': listed}, first  # which the binder tells
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
     of_nodes = zip(listed, sizes, strict=True)
-    keys = {'train_image_sizes': [Node([renamed(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]}
+    keys = {
+        'train_image_sizes': [Node([with_value(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]
+    }
     if [*map(list, scales)] != sizes:
         said = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
         sampler.note(listed[0], 'scales', said)
@@ -186,7 +188,7 @@ def multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict
     mean = round(sum(counts) / len(counts))
     said = f'every step has {mean} samples, the mean of what steps have there by their size'
     sampler.note(first, 'first_bs', said)
-    return keys, renamed(first, mean)
+    return keys, with_value(first, mean)
 
 
 def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
@@ -202,7 +204,7 @@ def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
     """(height, width) of a shape that has them at these places, and whose third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
-        step.problem(channels, 'image_shape', f'{to_plain(channels)!r} channels; Phalanx reads images of 3')
+        step.report(channels, 'image_shape', f'{to_plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
         return shape  # which the binder tells
     return Node([shape.value[height], shape.value[width]], shape.origin)
@@ -213,14 +215,14 @@ def _networks(architecture: Section, top: Section, max_length: Node, decay: Node
     loss, post = top.section('Loss'), top.section('PostProcess')
     if architecture.has('Models'):
         return _distillation(architecture, loss, post, max_length, decay)
-    post.must({'name': 'CTCLabelDecode'})
+    post.expect({'name': 'CTCLabelDecode'})
     model, rules = _network(architecture, max_length, decay)
     return {'model': model, **_loss(loss), 'parameters': {'rules': rules} if rules else None}
 
 
 def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
-    algorithm = section.word('algorithm')
-    section.only('Transform', None)
+    algorithm = section.string('algorithm')
+    section.one_of('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
     match algorithm.value:
         case 'CRNN':
@@ -228,10 +230,10 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
         case 'SVTR_LCNet' | 'SVTR':
             keys, fc_decay = _svtr_lcnet(backbone, head, max_length)
         case _:
-            section.not_one_of(algorithm, 'algorithm', ALGORITHMS)
+            section.report_value(algorithm, 'algorithm', ALGORITHMS)
             for part in (backbone, neck, head, section):
                 part.give_up()
-            return section.becomes({}), []
+            return section.to_node({}), []
     rules: list[dict[str, Any]] = []
     if keys['name'] != 'crnn' and as_number(decay) != 0:
         rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
@@ -239,83 +241,85 @@ def _network(section: Section, max_length: Node, decay: Node) -> tuple[Node, lis
         rules.append({'match': 'head.*', 'weight_decay': fc_decay})
     if keys['name'] == 'svtr_lcnetv3':
         rules += [{'match': f'backbone.*.{part}.*', 'lr_factor': 0.1} for part in ('before', 'after')]
-    return section.becomes({**keys, 'name': renamed(algorithm, keys['name'])}), rules
+    return section.to_node({**keys, 'name': with_value(algorithm, keys['name'])}), rules
 
 
 def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, Any], Node]:
-    kind = backbone.word('name')
+    kind = backbone.string('name')
     keys: dict[str, Any] = {'name': 'crnn'}
     match kind.value:
         case 'MobileNetV3':
             options = {'scale': backbone.take('scale', 0.5), 'size': backbone.take('model_name', 'small')}
-            keys['backbone'] = backbone.becomes({'name': renamed(kind, 'mobilenet_v3'), **options})
-            backbone.fixed({'small_stride': [1, 2, 2, 2], 'large_stride': [1, 2, 2, 2], 'disable_se': False})
+            keys['backbone'] = backbone.to_node({'name': with_value(kind, 'mobilenet_v3'), **options})
+            backbone.expect_defaults({'small_stride': [1, 2, 2, 2], 'large_stride': [1, 2, 2, 2], 'disable_se': False})
         case 'ResNet':
-            keys['backbone'] = renamed(kind, 'resnet34_vd')
-            backbone.must({'layers': 34})
+            keys['backbone'] = with_value(kind, 'resnet34_vd')
+            backbone.expect({'layers': 34})
         case _:
-            backbone.unknown(kind, 'name', ('MobileNetV3', 'ResNet'))
-    neck.must({'name': 'SequenceEncoder', 'encoder_type': 'rnn'})
+            backbone.reject_value(kind, 'name', ('MobileNetV3', 'ResNet'))
+    neck.expect({'name': 'SequenceEncoder', 'encoder_type': 'rnn'})
     keys['hidden_size'] = neck.take('hidden_size', 48)
-    head.must({'name': 'CTCHead'})
-    head.fixed({'mid_channels': None, 'return_feats': False})
+    head.expect({'name': 'CTCHead'})
+    head.expect_defaults({'mid_channels': None, 'return_feats': False})
     return keys, head.take('fc_decay', 0.0004)
 
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
     is_v3 = 'name' in backbone.left and backbone.left['name'].value == 'PPLCNetV3'
     if is_v3:
-        backbone.must({'name': 'PPLCNetV3'})
-        backbone.fixed({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
-        head.fixed({'use_pool': False, 'use_pos': False})
+        backbone.expect({'name': 'PPLCNetV3'})
+        backbone.expect_defaults({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
+        head.expect_defaults({'use_pool': False, 'use_pos': False})
     else:
-        backbone.must({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
-        backbone.only('last_pool_kernel_size', [2, 2])
-    head.must({'name': 'MultiHead'})
+        backbone.expect({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
+        backbone.one_of('last_pool_kernel_size', [2, 2])
+    head.expect({'name': 'MultiHead'})
     ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
-    neck.must({'name': 'svtr'})
+    neck.expect({'name': 'svtr'})
     ours = 'pp_lcnet_v3' if is_v3 else 'mobilenet_v1_enhance'
     keys: dict[str, Any] = {
         'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
-        'backbone': backbone.becomes({'name': ours, 'scale': backbone.take('scale', 1.0 if is_v3 else 0.5)}),
+        'backbone': backbone.to_node({'name': ours, 'scale': backbone.take('scale', 1.0 if is_v3 else 0.5)}),
         'neck_channels': neck.take('dims', 64),
         'depth': neck.take('depth', 2),
         'hidden_size': neck.take('hidden_dims', 120),
         'use_guide': neck.take('use_guide', False),
     }
-    guide.same('max_text_length', max_length, 'Global')
+    guide.expect_same('max_text_length', max_length, 'Global')
     if is_v3:
-        neck.must({'kernel_size': [1, 3]})
+        neck.expect({'kernel_size': [1, 3]})
         keys |= {'nrtr_size': guide.take('nrtr_dim', 256), 'nrtr_depth': guide.take('num_decoder_layers', 4)}
     else:
-        neck.only('kernel_size', [3, 3])
+        neck.one_of('kernel_size', [3, 3])
         keys['sar_size'] = guide.take('enc_dim', 512)
     return keys, fc.take('fc_decay', 0.0004)
 
 
 def _loss(section: Section) -> dict[str, Any]:
-    kind = section.word('name')
+    kind = section.string('name')
     keys: dict[str, Any] = {}
     match kind.value:
         case 'CTCLoss':
-            keys = {'name': renamed(kind, 'ctc'), 'focal': section.take('use_focal_loss', False)}
+            keys = {'name': with_value(kind, 'ctc'), 'focal': section.take('use_focal_loss', False)}
         case 'MultiLoss' if 'NRTRLoss' in _names(section, 'loss_config_list'):
             ctc, nrtr = _pair(section, 'loss_config_list', 'CTCLoss', 'NRTRLoss')
             losses = [
-                ctc.becomes({'name': renamed(kind, 'ctc'), 'focal': ctc.take('use_focal_loss', False)}),
-                nrtr.becomes({'name': renamed(kind, 'nrtr'), 'smoothing': 0.1 if nrtr.take('smoothing', True).value else 0.0}),
+                ctc.to_node({'name': with_value(kind, 'ctc'), 'focal': ctc.take('use_focal_loss', False)}),
+                nrtr.to_node(
+                    {'name': with_value(kind, 'nrtr'), 'smoothing': 0.1 if nrtr.take('smoothing', True).value else 0.0}
+                ),
             ]
-            nrtr.only('ignore_index', 0)
+            nrtr.one_of('ignore_index', 0)
             coefficients = [section.take('weight_1', 1.0), section.take('weight_2', 1.0)]
             return {'loss': losses, 'loss_coefficients': coefficients}
         case 'MultiLoss':
             ctc, _ = _pair(section, 'loss_config_list', 'CTCLoss', 'SARLoss')
-            keys = {'name': renamed(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
+            keys = {'name': with_value(kind, 'multi'), 'focal': ctc.take('use_focal_loss', False)}
             keys |= {'ctc_weight': section.take('weight_1', 1.0), 'sar_weight': section.take('weight_2', 1.0)}
         case _:
-            section.unknown(kind, 'name', LOSSES)
-    return {'loss': section.becomes(keys)}
+            section.reject_value(kind, 'name', LOSSES)
+    return {'loss': section.to_node(keys)}
 
 
 def _names(section: Section, key: str) -> set[str]:
@@ -334,34 +338,34 @@ def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section,
         found[name] = item
     for name in sorted({first, second} ^ found.keys()):
         said = 'not one of them' if name in found else 'missing'
-        section.problem(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
+        section.report(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
         if name in found:
             found[name].give_up()
-    empty = Section(Node({}, section.node.origin), section.named(key), section.reading)
+    empty = Section(Node({}, section.node.origin), section.key_path(key), section.reading)
     return found.get(first, empty), found.get(second, empty)
 
 
 def _distillation(architecture: Section, loss: Section, post: Section, max_length: Node, decay: Node) -> dict[str, Any]:
     """Several networks that learn from one another; the one called Student is for later use."""
-    architecture.must({'name': 'DistillationModel', 'algorithm': 'Distillation'})
-    post.must({'name': 'DistillationCTCLabelDecode'})
-    post.fixed({'multi_head': True, 'key': 'head_out'})
+    architecture.expect({'name': 'DistillationModel', 'algorithm': 'Distillation'})
+    post.expect({'name': 'DistillationCTCLabelDecode'})
+    post.expect_defaults({'multi_head': True, 'key': 'head_out'})
     post.ignore('model_name', reason='the network that Metric.key names is evaluated')
     models = architecture.section('Models')
     names = {name: name.lower() for name in models.left}
     if 'Student' not in names:
-        models.problem(models.node, None, 'there is no network called Student')
+        models.report(models.node, None, 'there is no network called Student')
     networks, rules, frozen = dict[str, Node](), list[dict[str, Any]](), list[str]()
     for theirs, ours in names.items():
         model = models.section(theirs)
-        model.must({'model_type': 'rec'})
-        model.always('return_all_feats', True, 'the losses say which features they compare')
+        model.expect({'model_type': 'rec'})
+        model.assume('return_all_feats', True, 'the losses say which features they compare')
         if model.take('freeze_params', False).value:
             frozen.append(ours)
         node = model.take('pretrained')
         if node.value is not None:
             cure = f'leave it out and set train.init_networks.{ours}={to_plain(node)}'
-            model.problem(node, 'pretrained', f'weights of one network are named elsewhere: {cure}')
+            model.report(node, 'pretrained', f'weights of one network are named elsewhere: {cure}')
         networks[ours], own = _network(model, max_length, decay)
         rules += [{**rule, 'match': f'networks.{ours}.{rule["match"]}'} for rule in own]
     student = networks.pop('student', None)
@@ -369,14 +373,14 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
         'model': student,
         'networks': networks,
         'frozen': frozen,
-        **_combined(loss, names, frozen),
+        **_distillation_losses(loss, names, frozen),
         'parameters': {'rules': rules} if rules else None,
     }
 
 
-def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dict[str, Any]:
+def _distillation_losses(section: Section, names: dict[str, str], frozen: list[str]) -> dict[str, Any]:
     """What networks learn from one another, and from the truth."""
-    section.must({'name': 'CombinedLoss'})
+    section.expect({'name': 'CombinedLoss'})
     between: list[Node] = []
     weights: dict[str, Node] = {}
     learners = [theirs for theirs, ours in names.items() if ours not in frozen]
@@ -385,33 +389,35 @@ def _combined(section: Section, names: dict[str, str], frozen: list[str]) -> dic
         part.ignore('name', reason='log lines name the terms themselves')
         match name:
             case 'DistillationDMLLoss':
-                part.must({'act': 'softmax', 'use_log': True, 'multi_head': True})
-                part.only('key', 'head_out')
-                output = part.required('dis_head')
-                between += [_between(part, 'dml', pair, names, weight, output) for pair in part.items('model_name_pairs')]
+                part.expect({'act': 'softmax', 'use_log': True, 'multi_head': True})
+                part.one_of('key', 'head_out')
+                output = part.require('dis_head')
+                between += [
+                    _distillation_term(part, 'dml', pair, names, weight, output) for pair in part.items('model_name_pairs')
+                ]
             case 'DistillationDistanceLoss':
-                part.only('mode', 'l2')
-                part.must({'key': 'backbone_out'})
+                part.one_of('mode', 'l2')
+                part.expect({'key': 'backbone_out'})
                 pairs = part.items('model_name_pairs')
-                between += [_between(part, 'feature_distance', pair, names, weight, None) for pair in pairs]
+                between += [_distillation_term(part, 'feature_distance', pair, names, weight, None) for pair in pairs]
             case 'DistillationCTCLoss' | 'DistillationSARLoss':
                 weights[name.removeprefix('Distillation')] = weight
-                part.must({'multi_head': True})
-                part.only('key', 'head_out')
+                part.expect({'multi_head': True})
+                part.one_of('key', 'head_out')
                 if sorted(str(node.value) for node in part.items('model_name_list')) != sorted(learners):
-                    part.problem(part.node, 'model_name_list', f'must be all that learn: {", ".join(learners)}')
+                    part.report(part.node, 'model_name_list', f'must be all that learn: {", ".join(learners)}')
             case _:
-                part.problem(part.node, None, 'has no counterpart in Phalanx')
+                part.report(part.node, None, 'has no counterpart in Phalanx')
                 part.give_up()
     for name in {'CTCLoss', 'SARLoss'} - weights.keys():
-        section.problem(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')
+        section.report(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')
     loss = {'name': 'multi', 'ctc_weight': weights.get('CTCLoss'), 'sar_weight': weights.get('SARLoss')}
-    return {'loss': section.becomes(loss), 'between': between}
+    return {'loss': section.to_node(loss), 'between': between}
 
 
-def _between(part: Section, kind: str, pair: Node, names: dict[str, str], weight: Node, output: Node | None) -> Node:
+def _distillation_term(part: Section, kind: str, pair: Node, names: dict[str, str], weight: Node, output: Node | None) -> Node:
     listed = [str(node.value) for node in pair.value] if isinstance(pair.value, list) else []
     if len(listed) != 2 or not all(name in names for name in listed):
-        part.problem(pair, 'model_name_pairs', f'expected two of {", ".join(names)}, got {to_plain(pair)!r}')
+        part.report(pair, 'model_name_pairs', f'expected two of {", ".join(names)}, got {to_plain(pair)!r}')
     ours = [names.get(name, '') for name in listed]
-    return part.becomes({'name': kind, 'between': ours, 'output': output, 'weight': weight})
+    return part.to_node({'name': kind, 'between': ours, 'output': output, 'weight': weight})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, load_with_bases
-from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, swapped
+from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, swap_sides
 from phalanx.paddle.configs.paddleseg_data import read_data
 from phalanx.paddle.configs.paddleseg_loss import read_losses
 from phalanx.paddle.configs.paddleseg_model import is_known, read_model
@@ -27,11 +27,11 @@ IGNORED = {
 
 def read(path: Path, reading: Reading) -> Node:
     """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
-    merged = load_with_bases(path, BASE, lambda own, bases: reduce(_merged, bases, own), notes=reading.notes)
-    return _without_marks(merged)
+    merged = load_with_bases(path, BASE, lambda own, bases: reduce(_merge, bases, own), notes=reading.notes)
+    return _remove_marks(merged)
 
 
-def _merged(own: Node, base: Node) -> Node:
+def _merge(own: Node, base: Node) -> Node:
     """`own` merged into `base` key by key; a mapping with `_inherited_: False` replaces that of the base."""
     if not (isinstance(own.value, dict) and isinstance(base.value, dict)):
         return own
@@ -41,15 +41,15 @@ def _merged(own: Node, base: Node) -> Node:
         return Node(children, own.origin)
     joined = dict(base.value)
     for key, node in children.items():
-        joined[key] = _merged(node, joined[key]) if key in joined else node
+        joined[key] = _merge(node, joined[key]) if key in joined else node
     return Node(joined, own.origin)
 
 
-def _without_marks(node: Node) -> Node:
+def _remove_marks(node: Node) -> Node:
     """`node` without the `_inherited_` marks that had no base to replace."""
     if not isinstance(node.value, dict):
         return node
-    return Node({key: _without_marks(child) for key, child in node.value.items() if key != INHERITED}, node.origin)
+    return Node({key: _remove_marks(child) for key, child in node.value.items() if key != INHERITED}, node.origin)
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -82,9 +82,9 @@ def translate(root: Node, reading: Reading) -> Node:
     }
     for key, reason in IGNORED.items():
         top.ignore(key, reason=reason)
-    top.only('distill_loss', None)
+    top.one_of('distill_loss', None)
     top.end()
-    return top.becomes(recipe)
+    return top.to_node(recipe)
 
 
 def _inference(section: Section) -> Node | None:
@@ -95,13 +95,13 @@ def _inference(section: Section) -> Node | None:
         keys['scales'] = scales if isinstance(scales.value, list) else Node([scales], scales.origin)
         keys |= {key: section.take(key, False) for key in ('flip_horizontal', 'flip_vertical')}
     if section.take('is_slide', False).value:
-        sizes = {'window': section.required('crop_size'), 'window_stride': section.required('stride')}
-        keys |= {key: swapped(size) for key, size in sizes.items()}
+        sizes = {'window': section.require('crop_size'), 'window_stride': section.require('stride')}
+        keys |= {key: swap_sides(size) for key, size in sizes.items()}
     section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it counts only with aug_eval: True')
     section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
     section.ignore('auc_roc', reason='there is no such metric')
-    section.only('use_multilabel', False)
-    return section.becomes(keys) if keys else None
+    section.one_of('use_multilabel', False)
+    return section.to_node(keys) if keys else None
 
 
 DIALECT = Dialect(

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, differ, renamed, swapped
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, differ, swap_sides, with_value
 
 VESSELS = {'name': 'file_list', 'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
 ROADS = {'name': 'file_list', 'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
@@ -56,20 +56,20 @@ SIZES = ('target_size', 'crop_size')  # options that are (width, height) there a
 def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     """The data set, the keys of the recipe for its transforms and normalisation, and the number of its classes."""
     train, val = top.section('train_dataset'), top.section('val_dataset')
-    kind = train.word('type')
-    root = train.required('dataset_root')
-    val.same('type', kind, 'train_dataset')
-    val.same('dataset_root', root, 'train_dataset')
-    val.only('mode', 'val')
+    kind = train.string('type')
+    root = train.require('dataset_root')
+    val.expect_same('type', kind, 'train_dataset')
+    val.expect_same('dataset_root', root, 'train_dataset')
+    val.one_of('mode', 'val')
     if kind.value not in (*DATA_SETS, 'Dataset', 'SegDataset'):
-        train.unknown(kind, 'type', [*DATA_SETS, 'Dataset'])
+        train.reject_value(kind, 'type', [*DATA_SETS, 'Dataset'])
         val.give_up()
         return top.reading.default(None), {}, 0
     keys: dict[str, Any] = {'root': root}
     if kind.value == 'PascalVOC':
         keys['train'] = train.take('mode', 'train')
     else:
-        train.only('mode', 'train')
+        train.one_of('mode', 'train')
     if kind.value in DATA_SETS:
         num_classes, known = DATA_SETS[kind.value]
         keys |= known
@@ -78,13 +78,13 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
         num_classes = int(as_number(classes) or 0)
         keys |= _lists(train, val, str(root.value), classes, num_classes)
     for section in (train, val):
-        section.fixed({'edge': False, 'img_channels': 3, 'ignore_index': 255})
-    train.always('shuffle', True, 'training samples are always shuffled')
-    data = train.becomes({**keys, 'name': renamed(kind, keys['name'])})
+        section.expect_defaults({'edge': False, 'img_channels': 3, 'ignore_index': 255})
+    train.assume('shuffle', True, 'training samples are always shuffled')
+    data = train.to_node({**keys, 'name': with_value(kind, keys['name'])})
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
     if eval_normalise and differ(eval_normalise, normalise):
-        val.problem(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
+        val.report(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
 
 
@@ -92,12 +92,12 @@ def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: 
     """The keys of a data set that lists its files. PaddleSeg looks for the lists in the working folder, Phalanx in `root`."""
     lists: dict[str, Any] = {'name': 'file_list'}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
-        node = section.word(path)
-        lists[key] = renamed(node, os.path.relpath(node.value, root)) if node.value else node  # reported already
+        node = section.string(path)
+        lists[key] = with_value(node, os.path.relpath(node.value, root)) if node.value else node  # reported already
         section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
     separator = train.take('separator', ' ')
-    val.same('separator', separator, 'train_dataset')
-    val.same('num_classes', classes, 'train_dataset')
+    val.expect_same('separator', separator, 'train_dataset')
+    val.expect_same('num_classes', classes, 'train_dataset')
     return {**lists, 'separator': separator, 'classes': [f'class {number}' for number in range(num_classes)]}
 
 
@@ -105,21 +105,21 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
     """The transforms of a data set, and the mean and std of the normalisation that ends them."""
     transforms, normalise = list[Node](), dict[str, Node]()
     for step in section.sections('transforms'):
-        kind = step.word('type')
+        kind = step.string('type')
         if kind.value == 'Normalize':
-            normalise = {key: _of_three_channels(step.take(key, [0.5])) for key in ('mean', 'std')}
+            normalise = {key: _for_three_channels(step.take(key, [0.5])) for key in ('mean', 'std')}
         elif kind.value in TRANSFORMS:
             counterpart = TRANSFORMS[kind.value]
             options = counterpart.take_options(step)
-            options |= {key: swapped(size) for key, size in options.items() if key in SIZES}
-            transforms.append(step.becomes({'name': renamed(kind, counterpart.name), **options}))
+            options |= {key: swap_sides(size) for key, size in options.items() if key in SIZES}
+            transforms.append(step.to_node({'name': with_value(kind, counterpart.name), **options}))
         else:
-            step.unknown(kind, 'type', [*TRANSFORMS, 'Normalize'])
+            step.reject_value(kind, 'type', [*TRANSFORMS, 'Normalize'])
     if not normalise and section.node.value:
-        section.problem(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
+        section.report(section.node, 'transforms', 'do not end with Normalize, but Phalanx always normalises')
     return transforms, normalise
 
 
-def _of_three_channels(values: Node) -> Node:
+def _for_three_channels(values: Node) -> Node:
     """A value for each channel, of which one may stand for all."""
     return Node(values.value * 3, values.origin) if isinstance(values.value, list) and len(values.value) == 1 else values

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, renamed
+from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, with_value
 
 LOSSES = {
     'CrossEntropyLoss': Counterpart(
@@ -27,32 +27,32 @@ MIXED = 'MixedLoss'  # a weighted sum of others
 
 def read_losses(section: Section, batch_size: float) -> tuple[list[Node], Node]:
     """The losses of the outputs, and their coefficients."""
-    coefficients = section.required('coef')
+    coefficients = section.require('coef')
     count = len(coefficients.value) if isinstance(coefficients.value, list) else 0
     losses = [_loss(each, batch_size) for each in section.sections('types')]
     if len(losses) == 1:  # stands for all outputs
         losses = losses * count
     if len(losses) != count:
-        section.problem(section.node, 'types', f'there are {len(losses)} losses and {count} coefficients')
+        section.report(section.node, 'types', f'there are {len(losses)} losses and {count} coefficients')
     return losses, coefficients
 
 
 def _loss(section: Section, batch_size: float) -> Node:
-    kind = section.word('type')
+    kind = section.string('type')
     name, keys = '', dict[str, Any]()
     if kind.value == MIXED:
         name, losses = 'mixed', [_loss(each, batch_size) for each in section.sections('losses')]
-        keys = {'losses': losses, 'coefficients': section.required('coef')}
+        keys = {'losses': losses, 'coefficients': section.require('coef')}
     elif kind.value in LOSSES:
         counterpart = LOSSES[kind.value]
         name, keys = counterpart.name, counterpart.take_options(section)
     else:
-        section.unknown(kind, 'type', (*LOSSES, MIXED))
+        section.reject_value(kind, 'type', (*LOSSES, MIXED))
     if name == 'ohem':  # theirs counts pixels of the batch of one rank
         min_kept = keys['min_kept_per_sample']
-        keys['min_kept_per_sample'] = renamed(min_kept, (as_number(min_kept) or 0) / batch_size)
+        keys['min_kept_per_sample'] = with_value(min_kept, (as_number(min_kept) or 0) / batch_size)
     if name == 'rmi':
         section.ignore('num_classes', reason='the data set has them')
         section.ignore('loss_weight_lambda', reason='it has no effect in PaddleSeg either')
-    section.only('ignore_index', 255)
-    return section.becomes({'name': renamed(kind, name), **keys})
+    section.one_of('ignore_index', 255)
+    return section.to_node({'name': with_value(kind, name), **keys})

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, renamed
+from phalanx.paddle.configs.dialect import Section, with_value
 
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
 SEGFORMERS = {f'SegFormer_B{size}': f'mit_b{size}' for size in range(6)}  # as they were called up to release 2.6
@@ -21,30 +21,30 @@ def is_known(model: Section) -> bool:
     if kind is None or not isinstance(kind.value, str):
         return True  # a problem like any other, which `read_model` reports
     if kind.value not in (*MODELS, *SEGFORMERS):
-        model.not_one_of(kind, 'type', MODELS)
+        model.report_value(kind, 'type', MODELS)
         return False
     backbone = model.left.get('backbone')
     named = backbone.value.get('type') if backbone is not None and isinstance(backbone.value, dict) else None
     known = BACKBONES.get(kind.value, {})
     if named is not None and known and str(named.value) not in known:
         said = f'{kind.value} with the backbone {to_plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
-        model.problem(named, 'backbone.type', said)
+        model.report(named, 'backbone.type', said)
         return False
     return True
 
 
 def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]]:
     """The network, and the keys of `train` that name the weights it starts from."""
-    kind = section.word('type')
+    kind = section.string('type')
     backbone = section.section('backbone')
     if section.has('num_classes') and num_classes:
-        section.same('num_classes', Node(num_classes, ''), 'the data set')
+        section.expect_same('num_classes', Node(num_classes, ''), 'the data set')
     else:
         section.take('num_classes')
-    section.only('in_channels', 3)
-    backbone.only('in_channels', 3)
+    section.one_of('in_channels', 3)
+    backbone.one_of('in_channels', 3)
     if kind.value != 'DeepLabV3P':
-        section.only('align_corners', False)
+        section.one_of('align_corners', False)
     name, keys = '', dict[str, Any]()
     match kind.value:
         case 'PPLiteSeg':
@@ -53,28 +53,28 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
             keys['arm_channels'] = section.take('arm_out_chs', [64, 96, 128])
             keys['head_channels'] = section.take('seg_head_inter_chs', [64, 64, 64])
             fixed = {'backbone_indices': [2, 3, 4], 'arm_type': 'UAFM_SpAtten', 'cm_bin_sizes': [1, 2, 4], 'cm_out_ch': 128}
-            section.fixed({**fixed, 'resize_mode': 'bilinear'})
+            section.expect_defaults({**fixed, 'resize_mode': 'bilinear'})
         case 'UNet':
             name, deconv = 'unet', section.take('use_deconv', False)
-            keys['upsampling'] = renamed(deconv, 'transposed' if deconv.value else 'bilinear')
+            keys['upsampling'] = with_value(deconv, 'transposed' if deconv.value else 'bilinear')
         case 'OCRNet':
             name = 'ocrnet'
             hrnet = {'has_se': False, 'align_corners': False, 'padding_same': True, 'use_psa': False}
             keys['backbone'] = _backbone(backbone, BACKBONES['OCRNet'], hrnet)
-            section.fixed({'backbone_indices': [0], 'ocr_mid_channels': 512, 'ocr_key_channels': 256})
+            section.expect_defaults({'backbone_indices': [0], 'ocr_mid_channels': 512, 'ocr_key_channels': 256})
         case 'SegFormer':
             name = 'segformer'
             keys['backbone'] = _backbone(backbone, BACKBONES['SegFormer'], {})
-            keys['head_channels'] = section.required('embedding_dim')
+            keys['head_channels'] = section.require('embedding_dim')
         case older if older in SEGFORMERS:
-            name, keys = 'segformer', {'backbone': renamed(kind, SEGFORMERS[older])}
+            name, keys = 'segformer', {'backbone': with_value(kind, SEGFORMERS[older])}
         case 'DeepLabV3P':
             name, keys = 'deeplabv3p', _deeplabv3p(section, backbone)
         case _:
-            section.unknown(kind, 'type', MODELS)
+            section.reject_value(kind, 'type', MODELS)
             backbone.give_up()
     initial = _initial(section, backbone)
-    return section.becomes({'name': renamed(kind, name), **keys}), initial
+    return section.to_node({'name': with_value(kind, name), **keys}), initial
 
 
 def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
@@ -85,18 +85,20 @@ def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
         'align_corners': section.take('align_corners', False),
     }
     if is_resnet:
-        backbone.must({'multi_grid': [1, 2, 4]})
-    section.fixed({'backbone_indices': [0, 3] if is_resnet else [0, 1], 'aspp_out_channels': 256, 'data_format': 'NCHW'})
+        backbone.expect({'multi_grid': [1, 2, 4]})
+    section.expect_defaults(
+        {'backbone_indices': [0, 3] if is_resnet else [0, 1], 'aspp_out_channels': 256, 'data_format': 'NCHW'}
+    )
     ratios = section.take('aspp_ratios', [1, 6, 12, 18])
     if not isinstance(ratios.value, list) or not ratios.value or ratios.value[0].value != 1:
-        section.problem(ratios, 'aspp_ratios', 'must begin with 1, a window of a single place')
+        section.report(ratios, 'aspp_ratios', 'must begin with 1, a window of a single place')
         return keys
     return {**keys, 'dilations': Node(ratios.value[1:], ratios.origin)}
 
 
 def _backbone(section: Section, known: dict[str, str], fixed: dict[str, Any]) -> Node:
-    backbone = section.counterpart(section.word('type'), 'type', known)
-    section.fixed(fixed)
+    backbone = section.counterpart(section.string('type'), 'type', known)
+    section.expect_defaults(fixed)
     return backbone
 
 
@@ -106,5 +108,5 @@ def _initial(model: Section, backbone: Section) -> dict[str, Any]:
     for section, part in ((backbone, 'backbone'), (model, 'all')):
         node = section.weights('pretrained')
         if node is not None:
-            initial = {'init_from': node, 'init_part': renamed(node, part)}
+            initial = {'init_from': node, 'init_part': with_value(node, part)}
     return initial

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, decaying, optimizer_options, piecewise_rates, renamed
+from phalanx.paddle.configs.dialect import Section, as_number, decay_by, optimizer_options, piecewise_rates, with_value
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
@@ -11,81 +11,81 @@ OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
 
 def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
     """The base rate and its schedule. PaddleSeg counts steps from the end of the warm-up, Phalanx from the start."""
-    kind = section.word('type')
+    kind = section.string('type')
     warmup, keys = 0, dict[str, Any]()
     if section.has('warmup_iters'):
         warmup = int(section.number('warmup_iters'))
-        keys = {'warmup_steps': section.node.value['warmup_iters'], 'warmup_start_lr': section.required('warmup_start_lr')}
+        keys = {'warmup_steps': section.node.value['warmup_iters'], 'warmup_start_lr': section.require('warmup_start_lr')}
     own: dict[str, Any] = {}
     if kind.value != 'PiecewiseDecay':
-        lr = section.required('learning_rate')
+        lr = section.require('learning_rate')
     match kind.value:
         case 'PolynomialDecay':
             own = {'name': 'polynomial', 'power': section.take('power', 1.0), 'end_lr': section.take('end_lr', 0.0001)}
             if section.has('decay_steps'):
-                own['steps'] = _later(section.take('decay_steps'), warmup)
-            section.only('cycle', False)
+                own['steps'] = _shift(section.take('decay_steps'), warmup)
+            section.one_of('cycle', False)
         case 'CosineAnnealingDecay':
-            period = section.required('T_max')
-            own = {'name': 'cosine', 'steps': _later(period, warmup), 'end_lr': section.take('eta_min', 0)}
+            period = section.require('T_max')
+            own = {'name': 'cosine', 'steps': _shift(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:
                 said = f'the rate would rise again after step {to_plain(own["steps"])}, before the end of training'
-                section.problem(period, 'T_max', f'{said}; Phalanx has no such schedule')
+                section.report(period, 'T_max', f'{said}; Phalanx has no such schedule')
         case 'StepDecay' if not warmup:
-            own = {'name': 'step', 'every': section.required('step_size'), 'gamma': section.take('gamma', 0.1)}
+            own = {'name': 'step', 'every': section.require('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training
             size, gamma = int(section.number('step_size')), section.number('gamma', 0.1)
-            own = decaying('boundaries', list(range(warmup + size, steps, max(size, 1))), gamma)
+            own = decay_by('boundaries', list(range(warmup + size, steps, max(size, 1))), gamma)
         case 'MultiStepDecay':
-            milestones = [_later(node, warmup) for node in section.items('milestones')]
-            own = decaying('boundaries', milestones, section.number('gamma', 0.1))
+            milestones = [_shift(node, warmup) for node in section.items('milestones')]
+            own = decay_by('boundaries', milestones, section.number('gamma', 0.1))
         case 'PiecewiseDecay':
             lr, factors = piecewise_rates(section)
-            boundaries = [_later(node, warmup) for node in section.items('boundaries')]
+            boundaries = [_shift(node, warmup) for node in section.items('boundaries')]
             own = {'name': 'piecewise', 'boundaries': boundaries, 'factors': factors}
         case _:
-            section.unknown(kind, 'type', SCHEDULES)
-    section.only('last_epoch', -1)
+            section.reject_value(kind, 'type', SCHEDULES)
+    section.one_of('last_epoch', -1)
     section.ignore('verbose', reason='the rate is in every log line')
-    return lr, section.becomes({**own, 'name': renamed(kind, own.get('name', '')), **keys})
+    return lr, section.to_node({**own, 'name': with_value(kind, own.get('name', '')), **keys})
 
 
-def _later(step: Node, warmup: int) -> Node:
+def _shift(step: Node, warmup: int) -> Node:
     """A step counted from the end of the warm-up, counted from the start of training."""
     number = as_number(step)
-    return step if number is None else renamed(step, int(number) + warmup)
+    return step if number is None else with_value(step, int(number) + warmup)
 
 
 def read_optimizer(section: Section, lr: Node) -> tuple[Node, Any, Any]:
     """The optimizer, the rules of its parameter groups, and the clipping of gradients."""
-    kind = section.word('type')
+    kind = section.string('type')
     word = {'sgd': 'SGD', 'adam': 'Adam'}.get(str(kind.value), str(kind.value))
     decay = section.take('weight_decay', 0.01 if word == 'AdamW' else 0.0)
     decay = section.reading.default(0.0) if decay.value is None else decay
     keys = {'lr': lr, 'weight_decay': decay, **optimizer_options(section, word)}
     if word in ('Adam', 'AdamW'):
-        section.only('lazy_mode', False)
+        section.one_of('lazy_mode', False)
     elif word not in OPTIMIZERS:
-        section.unknown(kind, 'type', OPTIMIZERS)
+        section.reject_value(kind, 'type', OPTIMIZERS)
     rules = [_rule(rule, as_number(decay) or 0.0) for rule in section.sections('custom_cfg')]
     clip = _clip(section.section('grad_clip_cfg')) if section.has('grad_clip_cfg') else None
-    optimizer = section.becomes({**keys, 'name': renamed(kind, keys.get('name', ''))})
+    optimizer = section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))})
     return optimizer, {'rules': rules} if rules else None, clip
 
 
 def _rule(rule: Section, weight_decay: float) -> Node:
     """A group of parameters whose names contain a word; ours have other names, except that both say `backbone`."""
-    rule.only('name', 'backbone')
+    rule.one_of('name', 'backbone')
     keys: dict[str, Any] = {'match': 'backbone.*', 'lr_factor': rule.take('lr_mult', 1.0)}
     if rule.has('weight_decay_mult'):
-        keys['weight_decay'] = renamed(rule.node.value['weight_decay_mult'], weight_decay * rule.number('weight_decay_mult'))
-    return rule.becomes(keys)
+        keys['weight_decay'] = with_value(rule.node.value['weight_decay_mult'], weight_decay * rule.number('weight_decay_mult'))
+    return rule.to_node(keys)
 
 
 def _clip(section: Section) -> Node:
-    kind = section.word('name')
+    kind = section.string('name')
     per_tensor = kind.value == 'ClipGradByNorm'
     section.left['name'] = kind
-    section.only('name', 'ClipGradByGlobalNorm', 'ClipGradByNorm')
-    norm = section.required('clip_norm')
-    return section.becomes({'norm': norm, 'per_tensor': per_tensor})
+    section.one_of('name', 'ClipGradByGlobalNorm', 'ClipGradByNorm')
+    norm = section.require('clip_norm')
+    return section.to_node({'norm': norm, 'per_tensor': per_tensor})

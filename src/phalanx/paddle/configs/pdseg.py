@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, decaying, norm_sync, renamed, swapped
+from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, decay_by, norm_sync, swap_sides, with_value
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
 BACKBONES = {  # of deeplabv3p
@@ -62,17 +62,17 @@ def literal(node: Node) -> Node:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return node
     if isinstance(value, tuple | list):
-        return Node([renamed(node, item) for item in value], node.origin)
-    return renamed(node, value) if isinstance(value, str | int | float | bool) else node
+        return Node([with_value(node, item) for item in value], node.origin)
+    return with_value(node, value) if isinstance(value, str | int | float | bool) else node
 
 
 def translate(root: Node, reading: Reading) -> Node:
     """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
     top = Section(literal(root), '', reading)
     model = top.section('MODEL')
-    name = model.word('MODEL_NAME')
+    name = model.string('MODEL_NAME')
     if name.value not in MODELS:
-        model.not_one_of(name, 'MODEL_NAME', MODELS)
+        model.report_value(name, 'MODEL_NAME', MODELS)
         return root
     dataset, solver = top.section('DATASET'), top.section('SOLVER')
     decay = solver.take('WEIGHT_DECAY', 0.00004)
@@ -111,7 +111,7 @@ def translate(root: Node, reading: Reading) -> Node:
     for key, reason in IGNORED_SECTIONS.items():
         top.ignore(key, reason=reason)
     top.end()
-    return top.becomes(recipe)
+    return top.to_node(recipe)
 
 
 def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> tuple[Node, list[Node]] | None:
@@ -126,19 +126,19 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
     match name.value:
         case 'unet':
             mode = parts['UNET'].take('UPSAMPLE_MODE', 'bilinear')
-            keys['upsampling'] = renamed(mode, 'bilinear' if mode.value == 'bilinear' else 'transposed')
+            keys['upsampling'] = with_value(mode, 'bilinear' if mode.value == 'bilinear' else 'transposed')
         case 'deeplabv3p':
             deeplab = parts['DEEPLAB']
-            backbone = deeplab.word('BACKBONE', 'xception_65')
+            backbone = deeplab.string('BACKBONE', 'xception_65')
             if backbone.value == LITE:
-                keys = {'name': renamed(name, 'lraspp'), **_lite(deeplab, to_plain(classes) if classes else None)}
+                keys = {'name': with_value(name, 'lraspp'), **_lite(deeplab, to_plain(classes) if classes else None)}
             elif backbone.value in BACKBONES:
-                keys |= {'backbone': renamed(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
+                keys |= {'backbone': with_value(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
                 norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
             else:
                 those = ', '.join((*BACKBONES, LITE))
                 said = f'deeplabv3p with the backbone {to_plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
-                deeplab.problem(backbone, 'BACKBONE', said)
+                deeplab.report(backbone, 'BACKBONE', said)
                 return None
             keys['align_corners'] = True
             rules = _rules(deeplab, backbone, decay)
@@ -151,21 +151,21 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
             if [to_plain(node) for node in listed] != expected:
                 said = f'ocrnet with channels {[to_plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
-                hrnet.problem(width, None, said)
+                hrnet.report(width, None, said)
                 return None
             for stage, modules in zip(channels, (1, 4, 3), strict=True):
-                stage.only('NUM_MODULES', modules)
-            ocr.fixed({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
-            keys['backbone'] = renamed(width, known)
+                stage.one_of('NUM_MODULES', modules)
+            ocr.expect_defaults({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
+            keys['backbone'] = with_value(width, known)
     for part, section in parts.items():
         if part not in MODELS[str(name.value)]:
             section.ignore(*section.left, reason=f'MODEL_NAME is {name.value}, which has no {part}')
-    if model.only('DEFAULT_NORM_TYPE', *norms).value == 'gn':
+    if model.one_of('DEFAULT_NORM_TYPE', *norms).value == 'gn':
         keys['norm_groups'] = model.take('DEFAULT_GROUP_NUMBER', 32)
     model.ignore('DEFAULT_GROUP_NUMBER', reason='DEFAULT_NORM_TYPE is bn')
-    model.only('DEFAULT_EPSILON', 1e-5)
-    model.always('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
-    return model.becomes(keys), rules
+    model.one_of('DEFAULT_EPSILON', 1e-5)
+    model.assume('BN_MOMENTUM', 0.9, 'running statistics always move by 0.1 a step')
+    return model.to_node(keys), rules
 
 
 def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
@@ -175,11 +175,13 @@ def _deeplab(deeplab: Section, backbone: Node) -> dict[str, Any]:
     if not pyramid.value:
         encoder.ignore('ASPP_RATIOS', reason='ENCODER_WITH_ASPP is off')
     ratios = encoder.take('ASPP_RATIOS')
-    stride = deeplab.only('OUTPUT_STRIDE', *((16,) if backbone.value == 'xception_65' else (16, 8)))
-    encoder.fixed({'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False})
-    encoder.fixed({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
-    decoder.fixed({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
-    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
+    stride = deeplab.one_of('OUTPUT_STRIDE', *((16,) if backbone.value == 'xception_65' else (16, 8)))
+    encoder.expect_defaults(
+        {'POOLING_STRIDE': [1, 1], 'POOLING_CROP_SIZE': None, 'ASPP_WITH_SE': False, 'SE_USE_QSIGMOID': False}
+    )
+    encoder.expect_defaults({'ASPP_CONVS_FILTERS': 256, 'ASPP_WITH_CONCAT_PROJECTION': True, 'ADD_IMAGE_LEVEL_FEATURE': True})
+    decoder.expect_defaults({'USE_SUM_MERGE': False, 'CONV_FILTERS': 256, 'OUTPUT_IS_LOGITS': False})
+    deeplab.expect_defaults({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True, 'DEPTH_MULTIPLIER': 1.0})
     return {
         'output_stride': stride,
         'dilations': ratios if ratios.value else None,
@@ -196,14 +198,14 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
     sides = to_plain(window) if isinstance(window.value, list) else []
     if window.value is not None and (len(sides) != 2 or sides[0] != sides[1]):
         said = f'expected the same width and height, got {to_plain(window)!r}'
-        encoder.problem(window, 'POOLING_CROP_SIZE', said)
-    encoder.only('ASPP_RATIOS', None)
-    deeplab.must({'OUTPUT_STRIDE': 32})
-    encoder.must({'POOLING_STRIDE': [4, 5], 'ASPP_CONVS_FILTERS': 128, 'ASPP_WITH_SE': True, 'SE_USE_QSIGMOID': True})
-    encoder.must({'ASPP_WITH_CONCAT_PROJECTION': False, 'ADD_IMAGE_LEVEL_FEATURE': False})
-    decoder.must({'USE_SUM_MERGE': True, 'OUTPUT_IS_LOGITS': True, 'CONV_FILTERS': classes})
-    deeplab.fixed({'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True, 'DEPTH_MULTIPLIER': 1.0})
-    deeplab.fixed({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
+        encoder.report(window, 'POOLING_CROP_SIZE', said)
+    encoder.one_of('ASPP_RATIOS', None)
+    deeplab.expect({'OUTPUT_STRIDE': 32})
+    encoder.expect({'POOLING_STRIDE': [4, 5], 'ASPP_CONVS_FILTERS': 128, 'ASPP_WITH_SE': True, 'SE_USE_QSIGMOID': True})
+    encoder.expect({'ASPP_WITH_CONCAT_PROJECTION': False, 'ADD_IMAGE_LEVEL_FEATURE': False})
+    decoder.expect({'USE_SUM_MERGE': True, 'OUTPUT_IS_LOGITS': True, 'CONV_FILTERS': classes})
+    deeplab.expect_defaults({'ENCODER_WITH_ASPP': True, 'ENABLE_DECODER': True, 'DEPTH_MULTIPLIER': 1.0})
+    deeplab.expect_defaults({'ASPP_WITH_SEP_CONV': True, 'DECODER_USE_SEP_CONV': True})
     return {'window': window.value[0] if sides else None}
 
 
@@ -215,12 +217,12 @@ def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
     listed = deeplab.take('BACKBONE_LR_MULT_LIST')
     decays = {} if backbone.value in ('xception_65', LITE) else {'weight_decay': decay}
     if listed.value is None:
-        return [deeplab.becomes({'match': 'backbone.*', **decays})] if decays else []
+        return [deeplab.to_node({'match': 'backbone.*', **decays})] if decays else []
     if not isinstance(listed.value, list) or len(listed.value) != len(RESNET_PARTS):
-        deeplab.problem(listed, 'BACKBONE_LR_MULT_LIST', f'expected 5 numbers, got {to_plain(listed)!r}')
+        deeplab.report(listed, 'BACKBONE_LR_MULT_LIST', f'expected 5 numbers, got {to_plain(listed)!r}')
         return []
     return [
-        deeplab.becomes({'match': pattern, 'lr_factor': factor, **decays})
+        deeplab.to_node({'match': pattern, 'lr_factor': factor, **decays})
         for factor, patterns in zip(listed.value, RESNET_PARTS if is_resnet else LITE_PARTS, strict=True)
         for pattern in patterns
     ]
@@ -232,63 +234,63 @@ def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], An
     if name.value != 'ocrnet':  # PaddleSeg 0.x uses the weights for several outputs only
         return [loss], [1.0]
     if not isinstance(weights.value, list) or len(weights.value) != 2:
-        model.problem(weights, 'MULTI_LOSS_WEIGHT', f'expected 2 numbers, got {to_plain(weights)!r}')
+        model.report(weights, 'MULTI_LOSS_WEIGHT', f'expected 2 numbers, got {to_plain(weights)!r}')
     return [loss, loss], weights
 
 
 def _data(section: Section) -> Node:
     """Lists of files. PaddleSeg looks for them from here, we do from the folder of the data."""
-    root = section.required('DATA_DIR')
+    root = section.require('DATA_DIR')
     count = section.count('NUM_CLASSES')
-    keys: dict[str, Any] = {'name': 'file_list', 'root': renamed(root, os.path.normpath(str(root.value)))}
+    keys: dict[str, Any] = {'name': 'file_list', 'root': with_value(root, os.path.normpath(str(root.value)))}
     for split, key in (('train', 'TRAIN_FILE_LIST'), ('eval', 'VAL_FILE_LIST')):
-        listed = section.word(key)
-        keys[split] = renamed(listed, os.path.relpath(str(listed.value) or '.', str(root.value) or '.'))
+        listed = section.string(key)
+        keys[split] = with_value(listed, os.path.relpath(str(listed.value) or '.', str(root.value) or '.'))
     keys['separator'] = section.take('SEPARATOR', ' ')
     keys['classes'] = [f'class {number}' for number in range(int(as_number(count) or 0))]
-    section.only('IMAGE_TYPE', 'rgb', 'gray')
-    section.fixed({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
+    section.one_of('IMAGE_TYPE', 'rgb', 'gray')
+    section.expect_defaults({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
     section.ignore('PADDING_VALUE', reason='PaddleSeg 0.x itself replaces it by the mean')
     section.ignore('TEST_FILE_LIST', 'VIS_FILE_LIST', reason=OTHER_PROGRAMS)
     section.ignore('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES', reason='the lists say it')
-    return section.becomes(keys)
+    return section.to_node(keys)
 
 
 def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
     method = section.take('AUG_METHOD', 'unpadding')
-    sizes = {split: swapped(top.required(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
+    sizes = {split: swap_sides(top.require(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
     train: list[dict[str, Any]] = []
     evaluation: list[dict[str, Any]] = []
     match method.value:
         case 'unpadding':
-            size = swapped(section.take('FIX_RESIZE_SIZE', [512, 512]))
-            train = evaluation = [{'name': renamed(method, 'resize'), 'target_size': size}]
+            size = swap_sides(section.take('FIX_RESIZE_SIZE', [512, 512]))
+            train = evaluation = [{'name': with_value(method, 'resize'), 'target_size': size}]
         case 'stepscaling':
             low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
             scales = {'min': low, 'max': high, 'step': section.take('SCALE_STEP_SIZE', 0.25)}
-            train = [{'name': renamed(method, 'resize_step_scaling'), **scales}]
+            train = [{'name': with_value(method, 'resize_step_scaling'), **scales}]
         case 'rangescaling':
             low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
             if to_plain(low) != to_plain(high):
                 said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
-                section.problem(method, 'AUG_METHOD', said)
-            train = [{'name': renamed(method, 'resize_by_long'), 'side': low}]
-            evaluation = [{'name': renamed(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
+                section.report(method, 'AUG_METHOD', said)
+            train = [{'name': with_value(method, 'resize_by_long'), 'side': low}]
+            evaluation = [{'name': with_value(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
         case _:
-            section.not_one_of(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
+            section.report_value(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
     section.ignore(*SIZES, reason=f'AUG_METHOD is {method.value}')
     flips: list[dict[str, Any]] = []
     if section.take('FLIP', False).value:
         ratio = section.take('FLIP_RATIO', 0.5)
         every = as_number(ratio) or 0.0  # of every n-th image, n being whole
         share = 1 / int(1 / every) if 0 < every < 1 else every
-        flips.append({'name': 'random_vertical_flip', 'probability': renamed(ratio, share)})
+        flips.append({'name': 'random_vertical_flip', 'probability': with_value(ratio, share)})
     if section.take('MIRROR', True).value:
         flips.append({'name': 'random_flip', 'probability': 0.5})
     section.ignore('FLIP_RATIO', reason='FLIP is off')
     rich = section.section('RICH_CROP')
-    rich.only('ENABLE', False)
+    rich.one_of('ENABLE', False)
     rich.ignore(*rich.left, reason='ENABLE is off')
     colours = {key: top.take(key, [0.5, 0.5, 0.5]) for key in ('MEAN', 'STD')}
     if not section.take('TO_RGB', False).value:  # its images are BGR
@@ -308,13 +310,13 @@ def _loss(solver: Section) -> Node:
     names, weights = solver.take('LOSS', ['softmax_loss']), solver.section('LOSS_WEIGHT')
     class_weights = solver.take('CROSS_ENTROPY_WEIGHT')
     if class_weights.value is not None and not isinstance(class_weights.value, list):
-        solver.problem(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{to_plain(class_weights)!r} has no counterpart')
+        solver.report(class_weights, 'CROSS_ENTROPY_WEIGHT', f'{to_plain(class_weights)!r} has no counterpart')
     losses, coefficients = list[dict[str, Any]](), list[Node]()
     for node in names.value if isinstance(names.value, list) else [names]:
         if str(node.value) not in LOSSES:
-            solver.not_one_of(node, 'LOSS', LOSSES)
+            solver.report_value(node, 'LOSS', LOSSES)
             continue
-        keys: dict[str, Any] = {'name': renamed(node, LOSSES[str(node.value)])}
+        keys: dict[str, Any] = {'name': with_value(node, LOSSES[str(node.value)])}
         match node.value:
             case 'softmax_loss':
                 keys |= {'avg_non_ignore': True, 'class_weights': class_weights}
@@ -329,8 +331,8 @@ def _loss(solver: Section) -> Node:
         coefficients.append(weights.take(str(node.value).upper(), 1))
     weights.ignore(*weights.left, reason='SOLVER.LOSS does not name it')
     if len(losses) == 1 and as_number(coefficients[0]) == 1:
-        return solver.becomes(losses[0])
-    return solver.becomes({'name': 'mixed', 'losses': losses, 'coefficients': coefficients})
+        return solver.to_node(losses[0])
+    return solver.to_node({'name': 'mixed', 'losses': losses, 'coefficients': coefficients})
 
 
 def _schedule(solver: Section) -> tuple[Node, Node]:
@@ -341,32 +343,32 @@ def _schedule(solver: Section) -> tuple[Node, Node]:
     keys: dict[str, Any] = {}
     match kind.value:
         case 'poly':
-            keys = {'name': renamed(kind, 'polynomial'), 'power': power, 'end_lr': 0.0}
+            keys = {'name': with_value(kind, 'polynomial'), 'power': power, 'end_lr': 0.0}
         case 'piecewise' if warmup.value:
-            solver.problem(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
+            solver.report(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
         case 'piecewise':
             at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
-            keys = {**decaying('boundary_epochs', at, gamma), 'name': renamed(kind, 'piecewise')}
+            keys = {**decay_by('boundary_epochs', at, gamma), 'name': with_value(kind, 'piecewise')}
         case _:
-            solver.not_one_of(kind, 'LR_POLICY', SCHEDULES)
+            solver.report_value(kind, 'LR_POLICY', SCHEDULES)
     if warmup.value:
         keys |= {'warmup_steps': steps, 'warmup_start_lr': 0.0}
-    solver.only('BEGIN_EPOCH', 1)
-    return lr, solver.becomes(keys)
+    solver.one_of('BEGIN_EPOCH', 1)
+    return lr, solver.to_node(keys)
 
 
 def _optimizer(solver: Section, lr: Node, decay: Node) -> Node:
     kind = solver.take('OPTIMIZER', 'sgd')
     first, second = solver.take('MOMENTUM', 0.9), solver.take('MOMENTUM2', 0.999)
-    keys: dict[str, Any] = {'name': renamed(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
+    keys: dict[str, Any] = {'name': with_value(kind, str(kind.value).lower()), 'lr': lr, 'weight_decay': decay}
     match str(kind.value).lower():
         case 'sgd':
             keys['momentum'] = first
         case 'adam':
             keys['betas'] = [first, second]
         case _:
-            solver.not_one_of(kind, 'OPTIMIZER', OPTIMIZERS)
-    return solver.becomes(keys)
+            solver.report_value(kind, 'OPTIMIZER', OPTIMIZERS)
+    return solver.to_node(keys)
 
 
 def _precision(model: Section) -> dict[str, Any] | None:
@@ -374,17 +376,17 @@ def _precision(model: Section) -> dict[str, Any] | None:
     half, scale = model.take('FP16', False), model.take('SCALE_LOSS', 'DYNAMIC')
     word = str(scale.value).lower()
     if isinstance(scale.value, str) and word != 'dynamic':
-        model.problem(scale, 'SCALE_LOSS', f'expected a number or "dynamic", got {scale.value!r}')
+        model.report(scale, 'SCALE_LOSS', f'expected a number or "dynamic", got {scale.value!r}')
     if not half.value:
         return None
-    return {'dtype': renamed(half, 'fp16'), 'loss_scale': renamed(scale, 'dynamic') if word == 'dynamic' else scale}
+    return {'dtype': with_value(half, 'fp16'), 'loss_scale': with_value(scale, 'dynamic') if word == 'dynamic' else scale}
 
 
 def _initial(train: Section) -> dict[str, Any]:
     """What the network starts from. As in PaddleSeg 0.x, a folder that is not there means from scratch, which is noted."""
     train.ignore('MODEL_SAVE_DIR', reason='--save_dir names the run folder')
     if resumed := train.weights('RESUME_MODEL_DIR'):
-        train.problem(resumed, 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
+        train.report(resumed, 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
     folder = train.take('PRETRAINED_MODEL_DIR', '')
     if not folder.value:
         return {}
@@ -396,8 +398,8 @@ def _initial(train: Section) -> dict[str, Any]:
     file = path / 'model.pdparams' if path.is_dir() else path
     if not file.is_file():
         said = f'{path} holds no model.pdparams; weights in a file for each parameter, as Paddle 1.x wrote them, are not read'
-        train.problem(folder, 'PRETRAINED_MODEL_DIR', said)
-    return {'init_from': renamed(folder, str(file)), 'init_misshapen': renamed(folder, 'skip')}
+        train.report(folder, 'PRETRAINED_MODEL_DIR', said)
+    return {'init_from': with_value(folder, str(file)), 'init_misshapen': with_value(folder, 'skip')}
 
 
 DIALECT = Dialect(

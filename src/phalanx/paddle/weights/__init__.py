@@ -1,6 +1,6 @@
 """Weights of the Paddle projects for our networks: which parameter of ours has which name there.
 
-Each file holds ORIGINALS, network -> its `Original`, and IN_ORDER, network -> its layers with weights in the order of the
+Each file holds ORIGINALS, network -> its `Original`, and ONNX_LAYERS, network -> its layers with weights in the order of the
 original's ONNX files, for the networks of one family.
 """
 
@@ -27,9 +27,9 @@ def original_of(model: nn.Module) -> Original | None:
     return None if name is None else name(model)
 
 
-def layers_in_order(model: nn.Module) -> list[str] | None:
+def onnx_layers_of(model: nn.Module) -> list[str] | None:
     """The layers of `model` that have weights, in the order of the original's ONNX files; None where these cannot be read."""
-    layers = _of_family(model, 'IN_ORDER')
+    layers = _of_family(model, 'ONNX_LAYERS')
     return None if layers is None else layers(model)
 
 
@@ -42,7 +42,7 @@ def _of_family(model: nn.Module, table: str) -> Callable[[Any], Any] | None:
     return entries.get(type(model))
 
 
-def stored_as_in_paddle(model: nn.Module) -> dict[str, Tensor]:
+def paddle_layout(model: nn.Module) -> dict[str, Tensor]:
     """The state of `model` by our names, laid out as in Paddle, whose linear layers are [in, out] where torch's are [out, in].
 
     Without torch's own count of the steps of a batch norm. The tensors are views: what fills them fills the model.

@@ -1,10 +1,10 @@
 """Names of Paddle's backbones that several networks there have."""
 
-from phalanx.paddle.weights.original import Rule, counted
+from phalanx.paddle.weights.original import Rule, number_from
 
 PP_LCNET: tuple[Rule, ...] = (
     (r'^backbone\.stem\.', 'backbone.conv1.'),
-    (r'^backbone\.stages\.(\d)\.', counted('backbone.blocks{}.', 2)),
+    (r'^backbone\.stages\.(\d)\.', number_from('backbone.blocks{}.', 2)),
     (r'^(backbone.*)\.depthwise\.', r'\1.dw_conv.'),
     (r'^(backbone.*)\.pointwise\.', r'\1.pw_conv.'),
     (r'^(backbone.*)\.squeeze\.squeeze\.', r'\1.se.conv1.'),
@@ -30,7 +30,7 @@ MOBILENET_V3: tuple[Rule, ...] = (  # its blocks
     (r'^(backbone.*)\.norm\.', r'\1.bn.'),
 )
 RESNET_VD: tuple[Rule, ...] = (  # all but the convolutions of its blocks
-    (r'^backbone\.stem\.(\d)\.', counted('backbone.conv1_{}.')),
+    (r'^backbone\.stem\.(\d)\.', number_from('backbone.conv1_{}.')),
     (r'^backbone\.stages\.(\d)\.(\d+)\.', r'backbone.bb_\1_\2.'),
     (r'^(backbone.*)\.conv\.', r'\1._conv.'),
     (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),

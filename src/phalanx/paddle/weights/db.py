@@ -10,7 +10,7 @@ from phalanx.nn.backbones.lcnetv3 import PPLCNetV3, RepConv
 from phalanx.nn.backbones.lcnetv4 import PPLCNetV4
 from phalanx.nn.backbones.mobilenet_v3 import MobileNetV3
 from phalanx.paddle.weights import backbones
-from phalanx.paddle.weights.original import Original, Rule, check_merged, layers_with_weights, within
+from phalanx.paddle.weights.original import Original, Rule, check_merged, layers_with_weights, select_layers
 
 MOBILENET_V3: tuple[Rule, ...] = (
     (r'^backbone\.stem\.', 'backbone.conv.'),
@@ -60,7 +60,7 @@ def original(model: DB) -> Original:
     return Original(names.rules, constants=_unused(model, names))
 
 
-def in_order(model: DB) -> list[str]:
+def onnx_layers(model: DB) -> list[str]:
     """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them.
 
     It begins with the coarsest map, where we begin with the finest, and has no threshold head then. Raises ValueError where
@@ -76,7 +76,7 @@ def in_order(model: DB) -> list[str]:
     else:
         of_neck = [*_levels('inputs', coarsest_first=True), *_levels('outputs', coarsest_first=True)]
     parts = ['backbone', *of_neck, 'head.shrink', 'head.look', 'head.decide']
-    return within(layers, parts)
+    return select_layers(layers, parts)
 
 
 def _levels(part: str, *, coarsest_first: bool = False) -> list[str]:
@@ -107,4 +107,4 @@ def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
 
 
 ORIGINALS = {DB: original}
-IN_ORDER = {DB: in_order}
+ONNX_LAYERS = {DB: onnx_layers}

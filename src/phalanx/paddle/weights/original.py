@@ -21,7 +21,7 @@ class Original:
     """The names of an original network, as rules on ours, and what else its files may hold.
 
     `rules` are regular expressions, each applied in turn to a whole name of ours. A replacement that must count otherwise than
-    we do (from 1, say) is a function of the match. The layout of linear layers needs no rule, see `stored_as_in_paddle`.
+    we do (from 1, say) is a function of the match. The layout of linear layers needs no rule, see `paddle_layout`.
     """
 
     rules: tuple[Rule, ...]
@@ -32,7 +32,7 @@ class Original:
 
     def name(self, ours: str) -> str:
         """The original name of our parameter or buffer `ours`."""
-        return renamed(ours, (*self.rules, *self.buffers))
+        return apply_rules(ours, (*self.rules, *self.buffers))
 
     def is_redundant(self, name: str, arrays: Mapping[str, Any]) -> bool:
         """Whether the array `name` says nothing that is not known: an alias equal to the first, a constant of its value, ..."""
@@ -43,14 +43,14 @@ class Original:
         return name in self.constants and bool((np.asarray(arrays[name]) == self.constants[name]).all())
 
 
-def renamed(name: str, rules: Iterable[Rule]) -> str:
+def apply_rules(name: str, rules: Iterable[Rule]) -> str:
     """`name` once each of `rules` was applied to it in turn."""
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
 
 
-def counted(text: str, first: int = 1) -> Callable[[re.Match[str]], str]:
+def number_from(text: str, first: int = 1) -> Callable[[re.Match[str]], str]:
     """The replacement `text`, with the numbers of the match in its `{}`; what is 0 here is `first` there."""
     return lambda match: text.format(*(int(number) + first for number in match.groups()))
 
@@ -60,7 +60,7 @@ def layers_with_weights(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))]
 
 
-def within(layers: Sequence[str], parts: Iterable[str]) -> list[str]:
+def select_layers(layers: Sequence[str], parts: Iterable[str]) -> list[str]:
     """Those of `layers` that are, or are in, one of `parts`; in the order of `parts`."""
     return [name for part in parts for name in layers if f'{name}.'.startswith(f'{part}.')]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
 from phalanx.nn.backbones.csp_rep_resnet import CSPStage
-from phalanx.paddle.weights.original import Original, Rule, counted
+from phalanx.paddle.weights.original import Original, Rule, number_from
 
 
 def original(model: PPYOLOE) -> Original:
@@ -15,7 +15,7 @@ def original(model: PPYOLOE) -> Original:
     bins = np.arange(model.reach[0], model.reach[1] + 1)
     return Original(
         rules=(
-            (r'^backbone\.stem\.(\d)\.', counted('backbone.stem.conv{}.')),
+            (r'^backbone\.stem\.(\d)\.', number_from('backbone.stem.conv{}.')),
             (r'^(backbone\.stages\.\d)\.0\.', r'\1.conv_down.'),
             (r'^(backbone\.stages\.\d)\.1\.', r'\1.'),
             *_pyramid_rules(model),
@@ -56,4 +56,4 @@ def _pyramid_rules(model: PPYOLOE) -> list[Rule]:
 
 
 ORIGINALS = {PPYOLOE: original}
-IN_ORDER: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read
+ONNX_LAYERS: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read

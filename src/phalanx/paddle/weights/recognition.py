@@ -107,7 +107,7 @@ def svtr_lcnetv3(model: SVTRLCNetV3) -> Original:
     )
 
 
-def svtr_in_order(model: SVTRLCNetV3) -> list[str]:
+def svtr_onnx_layers(model: SVTRLCNetV3) -> list[str]:
     """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them, which is ours.
 
     Raises ValueError where exported files have other layers.
@@ -116,14 +116,14 @@ def svtr_in_order(model: SVTRLCNetV3) -> list[str]:
     return [name for name in layers_with_weights(model) if not name.startswith('nrtr.')]
 
 
-def svtr_v4_in_order(model: SVTRLCNetV4) -> list[str]:
+def svtr_v4_onnx_layers(model: SVTRLCNetV4) -> list[str]:
     """The layers of `model` that have weights in the file, in its order, which is ours.
 
     Norms of the backbone are parts of its convolutions there; those of the neck are not.
     """
-    layers = svtr_in_order(model)
+    layers = svtr_onnx_layers(model)
     return [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]
 
 
 ORIGINALS = {CRNN: crnn, SVTRLCNet: svtr_lcnet, SVTRLCNetV3: svtr_lcnetv3}
-IN_ORDER = {SVTRLCNetV3: svtr_in_order, SVTRLCNetV4: svtr_v4_in_order}
+ONNX_LAYERS = {SVTRLCNetV3: svtr_onnx_layers, SVTRLCNetV4: svtr_v4_onnx_layers}

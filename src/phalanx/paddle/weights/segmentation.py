@@ -15,7 +15,7 @@ from phalanx.nn.backbones.mobilenet_v2 import MobileNetV2
 from phalanx.nn.backbones.stdc import STDC
 from phalanx.nn.backbones.xception import Xception
 from phalanx.paddle.weights.backbones import BOTTLENECK, RESNET_VD
-from phalanx.paddle.weights.original import Original, Rule, counted
+from phalanx.paddle.weights.original import Original, Rule, number_from
 
 
 def pp_liteseg(model: PPLiteSeg) -> Original:
@@ -73,7 +73,7 @@ def unet(model: UNet) -> Original:
 def segformer(model: SegFormer) -> Original:
     return Original(
         rules=(
-            (r'^backbone\.stages\.(\d)\.', counted('backbone.{}.')),
+            (r'^backbone\.stages\.(\d)\.', number_from('backbone.{}.')),
             (r'^backbone\.(\d)\.embed\.', r'backbone.patch_embed\1.proj.'),
             (r'^backbone\.(\d)\.embed_norm\.', r'backbone.patch_embed\1.norm.'),
             (r'^backbone\.(\d)\.norm\.', r'backbone.norm\1.'),
@@ -86,7 +86,7 @@ def segformer(model: SegFormer) -> Original:
             (r'\.mlp\.widen\.', '.mlp.fc1.'),
             (r'\.mlp\.mix\.', '.mlp.dwconv.dwconv.'),
             (r'\.mlp\.narrow\.', '.mlp.fc2.'),
-            (r'^linear\.(\d)\.', counted('linear_c{}.proj.')),
+            (r'^linear\.(\d)\.', number_from('linear_c{}.proj.')),
             (r'^fuse\.conv\.', 'linear_fuse._conv.'),
             (r'^fuse\.norm\.', 'linear_fuse._batch_norm.'),
             (r'^classify\.', 'linear_pred.'),
@@ -97,13 +97,13 @@ def segformer(model: SegFormer) -> Original:
 def ocrnet(model: OCRNet) -> Original:
     return Original(
         rules=(
-            (r'^backbone\.stem\.(\d)\.', counted('backbone.conv_layer1_{}.')),
-            (r'^backbone\.first\.(\d)\.', counted('backbone.la1.bb_layer2_{}.')),
+            (r'^backbone\.stem\.(\d)\.', number_from('backbone.conv_layer1_{}.')),
+            (r'^backbone\.first\.(\d)\.', number_from('backbone.la1.bb_layer2_{}.')),
             (r'^backbone\.finest\.', 'backbone.tr1.transition_tr1_layer_1.'),
             (r'^backbone\.joining\.(\d)\.', _joining),
             (r'^backbone\.stages\.(\d)\.(\d)\.branches\.(\d)\.(\d)\.', _block),
             (r'^backbone\.stages\.(\d)\.(\d)\.sums\.(\d)\.paths\.(\d)(?:\.(\d))?\.', _path),
-            (r'\.convs\.(\d)\.', counted('.conv{}.')),
+            (r'\.convs\.(\d)\.', number_from('.conv{}.')),
             (r'\.shortcut\.', '.conv_down.'),
             (r'^guess\.', 'head.aux_head.'),
             (r'^pixels\.', 'head.conv3x3_ocr.'),
@@ -149,7 +149,7 @@ def deeplabv3p(model: DeepLabV3Plus) -> Original:
             (r'^pyramid\.mean\.', 'head.aspp.global_avg_pool.1.'),
             (r'^pyramid\.mix\.', 'head.aspp.conv_bn_relu.'),
             (r'^fine\.', 'head.decoder.conv_bn_relu1.'),
-            (r'^decoder\.(\d)\.', counted('head.decoder.conv_bn_relu{}.', 2)),
+            (r'^decoder\.(\d)\.', number_from('head.decoder.conv_bn_relu{}.', 2)),
             (r'^(head\.\w+\.(?:aspp_blocks\.|conv_bn_relu)\d)\.0\.', r'\1.depthwise_conv.'),
             (r'^(head\.\w+\.(?:aspp_blocks\.|conv_bn_relu)\d)\.1\.', r'\1.piontwise_conv.'),  # as it is spelt there
             (r'^(head.*)\.conv\.(weight|bias)$', r'\1._conv.\2'),
@@ -181,13 +181,13 @@ MOBILENET_V2: tuple[Rule, ...] = (
     (r'^(backbone.*)\.norm\.', r'\1._batch_norm.'),
 )
 XCEPTION: tuple[Rule, ...] = (
-    (r'^backbone\.stem\.(\d)\.conv\.', counted('backbone._conv{}._conv.')),
-    (r'^backbone\.stem\.(\d)\.norm\.', counted('backbone._conv{}._bn.')),
+    (r'^backbone\.stem\.(\d)\.conv\.', number_from('backbone._conv{}._conv.')),
+    (r'^backbone\.stem\.(\d)\.norm\.', number_from('backbone._conv{}._bn.')),
     (r'^backbone\.(entry|middle)\.(\d+)\.', lambda match: f'backbone.xception_65/{match[1]}_flow/block{int(match[2]) + 1}.'),
     (r'^backbone\.exit\.0\.', 'backbone._exit_flow_1.'),
     (r'^backbone\.exit\.(\d)\.0\.', r'backbone._exit_flow_2._conv\1.1.'),
     (r'^backbone\.exit\.(\d)\.1\.', r'backbone._exit_flow_2._conv\1.2.'),
-    (r'\.convs\.(\d)\.', counted('._conv{}.')),
+    (r'\.convs\.(\d)\.', number_from('._conv{}.')),
     (r'(\._conv\d)\.(\d)\.conv\.', r'\1._conv\2.'),
     (r'(\._conv\d)\.(\d)\.norm\.', r'\1._bn\2.'),
     (r'\.shortcut\.conv\.', '._short._conv.'),
@@ -196,4 +196,4 @@ XCEPTION: tuple[Rule, ...] = (
 
 
 ORIGINALS = {DeepLabV3Plus: deeplabv3p, OCRNet: ocrnet, PPLiteSeg: pp_liteseg, SegFormer: segformer, UNet: unet}
-IN_ORDER: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read
+ONNX_LAYERS: dict[type, Callable[[Any], list[str]]] = {}  # none of their ONNX files is read

@@ -2,7 +2,7 @@
 
 from phalanx.families.table.models.slanet import SLANet
 from phalanx.paddle.weights.backbones import PP_LCNET
-from phalanx.paddle.weights.original import Original, layers_with_weights, within
+from phalanx.paddle.weights.original import Original, layers_with_weights, select_layers
 
 
 def original(model: SLANet) -> Original:
@@ -34,7 +34,7 @@ def original(model: SLANet) -> Original:
     )
 
 
-def in_order(model: SLANet) -> list[str]:
+def onnx_layers(model: SLANet) -> list[str]:
     """The layers of `model` that have weights, in the order in which PaddleOCR computes them; those of the head in a loop."""
     parts, of_block = ['backbone', 'neck.inputs'], ('short', 'main', 'out')
     parts += [f'neck.top_down.{level}.{part}' for level in range(3) for part in of_block]
@@ -43,8 +43,8 @@ def in_order(model: SLANet) -> list[str]:
     attention = [f'head.attention.{part}' for part in ('of_pixel', 'of_state', 'score')]
     cell = ['head.cell.{}_ih', 'head.cell.{}_hh']
     outputs = ['head.structure.0', 'head.structure.1', 'head.box.0', 'head.box.1']
-    return [*within(layers_with_weights(model), parts), *attention, *cell, *outputs]
+    return [*select_layers(layers_with_weights(model), parts), *attention, *cell, *outputs]
 
 
 ORIGINALS = {SLANet: original}
-IN_ORDER = {SLANet: in_order}
+ONNX_LAYERS = {SLANet: onnx_layers}
