@@ -30,7 +30,7 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
     ('words', 'told'),
     [
         (('train', 'no_such_recipe'), 'no_such_recipe: there is no such file or shipped recipe'),
-        (('train',), 'which recipe?'),
+        (('train',), 'the recipe is missing'),
         (('train', 'pp_liteseg_digits', 'train.seed'), "'train.seed': expected KEY VALUE pairs after the recipe"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,x'), "--gpus '0,x': expected numbers separated by commas"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,0'), '--gpus 0,0: a device is named twice'),

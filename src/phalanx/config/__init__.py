@@ -1,1 +1,1 @@
-"""What a user asks for: recipes, from YAML text to checked settings, and shared arguments. Imports system."""
+"""Recipes, from YAML text to checked settings, and arguments shared by commands. Imports system."""

@@ -1,4 +1,4 @@
-"""The words of a command: what its options have in common, and how a recipe and its assignments are written."""
+"""Argument parsing shared by all commands: options, recipes and assignments."""
 
 import argparse
 import os
@@ -8,23 +8,23 @@ from typing import Any
 
 from phalanx.system.paths import normalise_path, parse_path
 
-Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and how it was written, for messages
+Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and the words of the command line, for messages
 PLUGINS = 'PHALANX_PLUGINS'  # environment: Python files separated as in PATH; ranks and loader workers inherit it
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """One usage line, with what must be given; each option once, and its value once, whatever other spellings are taken."""
+    """Help format: one usage line with the required options; each option and its value once, without its other spellings."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        needed = [action for action in actions if action.required and action.option_strings]
+        required = [action for action in actions if action.required and action.option_strings]
         places = [action for action in actions if not action.option_strings]
         options = argparse.Action([], 'options', metavar='[options]')
-        if len(actions) == len(places):  # the name of a subcommand, which argparse makes of the usage before it
+        if len(actions) == len(places):  # prefix of a subcommand, which argparse derives from this usage
             words = places
-        elif any(action.nargs == argparse.REMAINDER for action in places):  # what comes later belongs to another program
-            words = [options, *needed, *places]
+        elif any(action.nargs == argparse.REMAINDER for action in places):  # later words belong to another program
+            words = [options, *required, *places]
         else:
-            words = [*needed, *places, options]
+            words = [*required, *places, options]
         super().add_usage(usage, words, [], prefix)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -36,9 +36,9 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations, and dashes for underscores: options are declared with underscores.
+    """Argument parser without abbreviations; options are declared with underscores and accept dashes too.
 
-    Not for a command that hands words on to another program, whose options are its own. `examples` end its help.
+    Not for a command that passes words on to another program, whose options it would change. `examples` end its help.
     """
 
     def __init__(self, prog: str, description: str | None = None, examples: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ def replace_dashes(words: Sequence[str]) -> list[str]:
 
 
 def fill_flag_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: one of the `flags` takes no next word but yes or no."""
+    """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: the next word is the value of a flag only if it is yes or no."""
     return [
         f'{word}=true' if word in flags and after.lower() not in ('true', 'false', 'yes', 'no', '1', '0') else word
         for word, after in pairwise([*words, ''])
@@ -66,7 +66,7 @@ def fill_flag_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
-    """The parser of a subcommand, whose line in the help of all is its own description too."""
+    """Add a subcommand; `about` is its line in the list of commands and its description."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
     return parser
 
@@ -76,7 +76,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 class Offline(argparse.Action):
-    """Says it in the environment, which the ranks of a run have too."""
+    """Set PHALANX_OFFLINE in the environment, which ranks inherit."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         os.environ['PHALANX_OFFLINE'] = '1'
@@ -93,7 +93,7 @@ def add_assignments(parser: argparse.ArgumentParser, about: str = 'overrides a k
 
 
 class _Plugin(argparse.Action):
-    """Names a file for `families.plugins`, in this process and those that it starts."""
+    """Add a file to PHALANX_PLUGINS, for `families.plugins` in this process and its children."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         named = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(normalise_path(parse_path(values)))]
@@ -101,7 +101,7 @@ class _Plugin(argparse.Action):
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """One recipe and `--set`, as most commands take them."""
+    """Add RECIPE and `--set`."""
     parser.add_argument('recipe', metavar='RECIPE', help='a recipe (a path, or the name of a shipped one) or a run folder')
     add_assignments(parser)
 
@@ -111,7 +111,7 @@ def collect_assignments(given: argparse.Namespace) -> Assignments:
 
 
 def add_recipe_words(parser: argparse.ArgumentParser) -> None:
-    """The recipe as people are used to write it: `RECIPE`, `-c RECIPE`, with `--set`, `-o` or pairs `KEY VALUE` behind it."""
+    """Add a recipe in every usual spelling: `RECIPE` or `-c RECIPE`, then `--set`, `-o` or pairs `KEY VALUE`."""
     parser.add_argument(
         'words', nargs='*', metavar='RECIPE [KEY VALUE ...]', help='a path, or the name of a shipped one; then assignments'
     )
@@ -120,12 +120,15 @@ def add_recipe_words(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
-    """The options, the recipe, and the assignments: of `--set` first, then the pairs, each in the order of writing."""
+    """Options, recipe and assignments: those of `--set` first, then the pairs, each in the order written."""
     given = parser.parse_intermixed_args(words)
-    bare = [*given.words, *(word for word in given.set if '=' not in word)]  # `--set a=1 recipe.yml`: the recipe is none
+    bare = [
+        *given.words,
+        *(word for word in given.set if '=' not in word),
+    ]  # in `--set a=1 recipe.yml` the recipe is no assignment
     given.set = [word for word in given.set if '=' in word]
     if given.recipe is None and not bare:
-        parser.error('which recipe? give a path or the name of a shipped one')
+        parser.error('the recipe is missing: give a path or the name of a shipped one')
     recipe = given.recipe if given.recipe is not None else bare.pop(0)
     pairs = []
     while bare:

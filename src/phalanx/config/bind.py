@@ -1,4 +1,4 @@
-"""Node tree -> typed settings. All problems are reported together, each with its origin and the nearest right word."""
+"""Node tree -> typed settings. Reports all problems together, each with its origin and the closest valid name."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ T = TypeVar('T')
 
 
 class Part(partial[T]):
-    """The builder of a component, with its options and its name in the catalog."""
+    """Builder of a component: its catalog entry with options, and the `name` of that entry."""
 
     name: str
 
@@ -38,11 +38,12 @@ class Part(partial[T]):
 
 
 def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
-    """An instance of `schema` filled from `root`, a `task` made of its `Keys`, and the tree with all defaults.
+    """Instance of `schema` filled from `root`, a `task` built from its `Keys`, and the tree with all defaults.
 
     `task` is a class; its `Keys` are a dataclass, filled from the same mapping. Raises ConfigError listing every problem.
     """
     binder = _Binder()
+    # The recipe and its task share one mapping: each is bound from its own keys, and unknown ones are reported once.
     makes: dict[type, Callable[..., Any]] = {schema: schema}
     if task is not None:
         makes[task.Keys] = lambda **keys: task(task.Keys(**keys))
@@ -60,15 +61,17 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
     return bound[0][0], bound[1][0] if task is not None else None, Node(resolved, root.origin)
 
 
-Bound = tuple[Any, Node]  # a value and the resolved tree it came from
+Bound = tuple[Any, Node]  # a value, and the resolved tree behind it
 
 
 class _Binder:
+    """One conversion of a tree, which collects its problems; each method returns the value and its resolved tree."""
+
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def any(self, node: Node, kind: Any, path: str) -> Bound:
-        """`node` as a value of type `kind`; a problem is noted, and None comes back."""
+        """Convert `node` to type `kind`; on a problem, record it and return None."""
         value, shape = node.value, get_origin(kind)
         if kind is Any:
             return to_plain(node), node
@@ -99,7 +102,7 @@ class _Binder:
             return self.wrong(node, path, describe_type(kind), cure)
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
-                value = float(value)  # YAML 1.1 reads `1e-4` as text; the field says that it is a number
+                value = float(value)  # YAML 1.1 reads `1e-4` as text, but the field is a number
             except ValueError:
                 return self.wrong(node, path, 'a number')
             if not math.isfinite(value):
@@ -152,18 +155,18 @@ class _Binder:
     def choice(
         self, node: Node, catalog: Mapping[str, Any], check: Callable[[Any], object] = lambda made: None, *, path: str
     ) -> Bound:
-        """A `Part` of the catalog entry that `name` picks; the entry's signature is the schema of the rest.
+        """Build a `Part` from the catalog entry called `name`; the signature of the entry is the schema of its other keys.
 
-        `check` raises ValueError when nothing can be made of it.
+        `check` raises ValueError for a part that cannot be used.
         """
         # `- random_flip` is short for `- {name: random_flip}`
         keys = node.value if isinstance(node.value, dict) else {'name': node}
         name = keys['name'].text if 'name' in keys else None
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
-            said = 'missing;' if name is None else f'{name!r} is not'
+            fault = 'missing; give' if name is None else f'{name!r} is not'
             hint = did_you_mean(name, catalog) if name is not None else ''
-            self.problems.append(f'{where}: {path}.name: {said} one of {", ".join(catalog)}{hint}')
+            self.problems.append(f'{where}: {path}.name: {fault} one of {", ".join(catalog)}{hint}')
             return None, node
         rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
         bound, tree = self.fields(rest, catalog[name], partial(Part, catalog[name]), path, name)
@@ -175,9 +178,9 @@ class _Binder:
         return bound, Node({'name': Node(name, keys['name'].origin, name), **tree.value}, node.origin)
 
     def fields(self, node: Node, schema: Any, make: Any, path: str, called: str) -> Bound:
-        """What `make` makes of the keys of a mapping, checked against the fields (or keyword options) of `schema`.
+        """Call `make` with the keys of a mapping, after checking them against the fields (or keyword options) of `schema`.
 
-        `called` is what a recipe calls that schema.
+        `called`: name of that schema in messages.
         """
         if not isinstance(node.value, dict):
             return self.wrong(node, path, f'a mapping with {", ".join(key_types(schema)) or "no keys"}')
@@ -186,13 +189,16 @@ class _Binder:
         for key, child in node.value.items():
             if key in hints:
                 if isinstance(defaults.get(key), partial):  # options of the part that is there by default
-                    child = merge(default_node(hints[key], defaults[key]), child if child.text is None else _named(child))
+                    child = merge(default_node(hints[key], defaults[key]), child if child.text is None else _to_mapping(child))
                 given[key], resolved[key] = self.any(child, hints[key], dot + key)
             else:
-                has, cure = ', '.join(hints) or 'no options', owner_of(key, node, hints, defaults) or did_you_mean(key, hints)
+                has, cure = (
+                    ', '.join(hints) or 'no options',
+                    explain_owner(key, node, hints, defaults) or did_you_mean(key, hints),
+                )
                 self.problems.append(f'{child.origin}: {dot}{key}: unknown key{cure} ({called} has {has})')
         for name in (name for name in hints if name not in defaults and name not in node.value):
-            if dataclasses.is_dataclass(hints[name]):  # a section, which says itself what it needs
+            if dataclasses.is_dataclass(hints[name]):  # a section reports its own missing keys
                 given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
             else:
                 choices = f', {describe_type(hints[name])}' if get_origin(hints[name]) is Annotated else ''
@@ -216,9 +222,9 @@ class _Binder:
 
 
 def key_types(schema: Any) -> dict[str, Any]:
-    """The keys of a schema: the fields of a dataclass, or the keyword-only options of a function or class.
+    """Types of the keys of a schema: fields of a dataclass, or keyword-only options of a function or class.
 
-    What a function takes by position is handed over by the code that builds it, and so is not a key.
+    Positional parameters are passed by the code that builds the component, so they are no keys.
     """
     if dataclasses.is_dataclass(schema):
         hints = get_type_hints(schema, include_extras=True)
@@ -245,33 +251,33 @@ def key_defaults(schema: Any) -> dict[str, Any]:
 
 
 def is_nullable(kind: Any) -> bool:
-    """Whether a part of a catalog, `Annotated[partial[X] | None, CATALOG]`, may be null."""
+    """True if a part of a catalog, `Annotated[partial[X] | None, CATALOG]`, may be null."""
     return types.NoneType in get_args(get_args(kind)[0])
 
 
 def default_node(kind: Any, value: Any) -> Node:
-    """A default of type `kind` as part of the resolved tree; a part of a catalog has its name there, and its own defaults."""
+    """Node of a default of type `kind`; a part of a catalog is written with its name and its own defaults."""
     if isinstance(value, tuple) and any(isinstance(part, partial) for part in value):
         return Node([default_node(get_args(kind)[0], part) for part in value], DEFAULT)
     if not isinstance(value, partial):
         return to_node(value)
-    keys = {'name': Node(name := name_of(value, kind), DEFAULT, name), **to_node(value.keywords).value}
+    keys = {'name': Node(name := catalog_name(value, kind), DEFAULT, name), **to_node(value.keywords).value}
     return _Binder().any(Node(keys, DEFAULT), kind, '')[1]
 
 
-def _named(name: Node) -> Node:
-    """The mapping that the bare name of a part is short for."""
+def _to_mapping(name: Node) -> Node:
+    """Mapping form of a part given by its name alone."""
     return Node({'name': name}, name.origin)
 
 
-def name_of(part: partial[Any], kind: Any) -> str:
-    """The name of `part` in the catalog that `kind` is annotated with."""
+def catalog_name(part: partial[Any], kind: Any) -> str:
+    """Name of `part` in the catalog of its annotated type `kind`."""
     catalog: Mapping[str, Any] = get_args(kind)[1]
     return next(name for name, build in catalog.items() if build is part.func)
 
 
-def owner_of(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The part inside the mapping `node` that has the option `key`, as the end of an error message; '' if there is none."""
+def explain_owner(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Hint for an unknown `key` that is an option of a part inside the mapping `node`; '' if there is no such part."""
     for name, kind in hints.items():
         if get_origin(kind) is Annotated and (name in node.value or name in defaults):
             given = node.value.get(name) or default_node(kind, defaults[name])
@@ -281,8 +287,8 @@ def owner_of(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapping[s
     return ''
 
 
-def checked_value(value: Any, kind: Any, path: str) -> Any:
-    """`value`, of plain Python types, as a recipe with it at `path` would have it, of type `kind`. Raises ValueError."""
+def convert_value(value: Any, kind: Any, path: str) -> Any:
+    """Convert plain Python data to type `kind`, as if it were in a recipe at `path`. Raises ValueError."""
     binder = _Binder()
     bound, _ = binder.any(to_node(value), kind, path)
     if binder.problems:
@@ -291,7 +297,7 @@ def checked_value(value: Any, kind: Any, path: str) -> Any:
 
 
 def to_node(value: Any) -> Node:
-    """A default as part of the resolved tree."""
+    """Node of a default that is no part of a catalog."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return Node({name: default_node(kind, getattr(value, name)) for name, kind in key_types(type(value)).items()}, DEFAULT)
     if isinstance(value, Mapping):
@@ -303,7 +309,7 @@ def to_node(value: Any) -> Node:
 
 
 def _number_cure(node: Node) -> str:
-    """The fix for digits that YAML 1.1 reads as another number (`010` is 8, `1:30` is 90) or as a string (`08`); else empty."""
+    """Fix for digits that YAML 1.1 reads as another number (`010` is 8, `1:30` is 90) or as a string (`08`); else empty."""
     text = (node.text or '').replace('_', '')
     if re.fullmatch(r'[-+]?0\d+', text) and node.value != int(text):
         return f'; a leading zero means octal in YAML: write {int(text)}'
@@ -313,7 +319,7 @@ def _number_cure(node: Node) -> str:
 
 
 def describe_type(kind: Any) -> str:
-    """What a value of type `kind` is called when speaking of recipes: `a whole number`, `a list, each a path`."""
+    """Name of a type in messages and in the recipe reference: `an integer`, `a list, each a path`."""
     shape, inner = get_origin(kind), get_args(kind)
     if shape is Annotated:
         return f'one of {", ".join(inner[1])}' + (' or null' if is_nullable(kind) else '')

@@ -1,4 +1,4 @@
-"""What may stand at the keys of a recipe, read from the schema: types, defaults, and the docstrings of fields and parts."""
+"""Reference of recipe keys, read from the schema: types, defaults, and docstrings of fields and parts."""
 
 import ast
 import dataclasses
@@ -15,7 +15,7 @@ from phalanx.config.show import to_inline_yaml
 
 
 class Option(NamedTuple):
-    """A key: what it takes, its default where it has one, and what is written under it."""
+    """A key: its type, its default as YAML (None: required) and its docstring."""
 
     kind: Any
     default: str | None
@@ -23,9 +23,9 @@ class Option(NamedTuple):
 
 
 def explain_any(common: type, families: Mapping[str, type], key: str) -> str:
-    """What may stand at `key` of a recipe of `families`: where they are several, what all have in common, then each by name.
+    """Reference of `key` for recipes of `families`; with several, the common keys first, then each family by name.
 
-    Raises ConfigError when there is no such key.
+    Raises ConfigError if no schema has this key.
     """
     if len(families) == 1:
         return explain([common, *families.values()], key)
@@ -33,21 +33,21 @@ def explain_any(common: type, families: Mapping[str, type], key: str) -> str:
     for name, schema in {'every recipe': common, **families}.items():
         try:
             texts.append(f'# {name}\n{explain([schema], key)}')
-        except ConfigError:  # it may be another's
+        except ConfigError:  # another family may have it
             continue
     return '\n'.join(texts) or explain([common, *families.values()], key)
 
 
 def explain(schemas: Sequence[type], key: str) -> str:
-    """What may stand at `key` (`train`, `optimizer.sgd`, `transforms`) of a recipe of these schemas; '' is the whole recipe.
+    """Reference of `key` (`train`, `optimizer.sgd`, `transforms`) in recipes of these schemas; '' is the whole recipe.
 
-    Raises ConfigError when there is no such key.
+    Raises ConfigError if no schema has this key.
     """
     options = {name: option for schema in schemas for name, option in _options(schema).items()}
     words = [word for word in key.split('.') if word and not word.isdecimal()]  # `transforms.0` is one of the transforms
     if not words:
-        about = (textwrap.indent(_about(schema), '      ') for schema in schemas)
-        lines = [*filter(None, about), *(line for one in options.items() for line in _entry(*one, 0))]
+        about = (textwrap.indent(_docstring(schema), '      ') for schema in schemas)
+        lines = [*filter(None, about), *(line for one in options.items() for line in _key_lines(*one, 0))]
         return '\n'.join(lines) + '\n'
     within: Mapping[str, Any] = options
     for place, word in enumerate(words):
@@ -55,19 +55,19 @@ def explain(schemas: Sequence[type], key: str) -> str:
             owner, has = '.'.join(words[:place]) or 'a recipe', ', '.join(within) or 'no keys'
             raise ConfigError([f'{key}: unknown key{did_you_mean(word, within)} ({owner} has {has})'])
         found = within[word]
-        within = _within(found)
+        within = _members(found)
     if not isinstance(found, Option):
-        return '\n'.join(_part(word, found)) + '\n'
-    parts = within if _is_catalog(_core(found.kind)) else {}
-    lines = [*_entry('.'.join(words), found, 0), *(line for one in parts.items() for line in ('', *_part(*one)))]
+        return '\n'.join(_part_lines(word, found)) + '\n'
+    parts = within if _is_catalog(_item_type(found.kind)) else {}
+    lines = [*_key_lines('.'.join(words), found, 0), *(line for one in parts.items() for line in ('', *_part_lines(*one)))]
     return '\n'.join(lines) + '\n'
 
 
-def _within(found: Any) -> Mapping[str, Any]:
-    """What the next word of a key can be: the options of a part or section, or the parts that can be chosen there."""
+def _members(found: Any) -> Mapping[str, Any]:
+    """Valid next words of a key: options of a part or section, or parts of a catalog."""
     if not isinstance(found, Option):
         return _options(found)
-    core = _core(found.kind)
+    core = _item_type(found.kind)
     if _is_catalog(core):
         catalog: Mapping[str, Any] = get_args(core)[1]
         return catalog
@@ -75,7 +75,7 @@ def _within(found: Any) -> Mapping[str, Any]:
 
 
 def _options(schema: Any) -> dict[str, Option]:
-    hints, defaults, texts = key_types(schema), key_defaults(schema), _texts_under_fields(schema)
+    hints, defaults, texts = key_types(schema), key_defaults(schema), _field_docstrings(schema)
     return {
         name: Option(
             kind,
@@ -86,11 +86,11 @@ def _options(schema: Any) -> dict[str, Option]:
     }
 
 
-def _core(kind: Any) -> Any:
-    """What a list, a mapping or an optional value holds."""
+def _item_type(kind: Any) -> Any:
+    """Type of the items of a list or mapping, or of an optional value; any other type is returned as it is."""
     shape, inner = get_origin(kind), [one for one in get_args(kind) if one not in (types.NoneType, Ellipsis)]
     if shape in (Union, types.UnionType, list, tuple, dict) and inner:
-        return _core(inner[-1])
+        return _item_type(inner[-1])
     return kind
 
 
@@ -98,30 +98,30 @@ def _is_catalog(kind: Any) -> bool:
     return get_origin(kind) is Annotated
 
 
-def _entry(name: str, option: Option, depth: int) -> Iterator[str]:
-    """The lines of a key; those of a section are followed by its own keys."""
-    core, indent = _core(option.kind), '  ' * depth
+def _key_lines(name: str, option: Option, depth: int) -> Iterator[str]:
+    """Lines of a key; of a section, its keys too."""
+    core, indent = _item_type(option.kind), '  ' * depth
     is_section = dataclasses.is_dataclass(core)
     default = '(required)' if option.default is None else f'(default: {option.default})'
     yield f'{indent}{name}:' + ('' if core is option.kind and is_section else f' {describe_type(option.kind)} {default}')
-    yield from textwrap.indent(option.about or (_about(core) if is_section else ''), f'{indent}      ').splitlines()
+    yield from textwrap.indent(option.about or (_docstring(core) if is_section else ''), f'{indent}      ').splitlines()
     if is_section:
         for child in _options(core).items():
-            yield from _entry(*child, depth + 1)
+            yield from _key_lines(*child, depth + 1)
 
 
-def _part(name: str, schema: Any) -> Iterator[str]:
-    """The lines of one thing that can be chosen, with its options."""
+def _part_lines(name: str, schema: Any) -> Iterator[str]:
+    """Lines of one part of a catalog, with its options."""
     yield f'name: {name}'
-    yield from textwrap.indent(_about(schema), '      ').splitlines()
+    yield from textwrap.indent(_docstring(schema), '      ').splitlines()
     for option in _options(schema).items():
-        yield from _entry(*option, 1)
+        yield from _key_lines(*option, 1)
 
 
-def _about(schema: Any) -> str:
-    """Its docstring, or that of the class it extends; after it, that of a base that it names as `Base`.
+def _docstring(schema: Any) -> str:
+    """Docstring of a schema, or of its base class; a base class mentioned in backticks adds its own docstring.
 
-    Dataclasses without one are given their signature by Python.
+    Python gives dataclasses without a docstring their signature; those are skipped.
     """
     for one in schema.__mro__ if inspect.isclass(schema) else (schema,):
         written = vars(one).get('__doc__') if inspect.isclass(one) else one.__doc__
@@ -133,8 +133,8 @@ def _about(schema: Any) -> str:
     return ''
 
 
-def _texts_under_fields(schema: Any) -> dict[str, str]:
-    """The texts that stand under the fields of a dataclass."""
+def _field_docstrings(schema: Any) -> dict[str, str]:
+    """Docstrings under the fields of a dataclass, by field."""
     texts = {}
     for one in reversed(schema.__mro__) if inspect.isclass(schema) else ():
         if dataclasses.is_dataclass(one):

@@ -1,4 +1,4 @@
-"""Checks of options that many components have. Each raises ValueError with what was given and what is right."""
+"""Checks of options shared by many components. Each raises ValueError with the given value and the valid range."""
 
 
 def check_probability(name: str, value: float) -> None:
@@ -12,6 +12,6 @@ def check_size(name: str, size: tuple[int, int]) -> None:
 
 
 def check_std(std: tuple[float, ...]) -> None:
-    """Pixels are divided by it."""
+    """Pixels are divided by `std`, so each value must be positive."""
     if min(std) <= 0:
         raise ValueError(f'std must be above 0, got {", ".join(map(str, std))}')

@@ -13,7 +13,7 @@ from phalanx.config.shipped import shipped_recipes
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path, shorten_path
 
-# Two ways to say one thing. Whoever writes one of them last takes the other away, so that `--set train.steps=10` shortens a
+# Two keys for one setting. The one written last removes the other, so that `--set train.steps=10` shortens a
 # recipe that counts epochs.
 ALTERNATIVES = (
     {'steps', 'epochs'},
@@ -21,16 +21,16 @@ ALTERNATIVES = (
     {'warmup_steps', 'warmup_epochs'},
     {'global_batch_size', 'batch_size_per_rank'},
 )
-# Of one file. The largest shipped recipe has some hundreds of nodes, a list of classes may have many thousands.
+# Limits per file. The largest shipped recipe has some hundreds of nodes; a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
 LONGEST_NUMBER = 1000  # characters
-STRUCTURE = frozenset('[]{}:#"\'|>\n')  # what means something in YAML beyond the first character of a word
+STRUCTURE = frozenset('[]{}:#"\'|>\n')  # YAML syntax wherever it occurs in a scalar
 MERGE_KEY = 'tag:yaml.org,2002:merge'
-MOST_BASES = 32  # files below one, and bases that one file names
+MOST_BASES = 32  # bases per file, files in total, and levels
 
 
 class ConfigError(RequestError):
-    """Every problem found in a configuration, one a line, each with its origin."""
+    """All problems of a configuration, one per line, each with its origin."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__('\n'.join(problems))
@@ -39,18 +39,18 @@ class ConfigError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A YAML value (a scalar, a list of Nodes or a dict of Nodes) and where it was written."""
+    """A YAML value (a scalar, a list of Nodes or a dict of Nodes) and its origin, `file:line`."""
 
     value: Any
     origin: str
-    text: str | None = None  # a scalar as it was typed: YAML 1.1 reads `off` as false, a field of type str still gets the text
+    text: str | None = None  # a scalar as written: YAML 1.1 reads `off` as false, a field of type str still gets the text
 
 
 def read(path: Path) -> Node:
-    """The recipe at `path`, laid over those its `_base_` names (files beside it, or shipped ones): a later base wins, its own
-    keys win over all.
+    """Read the recipe at `path`, merged over the recipes that its `_base_` names (files next to it, or shipped ones): later bases
+    override earlier ones, its own keys override all of them.
 
-    Raises ConfigError for a missing file, text that is not YAML, a key written twice, a circle of bases and too many of them.
+    Raises ConfigError for a missing file, invalid YAML, a duplicate key, and for a cycle of bases or too many of them.
     """
     known = shipped_recipes(parts=True)
     return load_with_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
@@ -59,39 +59,40 @@ def read(path: Path) -> Node:
 def load_with_bases(
     path: Path,
     key: str,
-    joined: Callable[[Node, Iterable[Node]], Node],
+    join: Callable[[Node, Iterable[Node]], Node],
     known: Mapping[str, Path] | None = None,
     notes: list[str] | None = None,
 ) -> Node:
-    """The file at `path`, `joined` with the files that its `key` names, and so these with theirs; `known` as in `base_file`,
-    `notes` as in `document`.
+    """Load the file at `path` and, recursively, the bases that its `key` names; `join` merges a file with its bases.
 
-    Each file is loaded and joined once, however many lie over it. Raises ConfigError for a circle and for too many files.
+    `known` as in `find_base_file`, `notes` as in `load_yaml`.
+
+    Each file is loaded and joined once, even if several files name it. Raises ConfigError for a cycle and for too many files.
     """
-    whole: dict[Path, Node] = {}
+    whole: dict[Path, Node] = {}  # file -> merged with its bases
 
     def one(path: Path, above: tuple[Path, ...]) -> Node:
         file = path.resolve()
         if file in above:
-            circle = ' -> '.join(shorten_path(each) for each in (*above[above.index(file) :], file))
-            raise ConfigError([f'{shorten_path(path)}: `{key}` comes back to itself: {circle}'])
+            cycle = ' -> '.join(shorten_path(each) for each in (*above[above.index(file) :], file))
+            raise ConfigError([f'{shorten_path(path)}: `{key}` comes back to itself: {cycle}'])
         if file not in whole:
             own = load_yaml(path, notes)
             bases = own.value.pop(key, None)
             named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
             if max(len(named), len(whole), len(above)) > MOST_BASES:
                 raise ConfigError([f'{shorten_path(path)}: `{key}` leads to more than {MOST_BASES} files'])
-            whole[file] = joined(own, [one(resolve_base(base, key, path, known), (*above, file)) for base in named])
+            whole[file] = join(own, [one(resolve_base(base, key, path, known), (*above, file)) for base in named])
         return whole[file]
 
     return one(path, ())
 
 
 def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
-    """The mapping in the YAML file at `path`, as it stands there. Raises ConfigError.
+    """Mapping in the YAML file at `path`, without its bases. Raises ConfigError.
 
-    With `notes` it is read as the originals read theirs: of a key that is written twice the last counts, which is noted, and
-    an object `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`, with `!Tag` as the text of its type.
+    With `notes`, read the dialect of the Paddle projects: the last of two equal keys counts (and is noted), and an object
+    `!Tag {a: 1}` is the mapping `{type: Tag, a: 1}`, with `!Tag` as the text of its type.
     """
     shown = shorten_path(path)
     try:
@@ -100,25 +101,25 @@ def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
         raise ConfigError([f'{shown}: cannot be read: {error.strerror}']) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f'{shown}: is not UTF-8 text (byte {error.start})']) from None
-    tree = _composed(text, shown)
+    tree = _parse_yaml(text, shown)
     problems: list[str] = []
-    own = _node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
+    own = _to_node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
     if not isinstance(own.value, dict):
         kind = 'a list' if isinstance(own.value, list) else f'the value {own.value!r}'
         problems.append(f'{own.origin}: expected a mapping of keys, this is {kind}')
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))  # what an alias repeats is reported once
+        raise ConfigError(list(dict.fromkeys(problems)))  # problems behind an alias occur at each use
     return own
 
 
-def _composed(text: str, shown: str) -> yaml.Node | None:
-    """The nodes in a YAML text of which nothing is made yet, so bounded that all of it may be. Raises ConfigError."""
+def _parse_yaml(text: str, shown: str) -> yaml.Node | None:
+    """Parse a YAML text to nodes without values, within the limits of this module. Raises ConfigError."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError([f'{shown}: has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that are read'])
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         if tree is not None:
-            _measure(tree, shown, {})
+            _check_limits(tree, shown, {})
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError([f'{shown}:{line}: is not YAML: {error.problem}']) from None
@@ -129,22 +130,21 @@ def _composed(text: str, shown: str) -> yaml.Node | None:
     return tree
 
 
-def _measure(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How many nodes and levels `tree` has, those behind an alias counted at each use: ten aliases of ten aliases ... fill any
-    memory.
+def _check_limits(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Number of nodes and levels of `tree`. Aliases count at each use: nested aliases can grow exponentially.
 
-    `known` holds those of the nodes seen so far, by identity; (0, 0) marks one that is being counted. Raises ConfigError.
+    `known`: results by node identity; (0, 0) marks a node that is being counted. Raises ConfigError beyond the limits.
     """
     line = tree.start_mark.line + 1
     if id(tree) not in known:
         known[id(tree)] = 0, 0
         pairs = [node for pair in tree.value for node in pair] if isinstance(tree, yaml.MappingNode) else []
         items = tree.value if isinstance(tree, yaml.SequenceNode) else pairs
-        within = [_measure(item, shown, known) for item in items]
+        within = [_check_limits(item, shown, known) for item in items]
         known[id(tree)] = 1 + sum(nodes for nodes, _ in within), 1 + max((levels for _, levels in within), default=0)
     nodes, levels = known[id(tree)]
     if nodes == 0:
-        raise ConfigError([f'{shown}:{line}: an alias leads back into what it stands for'])
+        raise ConfigError([f'{shown}:{line}: an alias refers to a node that contains it'])
     if nodes > MOST_NODES:
         raise ConfigError([f'{shown}:{line}: has more than {MOST_NODES} entries, counting aliases where they are used'])
     if levels > MOST_LEVELS:
@@ -153,7 +153,7 @@ def _measure(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]) -> 
 
 
 def resolve_base(base: Node, key: str, path: Path, known: Mapping[str, Path] | None = None) -> Path:
-    """The file that `base`, written under `key` in the file at `path`, names: see `base_file`. Raises ConfigError."""
+    """File named by `base` under `key` in the file at `path`, see `find_base_file`. Raises ConfigError if there is none."""
     if not isinstance(base.value, str):
         raise ConfigError([f'{base.origin}: {key}: expected the name of a file, got {to_plain(base)!r}'])
     file = find_base_file(base.value, path, known or {})
@@ -165,41 +165,41 @@ def resolve_base(base: Node, key: str, path: Path, known: Mapping[str, Path] | N
 
 
 def find_base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
-    """The file `name` as seen from the file at `path`; when there is none, what is `known` by that name, if anything is."""
+    """Path of the base `name` next to the file at `path`, or else the `known` file of that name; it may not exist."""
     beside = path.parent / parse_path(name)
     return beside if beside.is_file() else known.get(name.removesuffix('.yml'), beside)
 
 
 def merge(under: Node, over: Node) -> Node:
-    """`under` with `over` laid on it, key by key; all but mappings is replaced, and so is a mapping whose `name` changes.
+    """Merge `over` into `under`, key by key. Scalars and lists are replaced, and so is a mapping whose `name` changes.
 
     Options laid on the bare name of a part are options of that part.
     """
     if isinstance(under.value, str) and isinstance(over.value, dict) and 'name' not in over.value:
         under = Node({'name': under}, under.origin)
-    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _renamed(under.value, over.value):
+    if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _changes_name(under.value, over.value):
         return over
     joined = dict(under.value)
     for key, node in over.value.items():
-        for other in _others(key, node) - over.value.keys():
+        for other in _alternatives(key, node) - over.value.keys():
             joined.pop(other, None)
         joined[key] = merge(joined[key], node) if key in joined else node
     return Node(joined, over.origin)
 
 
-def _others(key: str, node: Node) -> set[str]:
-    """The keys whose place is taken by `node` under `key`; null takes none."""
+def _alternatives(key: str, node: Node) -> set[str]:
+    """Keys that `node` under `key` removes, see ALTERNATIVES; null removes none."""
     return {other for pair in ALTERNATIVES if key in pair and node.value is not None for other in pair - {key}}
 
 
-def _renamed(under: dict[str, Node], over: dict[str, Node]) -> bool:
+def _changes_name(under: dict[str, Node], over: dict[str, Node]) -> bool:
     return 'name' in under and 'name' in over and under['name'].value != over['name'].value
 
 
 def override(root: Node, assignment: str, origin: str | None = None) -> Node:
-    """`root` with one assignment such as `optimizer.lr=0.01` or `loss.0.name=ohem` laid over it; the value is YAML.
+    """Merge one assignment, such as `optimizer.lr=0.01` or `loss.0.name=ohem`, into `root`; the value is YAML.
 
-    Raises ConfigError when it is not an assignment, or when it points into a list past its end.
+    Raises ConfigError if it is not an assignment, or if an index is past the end of its list.
     """
     origin = origin or f'--set {assignment}'
     keys, value = parse_assignment(assignment, origin)
@@ -207,7 +207,7 @@ def override(root: Node, assignment: str, origin: str | None = None) -> Node:
 
 
 def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
-    """The keys and the value of `optimizer.lr=0.01`. Raises ConfigError."""
+    """Keys and value of `optimizer.lr=0.01`. Raises ConfigError."""
     dotted, equals, text = assignment.partition('=')
     if not equals or not dotted.strip():
         raise ConfigError([f'{origin}: expected key=value'])
@@ -215,26 +215,26 @@ def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     if len(keys) > MOST_LEVELS:
         raise ConfigError([f'{origin}: is nested too deeply, more than {MOST_LEVELS} levels'])
     try:
-        tree = _composed(text, origin)
+        tree = _parse_yaml(text, origin)
     except ConfigError:
-        if STRUCTURE.isdisjoint(text):  # a separator or a pattern, `,` and `*.png`, which YAML wants to be quoted
+        if STRUCTURE.isdisjoint(text):  # a separator or a pattern, `,` or `*.png`, which YAML requires in quotes
             return keys, Node(text, origin, text)
         raise ConfigError([f'{origin}: the value {text[:60]!r} is not YAML; quote it']) from None
     problems: list[str] = []
-    value = _node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')
+    value = _to_node(tree, origin, problems, lines=False) if tree is not None else Node(None, origin, '')
     if problems:
         raise ConfigError(problems)
     return keys, value
 
 
 def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:
-    """`under` with `value` where `keys` lead to. Raises ConfigError, beginning with `origin`, past the end of a list."""
+    """Merge `value` into `under` at the path `keys`. Raises ConfigError, starting with `origin`, past the end of a list."""
     if not keys:
         return value if under is None else merge(under, value)
     key, *rest = keys
     if under is not None and isinstance(under.value, list):
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):
-            raise ConfigError([f'{origin}: {key!r} is not a place in a list of {len(under.value)}, which counts from 0'])
+            raise ConfigError([f'{origin}: {key!r} is not an index of a list of {len(under.value)}, which starts at 0'])
         items = list(under.value)
         items[int(key)] = insert(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
@@ -243,14 +243,14 @@ def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
     if under is None or not isinstance(under.value, dict):
         return Node({key: insert(None, rest, value, origin)}, origin)
     child = insert(under.value.get(key), rest, value, origin)
-    if key == 'name':  # an object that changes its name starts again
+    if key == 'name':  # options of the component before do not fit the new one
         return merge(under, Node({key: child}, origin))
-    kept = {name: node for name, node in under.value.items() if name not in _others(key, child)}
+    kept = {name: node for name, node in under.value.items() if name not in _alternatives(key, child)}
     return Node({**kept, key: child}, under.origin)
 
 
 def to_plain(node: Node) -> Any:
-    """The value of `node` without origins."""
+    """Value of `node` as plain Python data, without origins."""
     if isinstance(node.value, dict):
         return {key: to_plain(child) for key, child in node.value.items()}
     if isinstance(node.value, list):
@@ -258,7 +258,7 @@ def to_plain(node: Node) -> Any:
     return node.value
 
 
-def _node(
+def _to_node(
     tree: yaml.Node,
     source: str,
     problems: list[str],
@@ -275,26 +275,26 @@ def _node(
         merged: dict[str, Node] = {}
         for name, value in tree.value:
             if name.tag == MERGE_KEY:
-                merged = _merged(value, source, problems, lines, notes) | merged
+                merged = _read_merge_key(value, source, problems, lines, notes) | merged
                 continue
             if not isinstance(name, yaml.ScalarNode):
                 problems.append(f'{source}:{name.start_mark.line + 1}: a key is a string, not a list or a mapping')
                 continue
-            child = _node(value, source, problems, lines, key=name, notes=notes)
+            child = _to_node(value, source, problems, lines, key=name, notes=notes)
             if name.value in children:
-                said = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
-                (problems if notes is None else notes).append(said)
+                text = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
+                (problems if notes is None else notes).append(text)
             children[name.value] = child
-        replaced = {other for key, child in children.items() for other in _others(key, child)}
+        replaced = {other for key, child in children.items() for other in _alternatives(key, child)}
         children = {key: child for key, child in merged.items() if key not in replaced} | children
         return Node(children, origin)
     if isinstance(tree, yaml.SequenceNode):
-        return Node([_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
-    if tagged:  # `!Tag` without anything
+        return Node([_to_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
+    if tagged:  # `!Tag` without content
         return Node({'type': Node(tree.tag[1:], origin, tree.tag)}, origin)
     is_word = tree.tag == 'tag:yaml.org,2002:str'
     try:
-        if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, made in the square of its length
+        if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, and takes quadratic time
             raise ValueError('it is too long')
         value = tree.value if is_word else yaml.SafeLoader('').construct_object(tree)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # `!!int ""` is an IndexError, say
@@ -303,19 +303,19 @@ def _node(
     return Node(value, origin, str(tree.value))
 
 
-def _merged(tree: yaml.Node, source: str, problems: list[str], lines: bool, notes: list[str] | None) -> dict[str, Node]:
-    """The keys that a merge key `<<` brings in, from one mapping or from several, of which the first wins."""
+def _read_merge_key(tree: yaml.Node, source: str, problems: list[str], lines: bool, notes: list[str] | None) -> dict[str, Node]:
+    """Keys added by a merge key `<<`, from one mapping or several; the first one wins."""
     bases = tree.value if isinstance(tree, yaml.SequenceNode) else [tree]
     if not all(isinstance(base, yaml.MappingNode) for base in bases):
         problems.append(f'{source}:{tree.start_mark.line + 1}: `<<` takes a mapping or a list of mappings')
         return {}
     found: dict[str, Node] = {}
     for base in bases:
-        found = _node(base, source, problems, lines, notes=notes).value | found
+        found = _to_node(base, source, problems, lines, notes=notes).value | found
     return found
 
 
 def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
-    """The rest of a message about a wrong `word`, naming the nearest of those that are `known`; empty when none is near."""
+    """End of a message about a wrong `word`: the closest `known` one; empty if none is close."""
     near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=cutoff)
     return f'; did you mean {near[0]!r}?' if near else ''

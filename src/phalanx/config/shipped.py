@@ -1,37 +1,37 @@
-"""The recipes that come with the package, by their names."""
+"""Recipes shipped with the package, by name."""
 
 from itertools import groupby
 from pathlib import Path
 
 import phalanx
 
-BASES = '_base_'  # the folder of those that are not whole recipes, but what several have in common
+BASES = '_base_'  # folder of bases, which are no whole recipes
 
 
 def recipes_folder() -> Path:
-    """Where the shipped recipes lie: inside the installed package, or at the top of a checkout."""
+    """Folder of the shipped recipes: inside the installed package, or at the top of a checkout."""
     inside = Path(phalanx.__file__).parent / 'recipes'
     return inside if inside.is_dir() else Path(phalanx.__file__).parents[2] / 'recipes'
 
 
 def shipped_recipes(*, parts: bool = False) -> dict[str, Path]:
-    """The shipped recipes by name, and with `parts` what they have in common, too: a recipe may name it as its base."""
+    """Shipped recipes by name; with `parts` their bases too, which a recipe may name in `_base_`."""
     files = sorted(recipes_folder().glob('*/*.yml'))
     return {file.stem: file for file in files if parts or file.parent.name != BASES}
 
 
 def list_recipes() -> str:
-    """The shipped recipes for a person to choose from: the folder of each family; each name with what its file says first."""
-    found = shipped_recipes()
-    width = max(map(len, found))
+    """Table of the shipped recipes: the folder of each family, then its recipes, each with its title."""
+    recipes = shipped_recipes()
+    width = max(map(len, recipes))
     lines: list[str] = []
-    for folder, files in groupby(found.values(), key=lambda file: file.parent):
+    for folder, files in groupby(recipes.values(), key=lambda file: file.parent):
         lines.append(f'{folder.name} ({folder}):')
         lines += [f'  {file.stem:<{width}}  {_title(file)}' for file in files]
     return '\n'.join(lines)
 
 
 def _title(file: Path) -> str:
-    """The first sentence of the comment that a recipe begins with."""
+    """First sentence of the comment at the top of a recipe."""
     with file.open(encoding='utf-8') as text:
         return text.readline().removeprefix('# ').rstrip().partition('. ')[0].removesuffix('.')

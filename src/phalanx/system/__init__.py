@@ -1,1 +1,1 @@
-"""What the host gives: errors, safe files, processors, memory, signals, compilers. Imports no room."""
+"""Services of the host: errors, safe files, CPU cores, memory, signals, compilers. Imports no other package of Phalanx."""

@@ -1,4 +1,4 @@
-"""How much of the processor is ours."""
+"""CPU cores available to this process."""
 
 import math
 import os
@@ -8,19 +8,19 @@ QUOTA = Path('/sys/fs/cgroup/cpu.max')  # in a container: `quota period` in micr
 
 
 def count_cores(quota: Path = QUOTA) -> int:
-    """How many processes can work side by side here: the cores that this one may use, or fewer where a container has a share.
+    """Number of processes that can run in parallel here: the cores of this process, or the CPU quota of its container.
 
-    torch and Python count all cores of the node; threads for all of them, in a container that may use a few, are stopped for
-    most of each tenth of a second.
+    torch and Python count all cores of the node. In a container with a quota of a few cores, the kernel would pause so
+    many threads for most of each 100 ms period.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     try:
         share, period = quota.read_text().split()
         return min(count, math.ceil(int(share) / int(period)))
-    except (OSError, ValueError):  # no such file outside of containers; no number where there is no limit
+    except (OSError, ValueError):  # no such file outside of containers, `max` where there is no limit
         return count
 
 
 def threads_per_rank(ranks: int) -> int:
-    """For each of so many ranks of this node."""
+    """Threads per rank if this node runs `ranks` of them; at least 1."""
     return max(1, count_cores() // ranks)

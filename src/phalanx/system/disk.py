@@ -1,4 +1,4 @@
-"""Files that matter: written aside and renamed, and the only place that removes anything from a disk."""
+"""Atomic file writes, and the only functions that remove anything from a disk."""
 
 import contextlib
 import errno
@@ -8,15 +8,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket's path has at most 107
-# letters, and Python loses the batch, silently, when it is longer.
+# Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket path is limited to
+# 107 characters; if it is longer, Python loses the batch silently.
 LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Writes a file that is there with all its content or, when that fails with an OSError, as it was before.
+    """Write a file atomically: after an OSError, `path` is as it was before.
 
-    `durable`: the content is on the disk before it takes the place of what was there. Raises OSError naming `path`.
+    `durable`: flush the content to disk before it replaces the old file. Raises OSError naming `path`.
     """
     with replace_atomically(path) as new:
         new.write_bytes(content)
@@ -26,9 +26,9 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
 
 @contextlib.contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` when the context ends well, and is gone otherwise.
+    """Yield a temporary path next to `path`; it replaces `path` on success and is removed on failure.
 
-    Raises OSError naming `path`, and what the context raises.
+    Raises OSError naming `path`, and any error of the context.
     """
     new = path.with_name(f'.{path.name}.{os.getpid()}.part')
     try:
@@ -41,10 +41,10 @@ def replace_atomically(path: Path) -> Iterator[Path]:
 
 
 def remove_own(path: Path) -> None:
-    """Removes a file, a link or a whole folder that this process made, or a predecessor with a mark that nobody else uses.
+    """Remove a file, a link or a folder that Phalanx created: in this process, or earlier under a name that only Phalanx uses.
 
-    Never a path that a person or another program named: whoever calls this says how it knows. Links are not followed, and what
-    is not there is no error.
+    Never call it on a path named by the user or another program; each caller says how it knows. Links are not followed; a
+    missing path is no error.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
@@ -54,15 +54,15 @@ def remove_own(path: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """The sha256 of a file."""
+    """SHA-256 of a file as hexadecimal digits."""
     with path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Makes sure that a file, or the names in a folder, are on disk and not only on their way.
+    """Flush a file, or the entries of a folder, to disk (fsync).
 
-    Some network file systems cannot flush a folder; nothing more can be done there.
+    Folders on network file systems without support for it are skipped.
     """
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with a request, said before anything starts."""
+"""Errors that commands report to the user, and their text."""
 
 import re
 
@@ -6,26 +6,26 @@ TERMINAL_CODES = re.compile(r'\x1b\[[0-9;]*m')  # colours and the like
 
 
 class RequestError(Exception):
-    """The request was wrong; nothing was started. One line a problem."""
+    """The request was wrong; nothing was started. One line per problem."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be used; says which file and why."""
+    """A checkpoint cannot be used. The message names the file and the reason."""
 
 
 class RunError(Exception):
-    """The run cannot go on; the message says at which step, why, and what is left."""
+    """The run cannot go on. The message names the step, the reason, and the checkpoint that remains."""
 
 
 class StoppedError(Exception):
-    """The user (or a scheduler) asked the run to stop; a checkpoint of the step it reached is on disk."""
+    """The user or a scheduler stopped the run; a checkpoint of the last step is on disk."""
 
 
 def describe_error(error: Exception) -> str:
-    """What an error says, in the system's words after the path that they are about."""
+    """Message of an error for the user; of an OSError, `path: reason`."""
     return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says, without codes for terminals."""
+    """First line of the message of an error, without terminal codes."""
     return TERMINAL_CODES.sub('', str(error)).partition('\n')[0]

@@ -1,4 +1,4 @@
-"""Memory: how a process that works in rounds takes it from the system, and what goes between that of host and device."""
+"""Allocator settings of the host, and copies from host to device."""
 
 import ctypes
 import platform
@@ -11,11 +11,11 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """From now on this process, and those it forks, keep what they free for their next allocation.
+    """Make this process and its forks keep freed memory for their next allocation.
 
-    A training step frees and takes the same gigabyte of activations each time, a loader worker the same images. By default
-    glibc maps large pieces again each time, and the kernel clears every page of them, which can cost a seventh of a step on a
-    CPU. The price is that a process stays as large as it once was. Without glibc nothing happens.
+    A training step frees and allocates the same gigabyte of activations each time, a loader worker the same images. By default
+    glibc maps large blocks again each time and the kernel clears every page, which can cost a seventh of a step on a CPU. In
+    exchange, the process never shrinks. Without glibc this does nothing.
     """
     if platform.libc_ver()[0] == 'glibc':
         allocator = ctypes.CDLL(None)
@@ -24,5 +24,5 @@ def keep_freed_memory() -> None:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """`values` of the host on `device`. The host does not wait, as it would for a copy from memory that is not pinned."""
+    """Copy `values` from the host to `device`; on CUDA through pinned memory, so that the host does not wait."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else values.to(device)

@@ -1,8 +1,8 @@
-"""Standard output and error that end no command: what cannot be written there any more is dropped.
+"""Standard output and error that never fail: text that cannot be written is dropped.
 
-Training goes on, and saves, when the program that reads its output has ended (`| head`, or `| tee`, which dies of the same
-Ctrl-C), when the terminal or the connection is gone, and when the disk behind `> file` is full. Once a process has called
-`keep_output`, `print`, rich, handlers of logging, warnings, argparse and tracebacks write through what is here.
+Training goes on, and saves, when the reader of its output has ended (`| head`, or `| tee`, which dies of the same Ctrl-C),
+when the terminal or the connection is gone, and when the disk behind `> file` is full. After `protect_output`, `print`, rich,
+logging handlers, warnings, argparse and tracebacks all write through the streams of this module.
 """
 
 import errno
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there may be room again: later lines are tried
+TEMPORARY = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # space may be freed: keep trying with later lines
 
 
 class Output(io.FileIO):
-    """A descriptor, 1 or 2, of which writing never fails. `lost`: why something that has a reader was dropped."""
+    """File descriptor 1 or 2 with writes that never fail. `lost`: error behind dropped output, if its reader still ran."""
 
     lost: OSError | None = None
 
     def write(self, data: 'ReadableBuffer') -> int:
-        """The number of bytes in `data`, all of which are written or dropped."""
+        """Write or drop all of `data`; return its number of bytes."""
         left = memoryview(data).cast('B')
         size = len(left)
         try:
@@ -34,17 +34,17 @@ class Output(io.FileIO):
                     select.select([], [self], [])
                 left = left[count or 0 :]
         except OSError as error:
-            if error.errno not in PASSING:  # for the code of libraries and for child processes as well
-                replace_by_nothing(self.fileno())
-            if error.errno != errno.EPIPE:  # a reader that has ended has what it wanted
+            if error.errno not in TEMPORARY:  # also protects libraries that write to it, and child processes
+                redirect_to_null(self.fileno())
+            if error.errno != errno.EPIPE:  # a reader that has ended wants no more
                 self.lost = error
         return size
 
 
-def replace_by_nothing(descriptor: int) -> None:
-    """Lets `descriptor` go to the null device, here and in processes started from now on."""
+def redirect_to_null(descriptor: int) -> None:
+    """Redirect `descriptor` to the null device, in this process and in those it starts from now on."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    if nowhere == descriptor:  # it was closed, and is the first free one
+    if nowhere == descriptor:  # it was closed, so the null device got its number
         os.set_inheritable(descriptor, True)
         return
     os.dup2(nowhere, descriptor)
@@ -52,22 +52,22 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def protect_output() -> Output:
-    """Makes standard output and error of this process such that writing never fails; the descriptor of standard output.
+    """Make writes to standard output and error of this process never fail; return the raw standard output.
 
-    One that is closed (`>&-`) becomes the null device: a file that is opened later would take its number, and get the output.
+    A closed stream (`>&-`) becomes the null device: otherwise the next opened file would get its number, and its output.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            replace_by_nothing(descriptor)
+            redirect_to_null(descriptor)
     outputs = [Output(1, 'w', closefd=False), Output(2, 'w', closefd=False)]
-    sys.stdout, sys.stderr = (_text(*pair) for pair in zip(outputs, (sys.stdout, sys.stderr), strict=True))
+    sys.stdout, sys.stderr = (_text_stream(*pair) for pair in zip(outputs, (sys.stdout, sys.stderr), strict=True))
     return outputs[0]
 
 
-def _text(output: Output, before: object) -> io.TextIOWrapper:
-    """A text stream as Python made it (`before`); a character that its encoding lacks is written as `\\u2264`."""
+def _text_stream(output: Output, before: object) -> io.TextIOWrapper:
+    """Text stream with the settings of `before`; characters outside its encoding are written as `\\u2264`."""
     if not isinstance(before, io.TextIOWrapper):  # None where it was closed
         return io.TextIOWrapper(io.BufferedWriter(output), encoding='utf-8')
     return io.TextIOWrapper(

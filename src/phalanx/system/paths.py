@@ -1,16 +1,16 @@
-"""Paths as people write them."""
+"""Conversions of paths between text, absolute and displayed form."""
 
 import os
 from pathlib import Path
 
 
 def parse_path(text: str) -> Path:
-    """The path that `text` names; `~` is the user's home, as in `--out=~/x` and in recipes, where no shell puts it."""
+    """Path named by `text`, with `~` expanded: no shell does that for `--out=~/x` and recipes."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
 
 
 def normalise_path(path: Path) -> Path:
-    """`path` absolute and without `..`, so that it can be compared with others. Links stay, except in front of a `..`."""
+    """Absolute `path` without `..`, for comparisons. Links are kept, except in front of a `..`."""
     parts = path.absolute().parts
     if os.pardir not in parts:
         return path.absolute()
@@ -19,6 +19,6 @@ def normalise_path(path: Path) -> Path:
 
 
 def shorten_path(path: Path) -> str:
-    """`path` as a person would write it from the working folder."""
+    """Shortest form of `path` for messages: relative to the working folder if it is inside."""
     path, here = Path(os.path.normpath(path.absolute())), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""How a process that is ours alone begins and ends: for programs, not for a library in the process of somebody else."""
+"""Fast start and end of a process: for our own programs, not for a library in a host process."""
 
 import atexit
 import contextlib
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 @contextlib.contextmanager
 def fast_imports() -> Iterator[None]:
-    """Within this context modules are loaded, without the garbage collector.
+    """Context for imports with the garbage collector off.
 
-    PyTorch is half a million objects that live to the end of the process. While they are made the collector goes through all
-    of them again and again, a quarter of the time that loading takes. What is there at the end it leaves alone for good.
+    PyTorch creates half a million objects that live until the process ends. The collector would scan them again and again, a
+    quarter of the import time. At the end all existing objects are frozen: the collector ignores them for good.
     """
     gc.disable()
     try:
@@ -24,10 +24,10 @@ def fast_imports() -> Iterator[None]:
 
 
 def run_and_exit(command: Callable[[], int]) -> int:
-    """The exit status of `command`, with which the process ends at once when all that waits for its end is done.
+    """Run `command` and return its exit status; the process ends by os._exit after the atexit handlers.
 
-    The interpreter would take PyTorch's objects apart one by one, in a third of the time that loading them takes; the system
-    frees them all at once. To be called before anything is registered with `atexit`: the first of it is done last.
+    The interpreter would destroy PyTorch's objects one by one, which takes a third of their import time; the system frees them
+    all at once. Call this before anything else is registered with `atexit`: the first handler runs last.
     """
     status: list[int] = []
     atexit.register(_end, status)
@@ -36,7 +36,7 @@ def run_and_exit(command: Callable[[], int]) -> int:
 
 
 def _end(status: Sequence[int]) -> None:
-    """Ends the process if the command came to an end; an error is left to the interpreter, which shows it."""
+    """End the process if the command returned; after an error the interpreter prints the traceback."""
     if status:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The signals that end a run gracefully: it saves and leaves."""
+"""Signals that stop a run gracefully, after a checkpoint."""
 
 import signal
 import threading
@@ -10,21 +10,21 @@ STACKS = signal.SIGRTMIN + 5  # a launcher asks a rank for the stacks of its thr
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Those that this process heeds: a command that runs under `nohup` outlives its terminal."""
+    """Signals of STOPS that this process obeys; not SIGHUP under `nohup`, where a command outlives its terminal."""
     return tuple(number for number in STOPS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
 def interrupt_at_stops() -> None:
-    """Lets each of them interrupt the main thread like Ctrl-C, with KeyboardInterrupt(number): where nothing is to be saved."""
+    """Make each stop signal raise KeyboardInterrupt(number) in the main thread, for commands with nothing to save."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt(number)
 
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers to be set only there
         for number in stop_signals():
             signal.signal(number, interrupt)
 
 
 def interrupting_signal(stop: KeyboardInterrupt) -> signal.Signals:
-    """The signal that interrupted: of Python's own handler, SIGINT."""
+    """Signal behind a KeyboardInterrupt; SIGINT if Python's own handler raised it."""
     return signal.Signals(stop.args[0] if stop.args else signal.SIGINT)

@@ -131,7 +131,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 
 def test_a_missing_part_is_reported_with_the_choices(tmp_path: Path) -> None:
     assert problems('ratio: 1\n', tmp_path)[0].endswith('shape: missing; a recipe needs it, one of circle, square')
-    assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing; one of circle, square')
+    assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing; give one of circle, square')
 
 
 def test_the_resolved_recipe_reads_back_as_the_same_recipe(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_kernels_are_kept_in_the_users_cache_where_nobody_else_can_write(
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setenv(CACHE, str(tmp_path))
-    with pytest.raises(RequestError, match=r'can be written to by others: chmod 700'):
+    with pytest.raises(RequestError, match=r'is writable by other users: run chmod 700'):
         check_cache()
 
 
