@@ -284,7 +284,7 @@ def test_a_folder_that_one_node_cannot_use_is_an_error_on_all(nodes: list[Node])
     started = train(nodes[:2])
     assert [one.end() for one in started] == [2, 2]
     for one in started:
-        assert 'error: 10.78.0.2: run/log: the folder for logs cannot be made: ' in one.said
+        assert 'error: 10.78.0.2: run/log: the folder for logs cannot be created: ' in one.said
 
 
 # A rank that lets the others lose their connection before it ends itself: `END` is how.

@@ -1,4 +1,4 @@
-"""`phalanx bench train|data|comm|scaling`: reads what was asked for, measures it, and prints it."""
+"""`phalanx bench train|data|comm|scaling`: parses the command line, measures, and prints the figures."""
 
 import argparse
 import gc
@@ -26,14 +26,14 @@ LOG = Path('runs/bench/log')
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
+    """Exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
     given = bench_parser().parse_args(words)
-    measured = {'train': bench_train, 'data': bench_data, 'comm': bench_comm, 'scaling': bench_scaling}
-    return measured[given.command](given, words)
+    commands = {'train': bench_train, 'data': bench_data, 'comm': bench_comm, 'scaling': bench_scaling}
+    return commands[given.command](given, words)
 
 
 def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
-    """Each variant in processes of its own, so that none finds memory or compiled code of another."""
+    """Measure each variant in its own process, so that none reuses memory or compiled code of another."""
     if given.steps < 1 or given.warmup < 1:
         raise RequestError('--steps and --warmup must be at least 1')
     variants = _variants(given)
@@ -48,10 +48,10 @@ def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
-    """(precision, channels last, compiled) of each; empty where the recipe decides."""
+    """(precision, channels last, compile) of each variant; '' for the value of the recipe."""
     precisions = given.precision.split(',') if given.precision else ['']
     if wrong := set(precisions) - {'', *DTYPES}:
-        raise RequestError(f'--precision {",".join(sorted(wrong))}: one or more of {", ".join(DTYPES)}')
+        raise RequestError(f'--precision {",".join(sorted(wrong))}: give one or more of {", ".join(DTYPES)}')
     switches = (ON_OFF[switch] if switch else ('',) for switch in (given.channels_last, given.compile))
     return list(product(precisions, *switches))
 
@@ -102,7 +102,9 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     if status is not None:
         return status
     if not dist.is_launched():
-        raise RequestError('one rank has nobody to talk to: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`')
+        raise RequestError(
+            'one rank has no peers to communicate with: give --nproc_per_node, --gpus or --ips, or use `phalanx launch`'
+        )
     with process_group(given.device) as device:
         ranks, exchanges = dist.world_size(), comm.measure_exchanges(device, given.repeats)
         in_work = comm.measure_in_work(device)
@@ -114,7 +116,7 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
-    """Runs this command as the ranks that the flags ask for; None when this process is a rank already, or the only one."""
+    """Launch this command as the ranks that the flags request; None if this process is a rank already, or the only one."""
     flags, cluster = bench_cluster(given, job)
     if job is not None and not dist.is_launched():
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)

@@ -1,4 +1,4 @@
-"""The options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
+"""Options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_recipe
 from phalanx.launch.flags import add_flags
@@ -19,54 +19,58 @@ def bench_parser() -> Parser:
     training = add_command(commands, 'train', 'samples/s, where the time of a step goes, what to try')
     add_recipe(training)
     add_json(training)
-    training.add_argument('--steps', type=int, default=20, metavar='N', help='how many are measured (20)')
-    training.add_argument('--warmup', type=int, default=5, metavar='N', help='how many go before (5)')
-    training.add_argument('--precision', metavar='A,B,..', help='fp32, bf16, fp16, one after the other')
+    training.add_argument('--steps', type=int, default=20, metavar='N', help='steps to measure (20)')
+    training.add_argument('--warmup', type=int, default=5, metavar='N', help='steps before the measurement (5)')
+    training.add_argument('--precision', metavar='A,B,..', help='precisions to measure: fp32, bf16, fp16')
     training.add_argument('--channels_last', nargs='?', const='on', choices=ON_OFF, help='NHWC maps')
     training.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
-    training.add_argument('--profile', type=parse_path, metavar='FILE', help='write what `phalanx plan` needs')
+    training.add_argument('--profile', type=parse_path, metavar='FILE', help='write the profile that `phalanx plan` reads')
     add_flags(training)
     loading = add_command(commands, 'data', 'the input pipeline alone, by transform')
     add_recipe(loading)
     add_json(loading)
-    loading.add_argument('--samples', type=int, default=200, metavar='N', help='how many are prepared (200)')
-    loading.add_argument('--rate', type=float, metavar='R', help='samples/s that one device trains, as `bench train` says')
-    summing = add_command(commands, 'comm', 'what a sum over the ranks costs, by size')
-    summing.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='between what')
-    summing.add_argument('--repeats', type=int, default=20, metavar='N', help='how often each size is sent (20)')
+    loading.add_argument('--samples', type=int, default=200, metavar='N', help='samples to prepare (200)')
+    loading.add_argument('--rate', type=float, metavar='R', help='samples/s of the training on one device, from `bench train`')
+    summing = add_command(commands, 'comm', 'all-reduce between ranks: time and bandwidth, by size')
+    summing.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='device of the ranks (auto)')
+    summing.add_argument('--repeats', type=int, default=20, metavar='N', help='repetitions of each size (20)')
     add_json(summing)
     add_flags(summing)
-    scaling = add_command(commands, 'scaling', 'one rank against several, as a table and a page')
+    scaling = add_command(commands, 'scaling', 'one rank compared with several, as a table and a page')
     add_recipe(scaling)
     add_json(scaling)
     scaling.add_argument('--world', default='1,2', metavar='1,2,..', help='numbers of ranks (1,2)')
-    scaling.add_argument('--steps', type=int, default=30, metavar='N', help='of each run; the first fifth is not counted (30)')
-    scaling.add_argument('--repeats', type=int, default=3, metavar='K', help='of each world, taking turns (3)')
-    scaling.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
-    scaling.add_argument('--threads', type=int, metavar='N', help='of each rank on CPUs (default: cores / largest world)')
     scaling.add_argument(
-        '--out', type=parse_path, metavar='FOLDER', help='where runs and tables go (default: runs/scaling/<recipe>)'
+        '--steps', type=int, default=30, metavar='N', help='steps per run; the first fifth is not measured (30)'
+    )
+    scaling.add_argument('--repeats', type=int, default=3, metavar='K', help='runs per world size, alternating (3)')
+    scaling.add_argument('--full', action='store_true', help='train to the end instead, and compare accuracy')
+    scaling.add_argument('--threads', type=int, metavar='N', help='threads per rank on CPUs (default: cores / largest world)')
+    scaling.add_argument(
+        '--out', type=parse_path, metavar='FOLDER', help='folder of runs and tables (default: runs/scaling/<recipe>)'
     )
     add_flags(scaling)
     return parser
 
 
 def plan_parser() -> Parser:
-    about = 'Predicts step time, speed-up and hours from a step that was measured on one rank, and a network.'
+    about = 'Predicts step time, speed-up and hours from a step measured on one rank, and figures of a network.'
     parser = Parser('phalanx plan', about, ['phalanx plan RECIPE --nodes 1,4,16 --devices_per_node 8 --bandwidth 100Gbit'])
     parser.add_argument(
-        'recipe', metavar='RECIPE', nargs='?', help='measured here, now, unless --profile says what was measured before'
+        'recipe', metavar='RECIPE', nargs='?', help='the recipe to measure on this node, unless --profile is given'
     )
     add_assignments(parser)
     parser.add_argument(
-        '--profile', type=parse_path, metavar='FILE', help='as `phalanx bench train RECIPE --profile FILE` wrote it'
+        '--profile', type=parse_path, metavar='FILE', help='a profile written by `phalanx bench train RECIPE --profile FILE`'
     )
     parser.add_argument('--nodes', default='1,2,4,8,32', metavar='1,2,..', help='numbers of nodes (1,2,4,8,32)')
-    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices of a node (8)')
+    parser.add_argument('--devices_per_node', type=int, default=8, metavar='N', help='devices per node (8)')
     parser.add_argument('--bandwidth', default='25Gbit', metavar='B', help="of a node's network card, each way (25Gbit)")
     parser.add_argument('--latency', default='20us', metavar='T', help='from node to node (20us)')
     parser.add_argument('--node_bandwidth', default='100GB', metavar='B', help='between devices of a node (100GB/s)')
     parser.add_argument('--node_latency', default='5us', metavar='T', help='between devices of a node (5us)')
-    parser.add_argument('--host_bandwidth', default='inf', metavar='B', help='of a CPU that copies and adds itself (inf)')
+    parser.add_argument(
+        '--host_bandwidth', default='inf', metavar='B', help='of a CPU that copies and sums without a network card (inf)'
+    )
     add_json(parser)
     return parser

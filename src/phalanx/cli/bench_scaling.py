@@ -1,4 +1,4 @@
-"""`phalanx bench scaling`: one rank beside several, over nodes too."""
+"""`phalanx bench scaling`: one rank compared with several, on one node or many."""
 
 import argparse
 import json
@@ -19,10 +19,12 @@ from phalanx.system.errors import RequestError, RunError
 
 
 def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
-    """The processes that the flags of a benchmark ask for; None when this process is a rank
-    already, or the only one. Raises RequestError."""
+    """Flags of a benchmark, and the cluster that they request (None: this process is a rank already, or the only one).
+
+    Raises RequestError.
+    """
     if given.ssh:
-        raise RequestError('--ssh: a benchmark is started by hand on each node; leave it out')
+        raise RequestError('--ssh: not supported by benchmarks; start the same command on each node')
     flags, start = read_launch(given)
     return flags, None if dist.is_launched() else build_cluster(flags, start, job)
 
@@ -49,19 +51,21 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
         print(f'the comparison failed: {error}', file=sys.stderr)
         return 1
     if not runs:
-        return 0  # the first node has the results
+        return 0  # another node: the first one writes the results
     record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
     print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
     return 0
 
 
 def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
-    """The nodes of `--ips`, each with the ranks that `--nproc_per_node` or its devices say. Raises RequestError."""
+    """Nodes of `--ips`, with the number of ranks per node from `--nproc_per_node` or their devices. Raises RequestError."""
     flags, cluster = bench_cluster(given, job)
     if dist.is_launched():
-        raise RequestError('a comparison starts its own ranks: start it once, or once per node, not once per rank')
+        raise RequestError('a scaling comparison starts its own ranks: start it once, or once per node, not once per rank')
     if flags.ips is None and flags.asks_for_ranks:
-        raise RequestError('--world says how many ranks there are; other nodes are named by --ips')
+        raise RequestError(
+            '--world gives the numbers of ranks: leave out the other flags of the launch, or name the nodes with --ips'
+        )
     if cluster is None or cluster.rendezvous is None:
         return None
     nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)

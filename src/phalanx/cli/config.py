@@ -1,4 +1,4 @@
-"""`phalanx config RECIPE`: a recipe with all its values, and what may stand at a key."""
+"""`phalanx config RECIPE`: a resolved recipe, or the reference of its keys."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ from phalanx.engine.schema import Recipe
 
 
 def command(words: Sequence[str]) -> int:
-    """Prints the resolved recipe, each value with its origin, or with --explain the keys that it could have."""
+    """Print the resolved recipe, each value with its origin, or with --explain the reference of its keys."""
     parser = config_parser()
     asked = parser.parse_intermixed_args(words)
-    if asked.explain is not None:  # which no recipe, or a wrong one, does not stand in the way of
+    if asked.explain is not None:  # works without a recipe, and with a wrong one
         named = asked.recipe or next(iter(asked.words), None)
         schemas = {name: family.Keys for name, family in families_of(named).items()}
         print(explain_any(Recipe, schemas, asked.explain), end='')

@@ -1,4 +1,4 @@
-"""`phalanx convert recipe|weights`: what people bring along from the Paddle projects, written as files of ours."""
+"""`phalanx convert recipe|weights`: files of the Paddle projects, converted to ours."""
 
 import argparse
 import sys
@@ -21,24 +21,24 @@ from phalanx.weights.reading import load_weights
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
+    """Exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
     given = convert_parser().parse_args(words)
     return convert_recipe(given) if given.command == 'recipe' else convert_weights(given)
 
 
 def convert_recipe(given: argparse.Namespace) -> int:
-    """Raises ConfigError or RequestError."""
+    """Write a Paddle configuration as a recipe. Raises ConfigError or RequestError."""
     assigned = collect_assignments(given)
     path = find_recipe(given.file)
     dialect = dialect_of(path)
     if dialect is None:
-        raise RequestError(f'{path}: is not a configuration of a Paddle project that is known here')
-    open_job(given.file, assigned)  # reports whatever is wrong with it
+        raise RequestError(f'{path}: is not a configuration of a known Paddle project')
+    open_job(given.file, assigned)  # reports all its problems
     translation = translate(path, dialect, assigned)
     for text, _ in translation.rest:
         raise RequestError(f'{text}: is not a key of {path}; set it where the recipe is used')
     head = [
-        f'What {dialect.project} has in {path}, as a recipe. Behind each value stands where it comes from.',
+        f'Recipe converted from {path} of {dialect.project}. The comment after each value is its origin.',
         *translation.notes,
         *translation.differs,
     ]
@@ -55,7 +55,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
 
 
 def convert_weights(given: argparse.Namespace) -> int:
-    """Raises ConfigError or RequestError."""
+    """Write Paddle weights as .safetensors. Raises ConfigError or RequestError."""
     model = _network(given)
     try:
         load_weights(model, given.file).announce()
@@ -68,7 +68,7 @@ def convert_weights(given: argparse.Namespace) -> int:
 
 
 def _network(given: argparse.Namespace) -> nn.Module:
-    """The network that the weights belong to."""
+    """Network of the weights."""
     try:
         if given.recipe is not None:
             return _of_recipe(given.recipe, collect_assignments(given), given.num_classes)
@@ -79,17 +79,21 @@ def _network(given: argparse.Namespace) -> nn.Module:
             keys, value = parse_assignment(*assignment)
             options['.'.join(keys)] = to_plain(value)
         return create_model(given.model, num_classes=given.num_classes, **options)
-    except (ValueError, TypeError, OSError) as error:  # an unknown network or option; a data set that names the classes
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+    ) as error:  # an unknown network or option, or a data set that cannot be read for its classes
         raise RequestError(str(error)) from None
 
 
 def _of_recipe(recipe: str, assigned: Assignments, num_classes: int | None) -> nn.Module:
-    """The network of a recipe. Its data set is asked for the number of classes only where nothing else says it."""
+    """Network of a recipe. Its data set is read only if neither the option nor the configuration gives the number of classes."""
     job, path = open_job(recipe, assigned), find_recipe(recipe)
     dialect = dialect_of(path)
     if num_classes is None and dialect is not None:
-        said = dialect.read(path, Reading(dialect.project)).value.get('num_classes')
-        num_classes = said.value if said is not None and isinstance(said.value, int) else None
+        node = dialect.read(path, Reading(dialect.project)).value.get('num_classes')
+        num_classes = node.value if node is not None and isinstance(node.value, int) else None
     if num_classes is None or job.recipe.task != 'detection':
         return job.task.model()
     options = to_plain(job.resolved.value['model'])

@@ -1,4 +1,4 @@
-"""`phalanx data check|prepare|rewrite`: reads all of a data set, makes one of annotations, or writes one in another format."""
+"""`phalanx data check|prepare|rewrite`: checks a data set, makes one from annotations, or writes one in another format."""
 
 import argparse
 import json
@@ -23,17 +23,17 @@ from phalanx.system.cores import count_cores
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import RequestError
 
-TRIED = 8  # samples that are tried as one batch, of different sizes as far as there are any
+TRIAL_SAMPLES = 8  # collated as one trial batch, of different sizes if there are any
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 something is wrong with the data, 2 with the request."""
+    """Exit status: 0 done, 1 the data have problems, 2 the request was wrong."""
     given = data_parser().parse_args(words)
     return {'check': check, 'prepare': prepare, 'rewrite': rewrite}[given.command](given)
 
 
 def check(given: argparse.Namespace) -> int:
-    """1 when something cannot be used. Raises ConfigError or RequestError."""
+    """Check a data set; exit status 1 if it has problems. Raises ConfigError or RequestError."""
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
     job = open_job(given.recipe, collect_assignments(given))
@@ -73,24 +73,24 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
     if not census.problems:
         try:
             check_parts(job, 1)
-        except RequestError as error:  # the data set and what the recipe makes of it do not fit
+        except RequestError as error:  # the data set does not fit the recipe
             census.problems.append(Problem('train', '', f'train: {error}'))
     return census
 
 
 def check_batches(job: Job, census: Census) -> list[Problem]:
-    """What keeps samples of different sizes from becoming one batch, of each split whose batches have several samples."""
+    """Problems of collating samples of different sizes, for each split with more than one sample per batch."""
     train, problems = job.recipe.train, []
-    of_a_batch = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
+    batch_sizes = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
     for split, found in census.splits.items():
-        tried = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIED]
-        if not tried:  # which is said already
+        indices = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIAL_SAMPLES]
+        if not indices:  # reported already
             continue
         try:
             dataset = job.task.dataset(split)
-            samples = [dataset[Draw(index, 0, 0, train.seed)] for index in tried]
-            job.task.collate(samples if of_a_batch[split] > 1 else samples[:1])
-        except (SampleError, OSError):  # a sample that cannot be used is reported as such
+            samples = [dataset[Draw(index, 0, 0, train.seed)] for index in indices]
+            job.task.collate(samples if batch_sizes[split] > 1 else samples[:1])
+        except (SampleError, OSError):  # a bad sample is reported already
             continue
         except ValueError as error:
             problems.append(Problem(split, '', f'{split}: {error}'))
@@ -98,16 +98,19 @@ def check_batches(job: Job, census: Census) -> list[Problem]:
 
 
 def rewrite(given: argparse.Namespace) -> int:
-    """The exit status: 1 when a sample cannot be read or a file not be written. Raises ConfigError or RequestError."""
+    """Rewrite a data set; exit status 1 if a sample cannot be read or a file cannot be written.
+
+    Raises ConfigError or RequestError.
+    """
     job = open_job(given.recipe, collect_assignments(given))
     task: object = job.task
     if not isinstance(task, Rewritable):
-        raise RequestError(f'{job.name}: the data of {type(task).__name__} have no other format to be written in')
+        raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be written in another format')
     if given.form not in task.rewritten_as:
         formats = ', '.join(task.rewritten_as)
         raise RequestError(f'--as {given.form}: the data of {type(task).__name__} can be written as {formats}')
     if given.out.exists():
-        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+        raise RequestError(f'--out {given.out}: exists already; give a new folder')
     keys: dict[str, object] = {}
     try:
         for split in SPLITS:

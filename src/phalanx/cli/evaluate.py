@@ -1,4 +1,4 @@
-"""`phalanx eval`: the figures of a run's weights, of others, or of an exported file."""
+"""`phalanx eval`: metrics of the weights of a run, of other weights, or of an exported file."""
 
 import argparse
 import json
@@ -21,12 +21,12 @@ from phalanx.system.errors import CheckpointError, RequestError, RunError, descr
 
 
 def command(words: Sequence[str]) -> int:
-    """Evaluates the weights of a run, or others."""
+    """Evaluate the weights of a run, or others."""
     given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
-        raise RequestError(f'--raw: {given.weights} is no checkpoint, which has its EMA beside it; leave --raw out')
+        raise RequestError(f'--raw: {given.weights} is no checkpoint with an EMA; leave --raw out')
     flags, start = read_launch(given)
     job = open_job(recipe, assigned)
     if not dist.is_launched():
@@ -39,9 +39,9 @@ def command(words: Sequence[str]) -> int:
 
 
 def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
-    """Evaluates as one rank; rank 0 prints the figures."""
+    """Evaluate as one rank; rank 0 prints the metrics."""
     try:
-        raw = given.raw or job.recipe.ema is None  # `--set ema=null` asks for them, too
+        raw = given.raw or job.recipe.ema is None  # `--set ema=null` requests them too
         said = describe_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
             print(f'weights: {said}', file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`phalanx COMMAND ...`: finds the command, and loads no more than it needs."""
+"""`phalanx COMMAND ...`: finds the command and imports only its modules."""
 
 import errno
 import os
@@ -15,10 +15,10 @@ from phalanx.system.errors import RequestError
 
 
 class Command(NamedTuple):
-    """Where a command is: `command` takes the words after its name and returns the exit status."""
+    """Location of a command: its function `command` takes the words after its name and returns the exit status."""
 
-    module: str  # its function `command`
-    options: str  # the module of its parser, `<name>_parser`, which loads no torch
+    module: str  # of the function `command`
+    options: str  # module of its parser, `<name>_parser`; imports no torch
     about: str
 
 
@@ -30,7 +30,7 @@ COMMANDS = {
     'read': Command('cli.read', 'cli.deploy_options', 'Reads pages: finds their texts and writes them in reading order.'),
     'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),
-    'data': Command('cli.data', 'cli.data_options', 'Checks a data set, or makes one of annotations in other formats.'),
+    'data': Command('cli.data', 'cli.data_options', 'Checks a data set, or makes one from annotations in other formats.'),
     'report': Command('cli.report', 'cli.options', 'Rebuilds the page of a run folder, also during the run.'),
     'export': Command('cli.export', 'cli.deploy_options', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('cli.serve', 'cli.deploy_options', 'Serves an exported model over HTTP, with a page to try it.'),
@@ -40,7 +40,7 @@ COMMANDS = {
         'launch.doctor', 'launch.options', 'Checks this node, or whether several can run together; starts nothing.'
     ),
     'bench': Command('cli.bench', 'cli.bench_options', 'Measures training, the input pipeline, the network, or scaling.'),
-    'plan': Command('cli.plan', 'cli.bench_options', 'Projects the speed-up of more nodes.'),
+    'plan': Command('cli.plan', 'cli.bench_options', 'Predicts the speed-up of more nodes.'),
 }
 EXAMPLES = (
     'examples:',
@@ -53,9 +53,9 @@ EXAMPLES = (
 
 
 def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContextManager[object]] = nullcontext) -> int:
-    """The exit status: 0 done, 1 the run failed, 2 the request was wrong, 130/143 stopped after a checkpoint.
+    """Run a command; exit status: 0 done, 1 the run failed, 2 the request was wrong, 130/143 stopped after a checkpoint.
 
-    `loading`: makes the context in which the modules of the command are loaded.
+    `loading`: returns a context manager for the imports of the command.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in ('-V', '--version'):
@@ -68,13 +68,13 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     if command is None:
         print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
         return 2
-    if words[0] != 'launch' and (problem := _bad_name(words)):  # the words of a launched program are its own
+    if words[0] != 'launch' and (problem := _bad_name(words)):  # words of a launched program may be any bytes
         print(problem, file=sys.stderr)
         return 2
     if words == ['config']:
         print(list_recipes())
         return 0
-    if {'-h', '--help'} & set(words):  # the parser leaves, unless the word belongs to a program that is launched
+    if {'-h', '--help'} & set(words):  # the parser exits, unless the word belongs to a launched program
         getattr(import_module(f'phalanx.{command.options}'), f'{words[0]}_parser')().parse_known_args(words[1:])
     try:
         with loading():
@@ -92,12 +92,12 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        print(f'{str(error.filename)[:60]}...: {error.strerror}; no file has such a name', file=sys.stderr)
+        print(f'{str(error.filename)[:60]}...: {error.strerror}; no file name is that long', file=sys.stderr)
         return 2
 
 
 def _bad_name(words: Sequence[str]) -> str | None:
-    """The refusal of a word, or of the working folder, that is not UTF-8: recipes, logs and reports could not name it."""
+    """Error message for a word or working folder that is not UTF-8: recipes, logs and reports could not name it."""
     try:
         folder = str(Path.cwd())
     except FileNotFoundError:

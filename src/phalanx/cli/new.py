@@ -12,18 +12,18 @@ from phalanx.system.paths import normalise_path, shorten_path
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 the recipe does not train, 2 there is nothing to train on."""
+    """Exit status: 0 done, 1 the recipe does not train, 2 the folder has nothing to train on."""
     given = new_parser().parse_args(words)
     _check(given)
     folder = normalise_path(given.folder)
     out = normalise_path(given.out) if given.out else _beside(folder)
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
-        raise RequestError(f'--out {given.out or shorten_path(out)}: is there already; give a new folder')
+        raise RequestError(f'--out {given.out or shorten_path(out)}: exists already; give a new folder')
     return create(given, folder, out)
 
 
 def _beside(folder: Path) -> Path:
-    """Where the recipe goes by default: NAME_phalanx in the working folder, or beside `folder` where that is within it."""
+    """Default output folder: NAME_phalanx in the working folder, or next to `folder` if the working folder is inside it."""
     name = (folder.name if folder.is_dir() else folder.stem) or 'data'
     working = Path.cwd()
     within = folder.is_dir() and working.resolve().is_relative_to(folder.resolve())

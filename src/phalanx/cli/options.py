@@ -1,4 +1,4 @@
-"""The options of the commands in this folder. Nothing here loads torch, so `--help` does not wait for it."""
+"""Options of the commands in this package. Nothing here loads torch, so `--help` does not wait for it."""
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_offline, add_recipe_words
 from phalanx.launch.flags import add_flags
@@ -9,7 +9,7 @@ WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name 
 TRAIN_EXAMPLES = (
     'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
     'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
-    'phalanx train mine.yml --finetune                               # some minutes from published weights of its network',
+    'phalanx train mine.yml --finetune                               # some minutes, from published weights',
     'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
     'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
 )
@@ -23,16 +23,16 @@ EVAL_EXAMPLES = (
 CONFIG_EXAMPLES = (
     'phalanx config                                # the shipped recipes',
     'phalanx config pp_liteseg_digits              # one of them, with all defaults',
-    'phalanx config mine.yml --set train.steps=10  # yours: is it right?',
-    'phalanx config mine.yml --explain             # every key it could have: what it takes, its default and its meaning',
-    'phalanx config mine.yml --explain transforms  # one of them, with all that can be chosen there',
-    'phalanx config --explain train.init_from      # without a recipe: of every family that has it',
+    'phalanx config mine.yml --set train.steps=10  # check your own',
+    'phalanx config mine.yml --explain             # every key: its type, its default and its meaning',
+    'phalanx config mine.yml --explain transforms  # one key, with its choices',
+    'phalanx config --explain train.init_from      # without a recipe: in every family that has it',
 )
 WEIGHTS_EXAMPLES = (
     'phalanx weights',
     'phalanx weights get ppyoloe_plus_crn_s_80e_coco',
     'phalanx weights get hf://OWNER/REPO@REVISION/model.safetensors',
-    'phalanx train mine.yml --set train.init_from=ppyoloe_plus_crn_s_80e_coco    # fetches it too, when it is not there',
+    'phalanx train mine.yml --set train.init_from=ppyoloe_plus_crn_s_80e_coco    # fetches it too, if missing',
 )
 CONVERT_EXAMPLES = (
     'phalanx convert recipe configs/pp_liteseg/their.yml --out mine.yml',
@@ -50,17 +50,17 @@ def train_parser() -> Parser:
         nargs='?',
         const='auto',
         metavar='FROM',
-        help='auto: go on with the run in the folder; or a checkpoint',
+        help='auto: continue the run in the folder; or a checkpoint',
     )
     parser.add_argument(
         '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
     )
     parser.add_argument(
-        '--finetune', action='store_true', help='some minutes from published weights of the network; says what it chooses'
+        '--finetune', action='store_true', help='some minutes from published weights of the network; prints its choices'
     )
     add_offline(parser)
     add_flags(parser)
-    brought = parser.add_argument_group('other names for keys of the recipe, as people know them')
+    brought = parser.add_argument_group('other names for keys of the recipe, as in the Paddle projects')
     for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
         names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
         brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
@@ -69,7 +69,7 @@ def train_parser() -> Parser:
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
     brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
-    brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the teacher, and what is learned from it')
+    brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the configuration of distillation')
     brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
     brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
     for option, reason in TAKEN_ALONG.items():
@@ -88,7 +88,7 @@ def eval_parser() -> Parser:
         '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'
     )
     parser.add_argument('--raw', action='store_true', help='the weights of the run as trained, not their EMA')
-    page = 'write a page: the table, curves, what is taken for what, the worst samples'
+    page = 'write a page: metrics, PR curves, confusion matrix, worst samples'
     parser.add_argument('--page', type=parse_path, metavar='FILE', help=page)
     add_json(parser)
     add_flags(parser)
@@ -100,19 +100,19 @@ def config_parser() -> Parser:
     parser = Parser('phalanx config', about, CONFIG_EXAMPLES)
     add_recipe_words(parser)
     add_json(parser)
-    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='show what may stand at a key, or at every one')
+    parser.add_argument('--explain', metavar='KEY', nargs='?', const='', help='print the reference of a key, or of all keys')
     return parser
 
 
 def report_parser() -> Parser:
-    about = 'Builds report.html of a run folder from what the run has written so far.'
+    about = 'Builds report.html of a run folder from its files so far.'
     parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
     parser.add_argument('run', metavar='RUN', type=parse_path, help='a run folder')
     return parser
 
 
 def weights_parser() -> Parser:
-    about = 'Lists the weights that can be named in train.init_from, and fetches them.'
+    about = 'Lists the names that train.init_from accepts, and fetches their weights.'
     parser = Parser('phalanx weights', about, WEIGHTS_EXAMPLES)
     commands = parser.add_subparsers(dest='command')
     about = 'list the names: network, training data, published figure, licence (with --json also the address)'
@@ -125,7 +125,7 @@ def weights_parser() -> Parser:
 
 
 def convert_parser() -> Parser:
-    about = 'Writes a configuration or weights of a Paddle project as files of ours.'
+    about = 'Converts a configuration or weights of a Paddle project to our files.'
     parser = Parser('phalanx convert', about, CONVERT_EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
     recipe = add_command(commands, 'recipe', 'write a configuration of a Paddle project as a recipe')
@@ -135,9 +135,11 @@ def convert_parser() -> Parser:
     weights = add_command(commands, 'weights', 'write weights of a Paddle project as .safetensors')
     weights.add_argument('file', metavar='FILE', type=parse_path, help='a .pdparams, or a .tar or .tar.gz that holds one')
     which = weights.add_mutually_exclusive_group(required=True)
-    which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of the network that they belong to')
+    which.add_argument('--recipe', metavar='RECIPE', help='the recipe (ours or theirs) of their network')
     which.add_argument('--model', metavar='NAME', help='the name of that network')
-    weights.add_argument('--num_classes', type=int, metavar='N', help='of the network; a recipe says it, or its data set')
+    weights.add_argument(
+        '--num_classes', type=int, metavar='N', help='of the network (default: from the recipe, or its data set)'
+    )
     add_assignments(weights, 'sets a key of the recipe, or an option of the network')
     weights.add_argument('--out', type=parse_path, required=True, metavar='FILE', help='the .safetensors file to write')
     return parser

@@ -1,4 +1,4 @@
-"""`phalanx plan`: what a recipe would do on more nodes, before anybody pays for them."""
+"""`phalanx plan`: predicted speed and cost of a recipe on more nodes."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ from phalanx.system.errors import RequestError
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 2 the request was wrong."""
+    """Exit status: 0 done, 2 the request was wrong."""
     given = plan_parser().parse_args(words)
     try:
         nodes = parse_counts(given.nodes)
@@ -39,7 +39,7 @@ def command(words: Sequence[str]) -> int:
     except OSError as error:
         raise RequestError(f'{error.filename}: {error.strerror}') from None
     predictions = plan(profile, nodes, given.devices_per_node, joined)
-    tips = advice(profile, predictions[-1], joined)
+    tips = find_tips(profile, predictions[-1], joined)
     if given.json:
         print(json.dumps({'recipe': profile.recipe, 'nodes': [each.record() for each in predictions], 'next': tips}))
     else:
@@ -48,7 +48,7 @@ def command(words: Sequence[str]) -> int:
 
 
 def parse_counts(text: str) -> list[int]:
-    """The numbers of nodes in `1,2,4`. Raises ValueError."""
+    """Parse numbers of nodes, `1,2,4`. Raises ValueError."""
     words = [word.strip() for word in text.split(',')]
     if not all(word.isdecimal() and int(word) >= 1 for word in words):
         raise ValueError(f'--nodes {text}: expected numbers from 1 on, such as 1,2,4')
@@ -56,31 +56,31 @@ def parse_counts(text: str) -> list[int]:
 
 
 def _measured(given: argparse.Namespace) -> Profile:
-    """A profile of the recipe on one device of this node."""
+    """Profile of the recipe, measured on one device of this node."""
     if given.recipe is None:
-        raise RequestError('which recipe? name one to be measured here, or give --profile FILE')
+        raise RequestError('the recipe is missing: name one to measure here, or give --profile FILE')
     job = open_job(given.recipe, collect_assignments(given))
     check_parts(job, 1)
     print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
     return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]
 
 
-def advice(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
-    """What would help the largest number of nodes, with what it would bring."""
+def find_tips(profile: Profile, worst: Prediction, joined: Network) -> list[str]:
+    """Changes that raise the efficiency of the largest cluster by more than 1 %, with their effect."""
     tips = []
 
-    def would(change: str, other: Profile) -> None:
+    def try_change(change: str, other: Profile) -> None:
         (better,) = plan(other, [worst.nodes], worst.devices, joined)
         if better.efficiency > worst.efficiency + 0.01:
             tips.append(f'{change}: efficiency {format_percent(worst.efficiency)} -> {format_percent(better.efficiency)}')
 
     if profile.norm_sync == 'global':
-        would('norm_sync=node', replace(profile, norm_sync='node'))
+        try_change('norm_sync=node', replace(profile, norm_sync='node'))
     fewer = tuple(message._replace(size=message.size // 2) for message in profile.gradients)
-    would('gradients.compression=bf16', replace(profile, gradients=fewer))
+    try_change('gradients.compression=bf16', replace(profile, gradients=fewer))
     needed = math.ceil(profile.samples / profile.computing / profile.loader_rate)
     if needed > profile.workers:
-        would(f'train.workers={needed}', replace(profile, workers=needed))
+        try_change(f'train.workers={needed}', replace(profile, workers=needed))
     return tips
 
 
@@ -106,5 +106,5 @@ def to_table(profile: Profile, predictions: Sequence[Prediction], given: argpars
         f'({profile.device}); nodes of {given.devices_per_node}, joined by {given.bandwidth} with {given.latency}; '
         f'norm_sync {profile.norm_sync}'
     )
-    note = 'norms, gradients, data: waiting for them. speed-up: over one node. efficiency: of as many ranks that never wait.'
+    note = 'norms, gradients, data: time spent waiting. speed-up: over one node. efficiency: relative to ranks that never wait.'
     return '\n'.join([head, as_text(rows), note, *(f'to try: {tip}' for tip in tips)])

@@ -1,4 +1,4 @@
-"""What commands share that can run as several ranks: which ranks the flags ask for, and their launch."""
+"""Launch of commands that can run as several ranks."""
 
 import argparse
 import contextlib
@@ -27,9 +27,9 @@ from phalanx.system.stops import STOP_STATUSES
 
 
 def read_launch(given: argparse.Namespace) -> tuple[Flags, Start]:
-    """The flags of a command line, and the launcher or scheduler that started this process, which they do not contradict.
+    """Read the flags of a command line and the environment of a launcher or scheduler, and check that they agree.
 
-    Afterwards `dist.is_launched` says whether this process is a rank. Raises RequestError.
+    Afterwards `dist.is_launched` is true if this process is a rank. Raises RequestError.
     """
     try:
         start = detect(os.environ, os.getppid())
@@ -41,7 +41,7 @@ def read_launch(given: argparse.Namespace) -> tuple[Flags, Start]:
 
 
 def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None:
-    """The processes that the flags ask for; None when this one is enough. Raises RequestError."""
+    """Cluster that the flags request; None if this process is enough. Raises RequestError."""
     if flags.ssh:
         return None
     available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
@@ -57,10 +57,11 @@ def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None
 
 
 def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:
-    """The exit status of `run`, which is the work of this rank.
+    """Run the work of this rank, `run`, and return its exit status.
 
-    Under a launcher of somebody else, only rank 0 writes to the terminal; the output of the others goes to workerlog.<rank>
-    below `folder`, and the terminal gets one line where they fail. Raises RequestError when there is no place for the logs.
+    Under a foreign launcher (torchrun, srun, mpirun), only rank 0 writes to the terminal; the output of the others goes to
+    workerlog.<rank> below `folder`, and a failure adds one line on the terminal. Raises RequestError if the folder for logs
+    cannot be created.
     """
     if start.per != 'rank' or start.by == OURS:
         return run()
@@ -73,11 +74,12 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
     try:
         log.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f'{log}: the folder for logs cannot be made: {error.strerror}') from None
+        raise RequestError(f'{log}: the folder for logs cannot be created: {error.strerror}') from None
     return run() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run, append=flags.log_append)
 
 
 def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) -> int:
+    """Exit status of `run`, with standard output and error in `file`."""
     terminal = os.dup(2)
     number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC), 0o644)
     os.dup2(number, 1)
@@ -91,13 +93,13 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
         raise
     finally:
         if status and status not in STOP_STATUSES:
-            with contextlib.suppress(OSError):  # nobody reads any more
+            with contextlib.suppress(OSError):  # the terminal is gone
                 os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {file})\n'.encode())
     return status
 
 
 def launch_ranks(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, job: Job | None) -> int:
-    """Runs `phalanx COMMAND WORDS` as the ranks of `cluster`; the exit status. `log` is for logs unless flags name another."""
+    """Run `phalanx COMMAND WORDS` as the ranks of `cluster`; return the exit status. `log`: default folder of logs."""
     log = flags.log_dir or log
 
     def facts() -> dict[str, Any]:

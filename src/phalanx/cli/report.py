@@ -1,4 +1,4 @@
-"""`phalanx report`: the page of a run folder, also during the run."""
+"""`phalanx report`: rebuilds the page of a run folder, also during the run."""
 
 import sys
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from phalanx.system.errors import RequestError, describe_error
 
 
 def command(words: Sequence[str]) -> int:
-    """Rebuilds the page of a run folder, also during the run."""
+    """Rebuild report.html; exit status 1 if it cannot be written."""
     given = report_parser().parse_args(words)
     if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
-        raise RequestError(f'{given.run}: is not a run folder (it has neither journal.jsonl nor metrics.jsonl)')
+        raise RequestError(f'{given.run}: is not a run folder (no journal.jsonl or metrics.jsonl)')
     try:
         print(write_page(given.run))
     except OSError as error:

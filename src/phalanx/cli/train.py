@@ -1,4 +1,4 @@
-"""`phalanx train`: reads what was asked for, checks all of it, and trains here or as several ranks."""
+"""`phalanx train`: checks the request, then trains in this process or as several ranks."""
 
 import argparse
 import sys
@@ -30,7 +30,7 @@ from phalanx.system.process import fast_imports
 
 
 def command(words: Sequence[str]) -> int:
-    """Trains a recipe, on one rank or several."""
+    """Train a recipe, on one rank or several."""
     given, recipe, assigned = parse_command(words)
     flags, start = read_launch(given)
     job = build_job(given, recipe, assigned)
@@ -44,8 +44,8 @@ def command(words: Sequence[str]) -> int:
     if flags.ssh:
         return run_on_all_nodes(flags, 'train', words, job.folder)
     parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
-    pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # that of the last rank here
-    if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the run folder is that of rank 0
+    pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # of the last rank on this node
+    if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the node of rank 0 owns the run folder
         check_folder(job, given.resume, given.fresh)
         check_trackers(job.recipe.report.tracker_builders())
         if given.fresh and (aside := set_aside(job.folder)):
@@ -58,13 +58,13 @@ def command(words: Sequence[str]) -> int:
 
 
 def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
-    """Options, recipe and assignments of a command line of `phalanx train`."""
+    """Parse a command line of `phalanx train`: options, recipe and assignments."""
     return parse_recipe_words(train_parser(), fill_flag_values(words, ('--use_gpu', '--use_vdl')))
 
 
 def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
-    """The run that a command line asks for. Raises ConfigError."""
-    assigned = _brought(given, dialect_of(find_recipe(recipe)), assigned)
+    """Job of a command line. Raises ConfigError."""
+    assigned = _translate_options(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
         return open_job(recipe, assigned, given.save_dir)
     job, chosen = open_finetune_job(recipe, assigned, given.save_dir)
@@ -73,8 +73,8 @@ def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> 
     return job
 
 
-def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
-    """`assigned`, and what options of the originals say as assignments too, as the project of the configuration means them."""
+def _translate_options(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
+    """Translate options of the Paddle projects to assignments, with the meaning of the project of the configuration."""
     if dialect is not None and dialect.evaluates_on_request and not given.eval:
         assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
     meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
@@ -95,14 +95,14 @@ def _brought(given: argparse.Namespace, dialect: Dialect | None, assigned: Assig
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None) -> int:
-    """Trains as one rank; the cause that ends a run is one line here, and the launcher's last one."""
+    """Train as one rank. The cause of a failure is one line here, and the last line of the launcher."""
     if 'torch._dynamo' not in sys.modules:
-        with fast_imports():  # torch's optimizers would do it at the first step, in half as much time again
+        with fast_imports():  # torch's optimizers import it at the first step, where the collector slows it down
             import_module('torch._dynamo')
     if not dist.is_launched():
         warn_about_this_node(job.folder)
     try:
-        train = record(worker.train) if dist.is_launched() else worker.train  # recorded for the launcher
+        train = record(worker.train) if dist.is_launched() else worker.train  # for the launcher, which reports it
         return train(job, resume, fresh, parts=parts) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
         print(f'the run failed: {describe_error(error)}', file=sys.stderr)

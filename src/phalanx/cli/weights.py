@@ -1,4 +1,4 @@
-"""`phalanx weights list|get`: the weights that the originals publish, by name, and fetching them ahead of a run."""
+"""`phalanx weights list|get`: lists published weights by name, and fetches them ahead of a run."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from phalanx.weights.published import PUBLISHED
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 something could not be fetched, 2 the request was wrong."""
+    """Exit status: 0 done, 1 weights could not be fetched, 2 the request was wrong."""
     given = weights_parser().parse_args(words or ['list'])
     return get(given) if given.command == 'get' else show(given)
 

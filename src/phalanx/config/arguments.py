@@ -58,7 +58,7 @@ def replace_dashes(words: Sequence[str]) -> list[str]:
 
 
 def fill_flag_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: the next word is the value of a flag only if it is yes or no."""
+    """`--use_gpu BATCH_SIZE 4` -> `--use_gpu=true BATCH_SIZE 4`: a flag takes the next word only if it is yes or no."""
     return [
         f'{word}=true' if word in flags and after.lower() not in ('true', 'false', 'yes', 'no', '1', '0') else word
         for word, after in pairwise([*words, ''])

@@ -47,8 +47,8 @@ class Node:
 
 
 def read(path: Path) -> Node:
-    """Read the recipe at `path`, merged over the recipes that its `_base_` names (files next to it, or shipped ones): later bases
-    override earlier ones, its own keys override all of them.
+    """Read the recipe at `path`, merged over the recipes that its `_base_` names (files next to it, or shipped ones): later
+    bases override earlier ones, its own keys override all bases.
 
     Raises ConfigError for a missing file, invalid YAML, a duplicate key, and for a cycle of bases or too many of them.
     """

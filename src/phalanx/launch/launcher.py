@@ -53,7 +53,7 @@ def launch(
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        trouble = f'{log_dir}: the folder for logs cannot be made: {error}'
+        trouble = f'{log_dir}: the folder for logs cannot be created: {error}'
         if cluster.rendezvous is None:
             print_line(trouble)
             return 2

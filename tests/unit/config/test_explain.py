@@ -1,4 +1,4 @@
-"""`phalanx config RECIPE --explain`: what may stand at each key of a recipe."""
+"""`phalanx config RECIPE --explain`: the reference of the keys of a recipe."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_the_boxes_of_a_recipe_are_written_again(tmp_path: Path, capsys: pytest.
     keys = json.loads(capsys.readouterr().out.removeprefix('in a recipe: data: '))
     assert keys.pop('name') == 'pascal_voc'
     assert len(PascalVOC(**{**keys, 'root': Path(keys['root'])}).split('train')) == 2
-    with pytest.raises(RequestError, match='is there already; give a new folder'):
+    with pytest.raises(RequestError, match='exists already; give a new folder'):
         command(words)
 
 
@@ -37,7 +37,7 @@ def test_the_texts_of_a_recipe_become_databases(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ('recipe', 'form', 'message'),
     [
-        ('pp_liteseg_digits', 'coco', 'the data of Segmentation have no other format'),
+        ('pp_liteseg_digits', 'coco', 'the data of Segmentation cannot be written in another format'),
         ('ppyoloe_digits', 'lmdb', 'the data of Detection can be written as coco, voc, yolo'),
     ],
 )

@@ -332,7 +332,7 @@ def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.csv_boxes(Path('mine'))
     assert new() == 0
     assert new() == 2
-    assert '--out mine_phalanx: is there already' in capsys.readouterr().err
+    assert '--out mine_phalanx: exists already' in capsys.readouterr().err
 
 
 # Splits.

@@ -525,7 +525,7 @@ def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: 
 def test_a_recipe_of_ours_needs_no_conversion(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / 'ours.yml').write_text('task: segmentation\n')
     assert main(['convert', 'recipe', 'ours.yml']) == 2
-    assert 'ours.yml: is not a configuration of a Paddle project' in capsys.readouterr().err
+    assert 'ours.yml: is not a configuration of a known Paddle project' in capsys.readouterr().err
 
 
 def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
