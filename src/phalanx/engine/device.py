@@ -1,4 +1,6 @@
-"""The device of a rank."""
+"""Device of a rank."""
+
+import os
 
 import torch
 
@@ -6,13 +8,23 @@ from phalanx.system.errors import RequestError
 
 
 def pick_device(wish: str, local_rank: int = 0) -> torch.device:
-    """The device of a rank. Raises RequestError when there are fewer devices than ranks, or CUDA is wanted and absent."""
+    """Device of a rank for the recipe key `device`: auto, cpu or cuda.
+
+    A launcher may give each task its own device (srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per process): that device is
+    number 0 for every rank. Raises RequestError if there are fewer devices than ranks, or no CUDA for `cuda`.
+    """
     if wish not in ('auto', 'cpu', 'cuda'):
         raise RequestError(f'device: {wish!r} is not one of auto, cpu, cuda')
     if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
         return torch.device('cpu')
     if not torch.cuda.is_available():
         raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or fix the driver')
-    if local_rank >= torch.cuda.device_count():
-        raise RequestError(f'local rank {local_rank} has no device: torch sees {torch.cuda.device_count()} CUDA devices')
+    count, visible = torch.cuda.device_count(), os.environ.get('CUDA_VISIBLE_DEVICES', '')
+    if count == 1 and visible and ',' not in visible:  # if ranks share this device by mistake, NCCL refuses to start
+        return torch.device('cuda', 0)
+    if local_rank >= count:
+        raise RequestError(
+            f'local rank {local_rank} has no device: torch sees {count} CUDA devices; '
+            'start fewer ranks per node, or give each its own device in CUDA_VISIBLE_DEVICES'
+        )
     return torch.device('cuda', local_rank)
