@@ -88,7 +88,7 @@ def _network(given: argparse.Namespace) -> nn.Module:
 
 
 def _of_recipe(recipe: str, assigned: Assignments, num_classes: int | None) -> nn.Module:
-    """Network of a recipe. Its data set is read only if neither the option nor the configuration gives the number of classes."""
+    """Network of a recipe. Its data set is read only if neither option nor configuration gives the number of classes."""
     job, path = open_job(recipe, assigned), find_recipe(recipe)
     dialect = dialect_of(path)
     if num_classes is None and dialect is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from phalanx.config.bind import checked_value, key_types
+from phalanx.config.bind import convert_value, key_types
 from phalanx.config.read import did_you_mean
 from phalanx.engine.plugins import load_plugins
 from phalanx.families.catalog import models
@@ -27,7 +27,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f'num_classes must be an integer from 1 on, got {num_classes!r}')
     hints = key_types(known[name])
-    checked = {option: checked_value(value, hints[option], option) for option, value in options.items() if option in hints}
+    checked = {option: convert_value(value, hints[option], option) for option, value in options.items() if option in hints}
     model: nn.Module = known[name](num_classes, **(options | checked))
     load_own_weights(model)
     if weights is not None:

@@ -23,8 +23,8 @@ from phalanx.launch import child
 from phalanx.system.disk import remove_own
 from phalanx.system.stops import STOP_STATUSES, stop_signals
 
-ERROR = 'error.{}.json'  # where a rank leaves what ended it
-# What a rank says when another one has gone: a consequence, not the cause.
+ERROR = 'error.{}.json'  # error record that a rank writes when it fails
+# Errors of a rank whose peer has gone: a consequence, not the cause.
 BROKEN_CONNECTION = re.compile(
     r'connection (closed|reset|refused|was closed)|broken pipe|gloo|nccl|recvvalue failed|timed out|DistBackendError|'
     r'DistNetworkError|DistStoreError|Socket closed',
@@ -34,7 +34,7 @@ BROKEN_CONNECTION = re.compile(
 
 @dataclass(frozen=True)
 class Failure:
-    """The end of a rank that should not have ended."""
+    """Unexpected end of a rank."""
 
     rank: int
     cause: str
@@ -46,9 +46,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended on this node: 0; 128 + a signal when it was stopped; 1 when it failed.
+    """Result of an attempt on this node. `status`: 0; 128 + signal if it was stopped; 1 if it failed.
 
-    With the failure of a rank, also of one that failed while it was being stopped.
+    `failure`: of the rank that caused it, also of a rank that failed while it was being stopped.
     """
 
     status: int
@@ -61,13 +61,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is started on this node, and how torch's agents find each other."""
+    """Settings of one start of the ranks of this node, and the endpoint of torch's agents."""
 
     ranks_per_node: int
     scratch: Path
     log_dir: Path
     log_append: bool
-    follow: bool  # rank 0 writes to its log, which is shown here; else it has the terminal
+    follow: bool  # rank 0 writes to its log, which is copied to the terminal; else directly to the terminal
     number: int = 0
     node_rank: int = 0
     nodes: int = 1
@@ -80,10 +80,10 @@ class Attempt:
 
 @dataclass
 class RankLogs(LogsSpecs):
-    """Tells torch's agent where a rank leaves its traceback. Its output is taken care of by `child`."""
+    """Paths of error records, for torch's agent. `child` redirects the output of the ranks."""
 
     attempt: Attempt
-    root_log_dir = ''  # torch asks for it, and uses it for nothing but a note of its own
+    root_log_dir = ''  # required by torch, used only in one of its log lines
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         errors = {local: str(self.attempt.scratch / ERROR.format(env['RANK'])) for local, env in envs.items()}
@@ -95,7 +95,7 @@ class RankLogs(LogsSpecs):
 
 
 def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int] = ()) -> Outcome:
-    """Runs `command` once a rank until all have ended. `killed`: the processes that the launcher ends meanwhile by SIGKILL."""
+    """Run `command` once per rank until all have ended. `killed`: pids that the watchdog ends by SIGKILL meanwhile."""
     for stale in (file for kind in ('error', 'beat', 'stack') for file in attempt.scratch.glob(f'{kind}.*')):
         remove_own(stale)  # of the attempt before, in the launcher's own folder
     oom_kills = _oom_kills()
@@ -103,7 +103,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
     os.environ['PHALANX_LOG_MODE'] = mode
     terminal = '' if attempt.follow else '0'
     wrapped = [sys.executable, '-IS', child.__file__, str(attempt.log_dir / 'workerlog'), mode, terminal, *command]
-    for name in ('agent.server.api', 'multiprocessing.api'):  # what they have to say is said by the launcher, once
+    for name in ('agent.server.api', 'multiprocessing.api'):  # the launcher reports these errors itself, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
     is_shown = attempt.follow and attempt.node_rank == 0
     with _shown(attempt.log_dir / 'workerlog.0', mode) if is_shown else contextlib.nullcontext():
@@ -142,7 +142,7 @@ def _config(attempt: Attempt) -> LaunchConfig:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel of this node has killed so far because memory ran out."""
+    """Number of processes that the kernel of this node has killed so far because memory ran out."""
     with contextlib.suppress(OSError):
         for line in Path('/proc/vmstat').read_text().splitlines():
             if line.startswith('oom_kill '):
@@ -151,7 +151,7 @@ def _oom_kills() -> int:
 
 
 def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, killed: Collection[int]) -> Outcome:
-    """The rank to blame among those that failed here: the first that did not merely lose its connection."""
+    """Outcome of a failed attempt; blames the first rank that did not just lose its connection."""
     found = [
         _failure(rank, failure, attempt, out_of_memory)
         for rank, failure in error.failures.items()
@@ -164,7 +164,7 @@ def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, kil
 
 
 def _failure_while_stopping(attempt: Attempt) -> Failure | None:
-    """What ended a rank before it had saved, if anything did. (torch does not look at ranks any more once it stops them.)"""
+    """Failure of a rank that ended before it had saved, if any: torch ignores ranks once it stops them."""
     errors = {rank: attempt.scratch / ERROR.format(rank) for rank in attempt.ranks}
     records = {rank: ProcessFailure(rank, 0, 1, str(error)) for rank, error in errors.items() if error.is_file()}
     found = [_failure(rank, record, attempt, out_of_memory=False) for rank, record in records.items()]
@@ -177,10 +177,10 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
     tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
     cause = _cause(failure, out_of_memory)
     if not cause.startswith('exit status') and not any(line.endswith('Traceback (most recent call last):') for line in tail):
-        tail = []  # the cause says it all
-    if cause.startswith('exit status') and tail:  # a script that left no error record: its last words say more
+        tail = []  # the cause is complete without it
+    if cause.startswith('exit status') and tail:  # a script without an error record: its last line is more specific
         cause = f'{tail[-1].removeprefix(f"[rank{rank}]: ")} ({cause})'
-    # SIGTERM is how torch's agent ends the others; one of them may have noticed before, and left a record with an earlier time.
+    # torch's agent ends the other ranks by SIGTERM; one that lost its connection before may have an earlier record.
     # SIGABRT is how NCCL ends a rank that waited too long for another one.
     given_up = failure.exitcode == -signal.SIGABRT and any('NCCL' in line for line in tail)
     ended = failure.exitcode in (-signal.SIGTERM, 128 + signal.SIGTERM)  # before it was ready to save, or afterwards
@@ -202,7 +202,7 @@ def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
 
 @contextlib.contextmanager
 def _shown(log: Path, mode: str) -> Iterator[None]:
-    """Copies what is written to `log` from now on to the terminal; with the mode `w` it begins empty."""
+    """Copy new lines of `log` to the terminal; mode `w` truncates it first."""
     log.open(mode).close()
     before = log.stat().st_size
     over = threading.Event()
@@ -214,7 +214,7 @@ def _shown(log: Path, mode: str) -> Iterator[None]:
             file.seek(before)
             last = False
             while not last:
-                last = over.wait(0.1)  # one more look when all is over
+                last = over.wait(0.1)  # read once more after the end
                 while chunk := file.read(1 << 16):
                     sys.stdout.buffer.write(decoder.decode(chunk).encode('utf-8', 'surrogateescape'))
                     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""Run by the launcher as the first thing in a rank process: binds its life and its log to the launcher, then becomes the rank.
+"""First program of a rank process: ties its life and its log to the launcher, then executes the rank.
 
-A file of its own that imports next to nothing: it costs every rank one bare interpreter start, some 15 ms.
+A separate file with few imports: it costs every rank one bare interpreter start, some 15 ms.
 `python child.py LOG MODE TERMINAL PROGRAM ARGS...`: standard output and error go to the file LOG.<rank>, opened with MODE `a`
 or `w`; the rank TERMINAL keeps those of the launcher.
 """
@@ -22,8 +22,8 @@ def main() -> None:
         if os.getppid() != int(os.environ['PHALANX_LAUNCHER']):
             sys.exit('the launcher is gone')
     if rank != terminal:
-        afresh = os.O_TRUNC if mode == 'w' else 0
-        file = os.open(f'{log}.{rank}', os.O_WRONLY | os.O_CREAT | os.O_APPEND | afresh, 0o644)
+        truncate = os.O_TRUNC if mode == 'w' else 0
+        file = os.open(f'{log}.{rank}', os.O_WRONLY | os.O_CREAT | os.O_APPEND | truncate, 0o644)
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)

@@ -1,4 +1,4 @@
-"""From the flags to a cluster: which nodes, which of them this one is, and which ranks it starts."""
+"""Cluster of a launch, from its flags: the nodes, the place of this node, and its ranks."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from phalanx.system.cores import count_cores, threads_per_rank
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes of a run, as one node sees them."""
+    """Nodes and ranks of a run, from the view of one node."""
 
     ranks_per_node: int
-    devices: tuple[str, ...] = ()  # what the ranks of this node may see, by local rank; empty: all see all
-    nodes: tuple[str, ...] = ()  # the nodes in order of rank; empty: this one alone, or whoever joins
+    devices: tuple[str, ...] = ()  # CUDA_VISIBLE_DEVICES of this node, by local rank; empty: all devices
+    nodes: tuple[str, ...] = ()  # addresses in order of rank; empty: this node alone, or any that join
     min_nodes: int = 1
     max_nodes: int = 1
-    address: str = '127.0.0.1'  # of this node, as the others reach it
+    address: str = '127.0.0.1'  # of this node, as other nodes reach it
     interface: str = 'lo'  # the network interface that has this address
-    rendezvous: tuple[str, int] | None = None  # the rendezvous: address and port on the first one; None: one node
-    wanted_rank: int | None = None  # the place that --rank asks for
+    rendezvous: tuple[str, int] | None = None  # address and port on the first node; None: one node
+    wanted_rank: int | None = None  # node rank requested by --rank
 
     @property
     def hosts_rendezvous(self) -> bool:
-        """Whether this is the node where the others come together: the one of rank 0."""
+        """True on the node of rank 0, which serves the rendezvous."""
         return self.rendezvous is not None and self.rendezvous[0] == self.address
 
     @property
     def requested(self) -> str:
-        """Which nodes were asked for."""
+        """Requested nodes, for messages."""
         return ', '.join(self.nodes) or f'{self.min_nodes} to {self.max_nodes}'
 
     @classmethod
     def from_flags(
         cls, flags: Flags, available: int, addresses: Addresses | None = None, patience: float = 0
     ) -> tuple[Cluster | None, list[str]]:
-        """The cluster that the flags ask for (None: one process, no launcher) and warnings.
+        """Cluster that the flags request (None: one process, no launcher) and warnings.
 
         `available`: CUDA devices here; `addresses`: of this node (None: asks the system); `patience`: seconds to wait for the
-        addresses of listed names. Raises ValueError with the flag and the cure.
+        addresses of listed names. Raises ValueError with the flag and the fix.
         """
         if not flags.asks_for_ranks:
             return None, []
@@ -70,11 +70,11 @@ class Cluster:
         return here, warnings
 
     def environment(self) -> dict[str, str]:
-        """What all ranks of this node get besides what the elastic agent sets."""
+        """Environment variables for the ranks of this node, in addition to those of the elastic agent."""
         environment = {
             'OMP_NUM_THREADS': os.environ.get('OMP_NUM_THREADS', str(threads_per_rank(self.ranks_per_node))),
             'GLOO_SOCKET_IFNAME': self.interface,
-            # The name alone would be the beginning of a name: eth1 of eth10. Who set it knows of a better network.
+            # Without `=`, NCCL matches prefixes: eth1 would match eth10. A value set by the user wins.
             'NCCL_SOCKET_IFNAME': os.environ.get('NCCL_SOCKET_IFNAME', f'={self.interface}'),
         }
         if self.devices:
@@ -83,7 +83,7 @@ class Cluster:
 
 
 def local_addresses() -> dict[str, str]:
-    """The IP addresses of this node and the network interface of each, those that are up."""
+    """IP addresses of this node, with the network interface of each; only interfaces that are up."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return {
         address.address.partition('%')[0]: name
@@ -94,7 +94,7 @@ def local_addresses() -> dict[str, str]:
 
 
 def find_interface(start: Start) -> str | None:
-    """The network interface between the nodes of a rank that something else has started; None when nothing tells."""
+    """Network interface to the other nodes, for a rank under a foreign launcher; None if unknown."""
     own = local_addresses()
     names = split_list(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
     with contextlib.suppress(ValueError):
@@ -108,13 +108,15 @@ def find_interface(start: Start) -> str | None:
 
 
 def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
-    """How many ranks this node starts, and on which devices. The numbers of `--gpus` count within CUDA_VISIBLE_DEVICES."""
+    """Ranks of this node and their devices, and warnings. Numbers of `--gpus` index CUDA_VISIBLE_DEVICES."""
     gpus, nproc = flags.gpus, flags.nproc_per_node
     if gpus is None:
         if nproc is not None and available and nproc > available:
             raise ValueError(f'--nproc_per_node {nproc}: this node has {available} CUDA devices')
         crowded = nproc is not None and not available and nproc > count_cores()
-        warning = f'--nproc_per_node {nproc}: there are {count_cores()} cores here; ranks on the CPU take turns'
+        warning = (
+            f'--nproc_per_node {nproc}: there are {count_cores()} cores here; ranks on the CPU share them, so expect slow steps'
+        )
         return Cluster(nproc or max(available, 1)), [warning] if crowded else []
     wanted = split_list(gpus)
     if not wanted or not all(part.isdecimal() for part in wanted):
@@ -136,14 +138,14 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
 
 
 def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
-    """Nodes given by `--ips`: this one finds its node rank by its own addresses."""
+    """Cluster of the nodes of `--ips`; this node finds its place by its own addresses."""
     names = split_list(flags.ips or '')
     nodes = tuple(resolve_all(names, patience))
     if not nodes:
         raise ValueError('--ips: names no node')
     twice = sorted({name for name, node in zip(names, nodes, strict=True) if nodes.count(node) > 1})
     if twice:
-        raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} stand for one node, which can be named only once')
+        raise ValueError(f'--ips {flags.ips}: {", ".join(twice)} are the same node; name it once')
     if len(nodes) > 1 and (loopback := [node for node in nodes if is_loopback(node)]):
         raise ValueError(
             f'--ips {flags.ips}: {loopback[0]} means "this node" on every node; '
@@ -173,16 +175,16 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) 
 
 
 def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
-    """Nodes that come together at `--master`, between MIN and MAX of them."""
+    """Cluster of MIN to MAX nodes that meet at `--master`."""
     if flags.nnodes is None:
-        raise ValueError(f'--master {flags.master} needs --nnodes: how many nodes, or MIN:MAX, come together there')
+        raise ValueError(f'--master {flags.master} needs --nnodes: the number of nodes, or MIN:MAX')
     low, _, high = flags.nnodes.partition(':')
     high = high or low
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
     if flags.master is None:
         raise ValueError(
-            f'--nnodes {flags.nnodes}: where do the nodes meet? give --master IP:PORT, or --ips with their addresses'
+            f'--nnodes {flags.nnodes}: the rendezvous is missing; give --master IP:PORT, or --ips with the addresses'
         )
     host, _, port = flags.master.rpartition(':')
     if not port.isdecimal() or not host:
@@ -208,9 +210,9 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
 
 
 def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> tuple[str, str]:
-    """The address of the master and that of this node. Raises ValueError.
+    """Addresses of the master and of this node. Raises ValueError.
 
-    A name that means a loopback address here is this node's own, as Debian writes it into /etc/hosts.
+    A name with only a loopback address is this node's own name: Debian writes it into /etc/hosts like that.
     """
     found = resolve(host, flags.join_timeout)
     own = resolve(flags.host)[0] if flags.host else None

@@ -1,4 +1,4 @@
-"""`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: any script or module as the ranks of a run."""
+"""`phalanx launch`, `python -m phalanx.launch` and `fleetrun`: runs any script or module as the ranks of a run."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ from phalanx.launch.start import apply_start
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
+    """Exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
     given = launch_parser().parse_args(list(words))
     try:
         start = detect(os.environ, os.getppid())
@@ -31,24 +31,24 @@ def command(words: Sequence[str]) -> int:
         if given.write_slurm or given.write_kubernetes or given.write_pytorchjob:
             return write_jobs(given, flags)
         if flags.ssh:
-            begin = len(words) - len(given.arguments) - 1  # of the script and its own words
+            begin = len(words) - len(given.arguments) - 1  # position of the script and its own words
             return run_on_all_nodes(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
         started = [given.script, *given.arguments]
         if given.module:
             started = [sys.executable, '-m', *started]
         elif imports_paddle(Path(given.script)):
             command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
-            said = "is PaddlePaddle's own script: it imports paddle. Name Phalanx in its place, with the same options"
-            raise ValueError(f'{given.script} {said}: {command}')
+            cure = 'it imports paddle. Run Phalanx in its place, with the same options'
+            raise ValueError(f"{given.script} is PaddlePaddle's own script: {cure}: {command}")
         elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
-            print_line(f'{given.script} is not here; `phalanx train` takes its place')
+            print_line(f'{given.script} does not exist; running `phalanx train` in its place')
             started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
         elif not Path(given.script).is_file():
             raise ValueError(f'{given.script}: there is no such script')
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
         apply_start(start.at(flags.master, flags.start_port))
-        if start.per == 'rank':  # the script is what the other launcher has started; nothing is left to launch
+        if start.per == 'rank':  # a foreign launcher has started this rank already: become the script
             os.execvp(started[0], started)
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
@@ -64,7 +64,7 @@ def command(words: Sequence[str]) -> int:
 
 
 def imports_paddle(script: Path) -> bool:
-    """Whether a script imports paddle, as those in a clone of PaddleSeg, PaddleDetection or PaddleOCR do."""
+    """True if a script imports paddle, as in a clone of PaddleSeg, PaddleDetection or PaddleOCR."""
     if script.suffix != '.py' or not script.is_file():
         return False
     lines = script.read_text(encoding='utf-8', errors='replace').splitlines()
@@ -72,7 +72,7 @@ def imports_paddle(script: Path) -> bool:
 
 
 def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
-    """Writes the job files that were asked for. `phalanx launch train RECIPE` stands for `phalanx train RECIPE` in them."""
+    """Write the requested job files. `phalanx launch train RECIPE` becomes `phalanx train RECIPE` in them."""
     devices = len(flags.gpus.split(',')) if flags.gpus else flags.nproc_per_node or 0
     nodes = int((flags.nnodes or '1').rpartition(':')[2])
     shared = ['--gpus', flags.gpus] if flags.gpus else ['--nproc_per_node', str(flags.nproc_per_node)] if devices else []
@@ -88,12 +88,12 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
     for file, write in writers:
         if file is not None:
             write(file, started, nodes, devices)
-            print(f'written: {file}; read its comments before you hand it in')
+            print(f'written: {file}; read its comments before you submit it')
     return 0
 
 
 def script_facts(flags: Flags, started: Sequence[str]) -> NodeInfo:
-    """What must be the same on all nodes for a script of which nothing else is known: its command and the files it names."""
+    """Facts that must agree on all nodes for an arbitrary script: its command and the files among its words."""
     files = [word for word in started[1:] if Path(word).is_file()]
     return {
         'command': ' '.join(started[1:]),

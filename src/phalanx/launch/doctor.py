@@ -1,4 +1,4 @@
-"""`phalanx doctor`: what a start would check, without the start."""
+"""`phalanx doctor`: the checks of a launch, without the launch."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from phalanx.launch.preflight import Finding, Link
 from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, listen
 from phalanx.launch.start import Start, apply_start
 
-SHOWN = (  # the node, its software, what is free there
+SHOWN = (  # node, software, free space
     *('address', 'host', 'interface', 'ranks', 'devices'),
     *('phalanx', 'code', 'torch', 'cuda', 'python'),
     *('disk', 'shared_memory'),
@@ -26,7 +26,7 @@ SHOWN = (  # the node, its software, what is free there
 
 
 def command(words: Sequence[str]) -> int:
-    """0 when a run could start, 1 when something forbids it, 2 for a wrong request."""
+    """Exit status: 0 if a run could start, 1 if a check failed, 2 for a wrong request."""
     given = doctor_parser().parse_args(words)
     try:
         start = detect(os.environ, os.getppid())
@@ -44,10 +44,10 @@ def command(words: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     findings = [*(Finding('warning', text) for text in warnings), *findings]
-    well = not any(finding.level == 'error' for finding in findings)
+    ok = not any(finding.level == 'error' for finding in findings)
     if given.json:
         found = {
-            'ok': well,
+            'ok': ok,
             'started': _start_facts(start),
             'nodes': infos,
             'findings': [vars(finding) for finding in findings],
@@ -58,7 +58,7 @@ def command(words: Sequence[str]) -> int:
         reason = f' ({", ".join(start.variables)})' if start.variables else ''
         print(f'{str(start) or "started by hand"}{reason}\n')
         print_nodes(infos, findings, link)
-    return 0 if well else 1
+    return 0 if ok else 1
 
 
 def _start_facts(start: Start) -> dict[str, object]:
@@ -67,7 +67,7 @@ def _start_facts(start: Start) -> dict[str, object]:
 
 
 def check_alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
-    """This node and what it lacks."""
+    """Facts and findings of this node."""
     cluster = cluster or Cluster(max(1, torch.cuda.device_count()))
     addresses = local_addresses()
     outside = [address for address, interface in addresses.items() if interface != 'lo' and ':' not in address]
@@ -82,7 +82,7 @@ def check_alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], 
 
 
 def check_together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
-    """All nodes, what differs, and the way between them. Raises RendezvousError when they do not come together."""
+    """Facts of all nodes, findings, and the link between them. Raises RendezvousError if they do not meet."""
     os.environ.update(cluster.environment())
     rendezvous = Rendezvous(cluster, get_token(os.environ, flags.job_id), flags.join_timeout)
     info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.free_disk(Path()), 'command': 'doctor'}
@@ -93,7 +93,7 @@ def check_together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list
 
 
 def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:
-    """One column a node, then what was found."""
+    """Print one column per node, then the link and the findings."""
     rows = [[name.replace('_', ' '), *(_shown(name, info.get(name)) for info in infos)] for name in SHOWN]
     widths = [max(len(row[column]) for row in rows) for column in range(len(infos) + 1)]
     for row in rows:
@@ -104,7 +104,7 @@ def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Li
     for finding in findings:
         print(finding)
     if not findings:
-        print('nothing is wrong')
+        print('no problems found')
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,8 +1,8 @@
-"""The contracts of launchers and schedulers, in one table: the variables by which each tells a process where it stands.
+"""Environment contracts of launchers and schedulers: the variables that give a process its rank or its node.
 
-There are two kinds. Under the first, something else has started one process per rank, and this one is a rank. Under the second,
-it has started one process per node, and this one starts the ranks of its node. `CONTRACTS` is checked in order; the first
-contract whose variables are there holds.
+There are two kinds. Under the first, a launcher has started one process per rank, and this one is a rank. Under the second, it
+has started one process per node, and this one starts the ranks of its node. `CONTRACTS` is checked in order; the first one
+whose variables are set applies.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from phalanx.launch.start import OURS, STARTED_BY, Reader, Setting, Start
 
 
 def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
-    """The start that `environment` describes; `parent` is the process that started this one.
+    """Start described by `environment`; `parent`: pid of the parent process.
 
-    Raises ValueError, a line for the user, where a contract is incomplete or contradicts itself.
+    Raises ValueError, with a line for the user, if a contract is incomplete or contradicts itself.
     """
     if STARTED_BY in environment and 'RANK' not in environment:
         return Start()
     if 'RANK' in environment and parent is not None and environment.get('PHALANX_LAUNCHER') == str(parent):
-        return Start(OURS, 'rank')  # whose launcher has compared its flags
+        return Start(OURS, 'rank')  # our launcher has checked the flags already
     for contract in CONTRACTS:
         start = contract.read(Reader(environment, contract.name), contract.name)
         if start is not None:
             return start
-    return Start(note=_remark(environment))
+    return Start(note=_batch_script_note(environment))
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The nodes of a SLURM node list: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
-    return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expanded(part)]
+    """Nodes of a SLURM hostlist: `gpu[01-03,7],login` -> gpu01, gpu02, gpu03, gpu7, login."""
+    return [name for part in re.findall(r'(?:[^,\[]|\[[^\]]*\])+', text) for name in _expand(part)]
 
 
-def _expanded(part: str) -> Iterator[str]:
+def _expand(part: str) -> Iterator[str]:
     found = re.search(r'\[([^\]]*)\]', part)
     if found is None:
         yield part
@@ -46,7 +46,7 @@ def _expanded(part: str) -> Iterator[str]:
     for piece in found.group(1).split(','):
         low, _, high = piece.partition('-')
         for number in range(int(low), int(high or low) + 1):
-            yield from _expanded(f'{part[: found.start()]}{number:0{len(low)}d}{part[found.end() :]}')
+            yield from _expand(f'{part[: found.start()]}{number:0{len(low)}d}{part[found.end() :]}')
 
 
 # One process per rank.
@@ -61,18 +61,18 @@ def _as_rank(
     local_size: tuple[str, int] | None,
     meeting: Mapping[str, str] | None = None,
 ) -> Start:
-    """A rank, from the variable and value of each number. `meeting`: MASTER_ADDR and MASTER_PORT where they are not set.
+    """Start of a rank; each number comes as (variable, value). `meeting`: MASTER_ADDR and MASTER_PORT if they are not set.
 
-    Raises ValueError where the numbers cannot be.
+    Raises ValueError for impossible numbers.
     """
     for (name, number), (bound, limit) in ((rank, world), *([(local, local_size)] if local_size else [])):
         if number >= limit:
-            raise ValueError(f'{name}={number} with {bound}={limit}: numbers begin at 0')
+            raise ValueError(f'{name}={number} with {bound}={limit}: numbers start at 0')
     for name, (own, number) in (('RANK', rank), ('WORLD_SIZE', world), ('LOCAL_RANK', local)):
         if read.has(name) and read.number(name) != number:
             raise ValueError(f'{name}={read.text(name)} contradicts {own}={number} of {by}: unset {name}')
     if world[1] == 1 and not read.has('MASTER_ADDR') and 'PHALANX_INIT_METHOD' not in read.variables:
-        return Start()  # one rank needs no others
+        return Start()  # a single rank needs no rendezvous
     nodes, settings = None, dict[str, Setting]()
     exports = {'RANK': str(rank[1]), 'WORLD_SIZE': str(world[1]), 'LOCAL_RANK': str(local[1])}
     if local_size is not None:
@@ -85,7 +85,7 @@ def _as_rank(
         exports['LOCAL_WORLD_SIZE'] = str(local_size[1])
     if 'PHALANX_INIT_METHOD' not in read.variables:
         master = Reader({**(meeting or {}), **{name: text for name, text in read.variables.items() if text}}, by).master()
-        if read.has('MASTER_ADDR'):  # else it is our own choice, and flags may name another
+        if read.has('MASTER_ADDR'):  # else we chose it, and flags may choose another
             settings['master'] = master
         host, _, port = master.value.rpartition(':')
         exports |= {'MASTER_ADDR': host.strip('[]'), 'MASTER_PORT': port}
@@ -98,7 +98,7 @@ def _number(read: Reader, name: str, least: int = 0) -> tuple[str, int]:
 
 
 def _torchrun(read: Reader, name: str) -> Start | None:
-    """RANK, LOCAL_RANK and WORLD_SIZE, as torchrun, accelerate, Composer, Ray Train, Azure ML and people set them."""
+    """RANK, LOCAL_RANK and WORLD_SIZE, as set by torchrun, accelerate, Composer, Ray Train, Azure ML and users."""
     if not read.has('RANK', 'LOCAL_RANK'):
         return None
     signs = {
@@ -114,7 +114,7 @@ def _torchrun(read: Reader, name: str) -> Start | None:
 
 
 def _ranks_here(read: Reader, name: str) -> Start | None:
-    """RANK, WORLD_SIZE and a loopback MASTER_ADDR, set by hand: only ranks of this node can meet there."""
+    """RANK, WORLD_SIZE and a loopback MASTER_ADDR, set by hand: only ranks of this node can meet at a loopback address."""
     if not read.has('RANK', 'WORLD_SIZE') or 'KUBERNETES_SERVICE_HOST' in read.variables:
         return None
     if 'PHALANX_INIT_METHOD' not in read.variables and not is_loopback(read.variables.get('MASTER_ADDR', '')):
@@ -126,7 +126,7 @@ def _ranks_here(read: Reader, name: str) -> Start | None:
 
 
 def _mpi(read: Reader, by: str, names: tuple[str, str, str, str]) -> Start | None:
-    """One process per rank, or per node where each node has one. The nodes meet at MASTER_ADDR, which MPI does not set."""
+    """Start by MPI: one process per rank, or per node if each node has one. MPI does not set MASTER_ADDR."""
     rank, world, local, size = (_number(read, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True))
     if world[1] == 1:
         return None
@@ -157,7 +157,7 @@ def _pmi(read: Reader, by: str) -> Start | None:
 
 
 def _slurm_ranks(read: Reader, by: str) -> Start | None:
-    """A step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
+    """Start of a step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
     names, tasks = expand_hostlist(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
@@ -200,9 +200,9 @@ def _as_node(
     nproc: Setting | None = None,
     unit: str = 'process',
 ) -> Start:
-    """A node, known by its rank and the master, or by the list of all nodes. Raises ValueError where that cannot be."""
+    """Start of a node, from its rank and the master, or from all addresses. Raises ValueError for impossible numbers."""
     if rank is not None and rank[1] >= nodes[1]:
-        raise ValueError(f'{rank[0]}={rank[1]} with {nodes[0]}={nodes[1]}: numbers begin at 0')
+        raise ValueError(f'{rank[0]}={rank[1]} with {nodes[0]}={nodes[1]}: numbers start at 0')
     settings = {'nnodes': Setting(str(nodes[1]), f'{nodes[0]}={nodes[1]}')}
     if names is not None:
         settings['ips'] = names
@@ -216,7 +216,7 @@ def _as_node(
 
 
 def _slurm_nodes(read: Reader, by: str) -> Start | None:
-    """A step with one task on each of its nodes."""
+    """Start of a step with one task on each of its nodes."""
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
     list_, tasks = read.setting('SLURM_STEP_NODELIST'), _number(read, 'SLURM_STEP_NUM_TASKS', 1)
@@ -226,7 +226,7 @@ def _slurm_nodes(read: Reader, by: str) -> Start | None:
 
 
 def _pet(read: Reader, by: str) -> Start | None:
-    """The variables in which torchrun looks for its options. Kubeflow sets them, for a torchrun or for this."""
+    """PET_*: variables for the options of torchrun; Kubeflow sets them, for torchrun or for Phalanx."""
     if not read.has('PET_NNODES'):
         return None
     low, colon, high = read.text('PET_NNODES').partition(':')
@@ -252,14 +252,14 @@ def _pet(read: Reader, by: str) -> Start | None:
 
 
 def _node_rank(read: Reader, name: str) -> Start | None:
-    """RANK and WORLD_SIZE without LOCAL_RANK: numbers of nodes, as PyTorchJob, Volcano, PAI-DLC and AI Platform set them.
+    """RANK and WORLD_SIZE without LOCAL_RANK count nodes, as in PyTorchJob, Volcano, PAI-DLC and AI Platform.
 
-    Of JobSet's users, who set RANK and MASTER_ADDR, the flag --nnodes tells the number of nodes.
+    Users of JobSet set RANK and MASTER_ADDR; there, the flag --nnodes gives the number of nodes.
     """
     if read.has('WORLD_SIZE') and not read.has('RANK') and read.number('WORLD_SIZE', 1) > 1:
         raise ValueError(
-            f'WORLD_SIZE={read.text("WORLD_SIZE")} without RANK: several processes are announced, but not which of them '
-            'this is; set RANK and MASTER_ADDR as well, or unset WORLD_SIZE'
+            f'WORLD_SIZE={read.text("WORLD_SIZE")} without RANK: there are several processes, but the number of this one '
+            'is missing; set RANK and MASTER_ADDR as well, or unset WORLD_SIZE'
         )
     if not read.has('RANK'):
         return None
@@ -286,7 +286,7 @@ def _node_rank(read: Reader, name: str) -> Start | None:
 
 
 def _list(read: Reader, by: str, nodes: str, rank: str, addresses: str) -> Start | None:
-    """A list of addresses, one a line or with commas between them."""
+    """Start of a node from a list of addresses, separated by lines or commas."""
     if not read.has(nodes):
         return None
     count = _number(read, nodes, 1)
@@ -310,14 +310,14 @@ def _sagemaker(read: Reader, by: str) -> Start | None:
         return None
     hosts = _json(read, 'SM_HOSTS')
     if not isinstance(hosts, list) or read.text('SM_CURRENT_HOST') not in hosts:
-        raise ValueError(f'SM_HOSTS={read.text("SM_HOSTS")} is no list with SM_CURRENT_HOST={read.text("SM_CURRENT_HOST")}')
+        raise ValueError(f'SM_HOSTS={read.text("SM_HOSTS")} is not a list with SM_CURRENT_HOST={read.text("SM_CURRENT_HOST")}')
     names = Setting(','.join(sorted(hosts)), f'SM_HOSTS={read.text("SM_HOSTS")}')
     rank = ('SM_CURRENT_HOST', sorted(hosts).index(read.text('SM_CURRENT_HOST')))
     return _as_node(read, by, ('SM_HOSTS', len(hosts)), rank, None, ('SM_HOSTS', 'SM_CURRENT_HOST'), names=names)
 
 
 def _aws_batch(read: Reader, by: str) -> Start | None:
-    """A multi-node job. The address of the main node is missing on the main node itself."""
+    """Multi-node job of AWS Batch. The main node itself does not get its address."""
     nodes, index, main, address = (
         f'AWS_BATCH_JOB_{name}' for name in ('NUM_NODES', 'NODE_INDEX', 'MAIN_NODE_INDEX', 'MAIN_NODE_PRIVATE_IPV4_ADDRESS')
     )
@@ -333,7 +333,7 @@ def _aws_batch(read: Reader, by: str) -> Start | None:
 
 
 def _vertex(read: Reader, by: str) -> Start | None:
-    """CLUSTER_SPEC: the pools of nodes, and the place of this one."""
+    """CLUSTER_SPEC: the pools of nodes, and the place of this node."""
     if not read.has('CLUSTER_SPEC'):
         return None
     spec = _json(read, 'CLUSTER_SPEC')
@@ -352,11 +352,11 @@ def _json(read: Reader, name: str) -> Any:
     try:
         return json.loads(read.text(name))
     except json.JSONDecodeError as error:
-        raise ValueError(f'{name}={read.text(name)}: no JSON ({error})') from None
+        raise ValueError(f'{name}={read.text(name)}: not JSON ({error})') from None
 
 
-def _remark(environment: Mapping[str, str]) -> str:
-    """The batch script of a SLURM job is no step: it has one node, however many the job has."""
+def _batch_script_note(environment: Mapping[str, str]) -> str:
+    """Note for the batch script of a SLURM job: it runs on the first node only."""
     nodes = environment.get('SLURM_JOB_NUM_NODES', '1')
     if 'SLURM_JOB_ID' not in environment or 'SLURM_STEP_ID' in environment or nodes == '1':
         return ''
@@ -367,7 +367,7 @@ def _remark(environment: Mapping[str, str]) -> str:
 
 
 class Contract(NamedTuple):
-    """A launcher, and the function that recognises its variables."""
+    """Launcher, and the function that reads its variables (None: not set)."""
 
     name: str
     read: Callable[[Reader, str], Start | None]

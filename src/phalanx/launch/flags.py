@@ -1,4 +1,4 @@
-"""The flags of a launch, under every name that people know them by, and the environment that says the same."""
+"""Flags of a launch, with their usual aliases, and the environment variables that set them."""
 
 # ruff: noqa: RUF009 - the calls in `Flags` make its fields
 from __future__ import annotations
@@ -16,9 +16,9 @@ from phalanx.launch.start import Setting, Start
 from phalanx.system.cores import count_cores
 from phalanx.system.paths import parse_path
 
-LONGEST = 1e8  # seconds, three years: what clocks can count to is not much more
+LONGEST = 1e8  # seconds, three years: the limit of system timers is not much higher
 
-# What schedulers of the original projects set, where it means the same. A flag on the command line wins.
+# Variables of PaddlePaddle's launcher and schedulers. A flag on the command line wins.
 ENVIRONMENT = {
     'PADDLE_DEVICES': 'gpus',
     'PADDLE_NPROC_PER_NODE': 'nproc_per_node',
@@ -35,44 +35,44 @@ ENVIRONMENT = {
 }
 
 
-def flag(said: str, metavar: str, *also: str, kind: Callable[[str], Any] = str, default: float | None = None) -> Any:
-    """A field of `Flags` and its option, which is read as `kind`; `also`: further names of it."""
-    said += f' ({default:g})' if default else ''
-    return field(default=default, metadata={'also': also, 'type': kind, 'metavar': metavar, 'help': said})
+def flag(about: str, metavar: str, *also: str, kind: Callable[[str], Any] = str, default: float | None = None) -> Any:
+    """Field of `Flags` and its option, converted by `kind`; `also`: its other names."""
+    about += f' ({default:g})' if default else ''
+    return field(default=default, metadata={'also': also, 'type': kind, 'metavar': metavar, 'help': about})
 
 
-def switch(said: str) -> Any:
-    """A field of `Flags` that is true where its option is given."""
-    return field(default=False, metadata={'also': (), 'action': 'store_true', 'help': said})
+def switch(about: str) -> Any:
+    """Field of `Flags` that is true if its option is given."""
+    return field(default=False, metadata={'also': (), 'action': 'store_true', 'help': about})
 
 
 @dataclass(frozen=True)
 class Flags:
-    """A launch as it was asked for, one option a field; None where nothing was said."""
+    """Flags of a launch, one field per option; None: not given."""
 
     gpus: str | None = flag('one rank on each of these devices', '0,1,..', '--devices', '--selected_gpus', '--selected_gpu')
     nproc_per_node: int | None = flag('N ranks on this node', 'N', kind=int)
     ips: str | None = flag('the nodes, rank 0 first; the same command on each of them', 'A,B,..')
-    nnodes: str | None = flag('how many nodes; with MIN:MAX they may leave and join while it runs', 'N|MIN:MAX')
+    nnodes: str | None = flag('number of nodes; with MIN:MAX, nodes may leave and join during the run', 'N|MIN:MAX')
     master: str | None = flag('with --nnodes: the rendezvous address', 'IP:PORT')
     rank: int | None = flag('with --nnodes: the place of this node, 0 on the master', 'N', kind=int)
-    host: str | None = flag('the address of this node, when it has several', 'IP')
-    start_port: int | None = flag(f'the first port that is used ({START_PORT}, or FLAGS_START_PORT)', 'PORT', kind=int)
-    log_dir: Path | None = flag('where workerlog.<rank> go (default: <run folder>/log)', 'DIR', kind=parse_path)
-    log_append: bool = switch('keep what earlier runs wrote there')
-    job_id: str | None = flag('nodes that give another name are not admitted', 'NAME')
+    host: str | None = flag('the address of this node, if it has several', 'IP')
+    start_port: int | None = flag(f'the first port to use ({START_PORT}, or FLAGS_START_PORT)', 'PORT', kind=int)
+    log_dir: Path | None = flag('folder of workerlog.<rank> (default: <run folder>/log)', 'DIR', kind=parse_path)
+    log_append: bool = switch('append to the logs of earlier runs')
+    job_id: str | None = flag('nodes with another name are not admitted', 'NAME')
     max_restart: int | None = flag('start again from the last checkpoint up to N times', 'N', '--max_restarts', kind=int)
     join_timeout: float = flag('give up on nodes missing after S seconds', 'S', kind=float, default=300)
-    hang_timeout: float = flag('end a run that stands still for S seconds', 'S', kind=float, default=1800)
+    hang_timeout: float = flag('end a run without progress for S seconds', 'S', kind=float, default=1800)
     heartbeat_timeout: float = flag('a node counts as lost after S seconds without heartbeat', 'S', kind=float, default=30)
     ssh: bool = switch('with --ips: start the other nodes from here, over ssh')
-    hostfile: Path | None = flag('the nodes, one address a line, instead of --ips', 'FILE', kind=parse_path)
+    hostfile: Path | None = flag('the nodes, one address per line, instead of --ips', 'FILE', kind=parse_path)
 
     @classmethod
     def of(cls, given: argparse.Namespace, environment: Mapping[str, str] = os.environ, start: Start | None = None) -> Flags:
-        """The flags of a command line, and where it is silent those of the environment.
+        """Flags of a command line; the environment sets those that are not given.
 
-        `start`: of this process (None: as the environment says). Raises ValueError, also where flags contradict it.
+        `start`: of this process (None: detect it). Raises ValueError for bad values, and for flags that contradict it.
         """
         start = detect(environment) if start is None else start
         options = {option.name: option for option in fields(cls)}
@@ -86,12 +86,12 @@ class Flags:
                 values[name] = kind(environment[variable])
                 origins[name] = f'{variable}={environment[variable]}'
         if values['hostfile'] is not None and values['ips'] is None:
-            values['ips'], origins['ips'] = ','.join(_hosts(values['hostfile'])), f'--hostfile {values["hostfile"]}'
+            values['ips'], origins['ips'] = ','.join(_read_hostfile(values['hostfile'])), f'--hostfile {values["hostfile"]}'
         start.check({name: Setting(str(values[name]), origin) for name, origin in origins.items()})
-        return cls(**values | (_of_node(start, values) if start.per == 'node' else {}))
+        return cls(**values | (_flags_of_node(start, values) if start.per == 'node' else {}))
 
     def __post_init__(self) -> None:
-        """Raises ValueError for numbers that cannot be."""
+        """Check the ranges of numbers. Raises ValueError."""
         for name, least, unit in (('nproc_per_node', 1, ' process'), ('rank', 0, ''), ('max_restart', 0, '')):
             number = getattr(self, name)
             if number is not None and number < least:
@@ -104,29 +104,29 @@ class Flags:
 
     @property
     def asks_for_ranks(self) -> bool:
-        """Whether anything here needs a launcher; without, a command runs in its own process."""
-        wishes = (self.gpus, self.nproc_per_node, self.ips, self.nnodes, self.master)
-        return any(wish is not None for wish in wishes)
+        """True if any flag needs a launcher; else a command runs in its own process."""
+        requests = (self.gpus, self.nproc_per_node, self.ips, self.nnodes, self.master)
+        return any(request is not None for request in requests)
 
 
 def check_port(port: int, flag: str) -> None:
-    """Raises ValueError, beginning with `flag`, for a number that is not a port."""
+    """Raise ValueError, starting with `flag`, if `port` is not a port number."""
     if not 0 < port < 65536:
-        raise ValueError(f'{flag}: a port is a number from 1 to 65535')
+        raise ValueError(f'{flag}: expected a port from 1 to 65535')
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a launch to a command, each with underscores or dashes."""
+    """Add the flags of a launch to a command, each with underscores or dashes."""
     group = parser.add_argument_group('several devices and nodes')
     for option in fields(Flags):
-        said = dict(option.metadata)
-        names = (f'--{option.name}', *said.pop('also'))
+        settings = dict(option.metadata)
+        names = (f'--{option.name}', *settings.pop('also'))
         dashed = [f'--{name[2:].replace("_", "-")}' for name in names if '_' in name]
-        group.add_argument(*names, *dashed, dest=option.name, default=option.default, **said)
+        group.add_argument(*names, *dashed, dest=option.name, default=option.default, **settings)
 
 
-def _of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that a launcher of nodes determines, as far as they are not given."""
+def _flags_of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags set by a launcher of nodes, except those that are given."""
     settings = {name: setting.value for name, setting in start.settings.items() if values[name] is None}
     listed = values['ips'] is not None or (values['master'] is None and 'ips' in settings)  # else the nodes meet at --master
     wanted = {'nproc_per_node'} | ({'ips'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set())
@@ -142,8 +142,8 @@ def _of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _hosts(file: Path) -> list[str]:
-    """One address a line; what follows it (`slots=8`), empty lines and comments are passed over. Raises ValueError."""
+def _read_hostfile(file: Path) -> list[str]:
+    """Addresses in a hostfile, one per line, without later words (`slots=8`) and comments. Raises ValueError."""
     try:
         lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
     except OSError as error:

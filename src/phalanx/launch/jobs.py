@@ -22,20 +22,20 @@ VOLUMES = [
 
 
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
-    """Writes a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
-    gpus = f'#SBATCH --gpus-per-node={devices}              # devices of a node\n' if devices else ''
+    """Write a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
+    gpus = f'#SBATCH --gpus-per-node={devices}              # GPUs per node\n' if devices else ''
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
 #SBATCH --job-name={_job_name(command)}
 #SBATCH --nodes={nodes}                      # nodes
-#SBATCH --ntasks-per-node=1            # one launcher a node; it starts the ranks
+#SBATCH --ntasks-per-node=1            # one launcher per node; it starts the ranks
 {gpus}#SBATCH --cpus-per-task=16             # cores for the ranks and their loader workers: edit
-#SBATCH --time=24:00:00                # edit; the same script goes on where a run was stopped
+#SBATCH --time=24:00:00                # edit; the script continues a run that was stopped
 #SBATCH --signal=TERM@120              # two minutes before the end: ranks save and stop
 #SBATCH --output=%x-%j.log
-#SBATCH --open-mode=append             # a job that starts again goes on in its log
-#SBATCH --requeue                      # after a node failed, the job starts again and goes on
+#SBATCH --open-mode=append             # a requeued job appends to its log
+#SBATCH --requeue                      # after the failure of a node, the job restarts and continues
 
 # source /path/to/venv/bin/activate    # edit: the environment, at one path on all nodes
 export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # nodes of another job are not admitted
@@ -52,7 +52,7 @@ exit $status
 
 
 def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
-    """Writes a TrainJob (Kubeflow Trainer v2): `command` on `nodes` pods with `devices` GPUs each (0: on their CPUs)."""
+    """Write a TrainJob (Kubeflow Trainer v2): `command` on `nodes` pods with `devices` GPUs each (0: on their CPUs)."""
     container = {'name': 'node', 'volumeMounts': MOUNTS}  # of the runtime `torch-distributed`
     pod = {'spec': {'terminationGracePeriodSeconds': GRACE, 'containers': [container], 'volumes': VOLUMES}}
     patch: dict[str, Any] = {'name': 'node', 'template': {'spec': {'template': pod}}}
@@ -78,9 +78,9 @@ def write_kubernetes(file: Path, command: Sequence[str], nodes: int, devices: in
 
 
 def write_pytorchjob(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
-    """As `write_kubernetes`, but a PyTorchJob, for the Kubeflow training operator v1."""
+    """Write a PyTorchJob (Kubeflow training operator v1), see `write_kubernetes`."""
     container = {
-        'name': 'pytorch',  # the operator looks for this name, and for that of the port, which becomes MASTER_PORT
+        'name': 'pytorch',  # the operator requires this name, and that of the port, which becomes MASTER_PORT
         'image': IMAGE,
         'command': _save_on_volume(command),
         'ports': [{'name': 'pytorchjob-port', 'containerPort': START_PORT}],
@@ -106,7 +106,7 @@ def _resource_limits(devices: int) -> dict[str, dict[str, int]]:
 
 
 def _save_on_volume(command: Sequence[str]) -> list[str]:
-    """The command, with its run folder on the volume that all pods share: their own disks are gone with them."""
+    """Command with its run folder on the shared volume: the disk of a pod is lost with the pod."""
     words, name = list(command), _job_name(command)
     if words[:2] != ['phalanx', 'train']:
         place = words.index('launch') + 1
@@ -126,12 +126,12 @@ def _write_manifest(file: Path, job: dict[str, Any]) -> None:
         f'# Edit: the image, the claim of the volume {VOLUME} with data and run folder (shared by all pods), resources.\n'
         '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
-    written_out = json.loads(json.dumps(job))  # else YAML would write parts that are there twice as references
+    written_out = json.loads(json.dumps(job))  # else YAML would write repeated parts as aliases
     file.write_text(heading + yaml.safe_dump(written_out, sort_keys=False, width=1000))
 
 
 def _job_name(command: Sequence[str]) -> str:
-    """A job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes wants them."""
+    """Job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes requires."""
     words = [Path(word).stem for word in command if not word.startswith('-')]
     named = next((word for word in words[1:] if word not in ('train', 'launch')), words[0])
     return re.sub(r'[^a-z0-9]+', '-', named.lower()).strip('-')[:40] or 'phalanx'

@@ -55,8 +55,8 @@ def test_more_ranks_than_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr('phalanx.launch.cluster.count_cores', lambda: 4)
     assert Cluster.from_flags(flags('--nproc_per_node', '4'), 0, HERE)[1] == []
     assert Cluster.from_flags(flags('--nproc_per_node', '8'), 8, HERE)[1] == []
-    told = '--nproc_per_node 5: there are 4 cores here; ranks on the CPU take turns'
-    assert Cluster.from_flags(flags('--nproc_per_node', '5'), 0, HERE)[1] == [told]
+    warning = '--nproc_per_node 5: there are 4 cores here; ranks on the CPU share them, so expect slow steps'
+    assert Cluster.from_flags(flags('--nproc_per_node', '5'), 0, HERE)[1] == [warning]
 
 
 def test_a_node_finds_its_place_and_card_by_its_own_addresses() -> None:
@@ -76,15 +76,15 @@ def test_one_address_is_a_node_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ('words', 'told'),
+    ('words', 'message'),
     [
         (('--ips', '10.0.0.7,10.0.0.8'), '--ips:        10.0.0.7, 10.0.0.8\n  this node: 127.0.0.1 (lo), 10.0.0.2 (eth0)'),
         (('--ips', '127.0.0.1,10.0.0.8'), '127.0.0.1 means "this node" on every node'),
-        (('--ips', '10.0.0.2,10.0.0.2'), 'stand for one node'),
+        (('--ips', '10.0.0.2,10.0.0.2'), 'are the same node; name it once'),
         (('--ips', '10.0.0.2,192.168.7.2'), '10.0.0.2 and 192.168.7.2 are both this node'),
         (('--ips', '10.0.0.1,10.0.0.2', '--nnodes', '3'), 'names 2 nodes, --nnodes says 3'),
         (('--ips', 'no-such-name.invalid,10.0.0.2'), 'cannot find the address of that name'),
-        (('--nnodes', '2'), 'where do the nodes meet? give --master IP:PORT'),
+        (('--nnodes', '2'), 'the rendezvous is missing; give --master IP:PORT'),
         (('--nnodes', '4:2', '--master', '10.0.0.2:1'), '--nnodes 4:2: expected a number of nodes such as 2, or MIN:MAX'),
         (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),
         (('--nnodes', '2', '--master', '127.0.0.1:7000'), 'other nodes cannot reach a loopback address'),
@@ -98,13 +98,13 @@ def test_one_address_is_a_node_alone() -> None:
         (('--gpus', '0,0'), 'a device is named twice'),
         (('--gpus', 'a'), 'expected numbers separated by commas'),
         (('--gpus', '0,1', '--nproc_per_node', '3'), 'names 2 devices, --nproc_per_node asks for 3 processes'),
-        (('--ips', '10.0.0.1,10.0.0.2', '--start_port', '70000'), '--start_port 70000: a port is a number from 1 to 65535'),
-        (('--start_port', '0'), '--start_port 0: a port is a number from 1 to 65535'),
-        (('--nnodes', '2', '--master', '10.0.0.2:70000'), '--master 10.0.0.2:70000: a port is a number from 1 to 65535'),
+        (('--ips', '10.0.0.1,10.0.0.2', '--start_port', '70000'), '--start_port 70000: expected a port from 1 to 65535'),
+        (('--start_port', '0'), '--start_port 0: expected a port from 1 to 65535'),
+        (('--nnodes', '2', '--master', '10.0.0.2:70000'), '--master 10.0.0.2:70000: expected a port from 1 to 65535'),
     ],
 )
-def test_what_cannot_be_is_reported_with_the_flag(words: tuple[str, ...], told: str) -> None:
-    assert told in refused(*words)
+def test_impossible_flags_are_reported_by_name(words: tuple[str, ...], message: str) -> None:
+    assert message in refused(*words)
 
 
 def test_nodes_may_come_and_go_between_two_numbers() -> None:

@@ -342,7 +342,7 @@ def test_tasks_of_slurm_meet_where_a_flag_says() -> None:
         ({'RANK': '1'}, 'RANK=1 without WORLD_SIZE and MASTER_ADDR'),
         ({'WORLD_SIZE': '8'}, 'WORLD_SIZE=8 without RANK'),
         ({**TORCHRUN, 'RANK': 'x'}, 'RANK=x: expected a number, at least 0'),
-        ({**TORCHRUN, 'RANK': '4'}, 'RANK=4 with WORLD_SIZE=4: numbers begin at 0'),
+        ({**TORCHRUN, 'RANK': '4'}, 'RANK=4 with WORLD_SIZE=4: numbers start at 0'),
         (
             {**STEP, 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '2,1'},
             'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must',
@@ -365,7 +365,7 @@ def test_tasks_of_slurm_meet_where_a_flag_says() -> None:
             {'SKYPILOT_NUM_NODES': '2', 'SKYPILOT_NODE_RANK': '0', 'SKYPILOT_NODE_IPS': '10.0.0.1'},
             'contradicts SKYPILOT_NUM_NODES=2',
         ),
-        ({'SM_HOSTS': '["a"]', 'SM_CURRENT_HOST': 'b'}, 'is no list with SM_CURRENT_HOST=b'),
+        ({'SM_HOSTS': '["a"]', 'SM_CURRENT_HOST': 'b'}, 'is not a list with SM_CURRENT_HOST=b'),
         ({'CLUSTER_SPEC': '{}'}, 'CLUSTER_SPEC={}: expected the cluster and the task'),
     ],
 )
