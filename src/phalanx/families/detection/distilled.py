@@ -17,7 +17,11 @@ class DistilledDetector(DistillationModel):
     """
 
     def __init__(self, student: PPYOLOE, teacher: PPYOLOE) -> None:
-        """Raises ValueError when the two give maps of other sizes."""
+        """Raises ValueError if a network is no PPYOLOE, and if the two differ in levels or range of distances."""
+        for name, network in (('model', student), ('teacher', teacher)):
+            if not isinstance(network, PPYOLOE):
+                kind = type(network).__name__
+                raise ValueError(f'from_teacher: it compares the maps of two PP-YOLOE networks; the {name} is a {kind}')
         super().__init__({'student': student, 'teacher': teacher}, frozen=('teacher',))
         narrow, wide = student.neck.channels, teacher.neck.channels
         if len(narrow) != len(wide) or student.reach != teacher.reach:
