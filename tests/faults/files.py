@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from phalanx.data.samples import Split
-from phalanx.engine.loader import order
+from phalanx.engine.loader import epoch_order
 from phalanx.synthetic.scenes import DIGITS, scene
 from running import TINY
 
@@ -31,7 +31,7 @@ def write_data_set(folder: Path, count: int = 8) -> Path:
 
 def write_sparse_objects(folder: Path, train: int, evaluation: int) -> None:
     """Write digit scenes in COCO's format, of which the second four of the first epoch and every fifth have no objects."""
-    empty: dict[Split, set[int]] = {'train': {*order(0, 0, train)[4:8].tolist(), *range(0, train, 5)}, 'eval': {0}}
+    empty: dict[Split, set[int]] = {'train': {*epoch_order(0, 0, train)[4:8].tolist(), *range(0, train, 5)}, 'eval': {0}}
     for split, count in ('train', train), ('eval', evaluation):
         (folder / split).mkdir(parents=True)
         annotations = []

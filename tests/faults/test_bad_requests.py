@@ -29,13 +29,13 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
 @pytest.mark.parametrize(
     ('words', 'told'),
     [
-        (('train', 'no_such_recipe'), 'no_such_recipe: there is no such file or shipped recipe'),
+        (('train', 'no_such_recipe'), 'no_such_recipe: no such file or shipped recipe'),
         (('train',), 'the recipe is missing'),
         (('train', 'pp_liteseg_digits', 'train.seed'), "'train.seed': expected KEY VALUE pairs after the recipe"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,x'), "--gpus '0,x': expected numbers separated by commas"),
         (('train', 'pp_liteseg_digits', '--gpus', '0,0'), '--gpus 0,0: a device is named twice'),
         (('train', 'pp_liteseg_digits', '--nproc_per_node', '0'), '--nproc_per_node 0: at least 1 process'),
-        (('train', 'pp_liteseg_digits', '--resume', 'nowhere'), '--resume nowhere: there is no such folder'),
+        (('train', 'pp_liteseg_digits', '--resume', 'nowhere'), '--resume nowhere: no such folder'),
         (('train', 'pp_liteseg_digits', '--master', '10.0.0.1:4000'), '--master 10.0.0.1:4000 needs --nnodes'),
         (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=-1'), 'optimizer: lr cannot be negative, got -1.0'),
         (('train', 'pp_liteseg_digits', '--set', 'optimizer.lr=.nan'), 'optimizer.lr: expected a finite number'),
@@ -83,7 +83,7 @@ def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path
     for folder in ('precious', 'precious/thesis.txt', '.'):
         run = phalanx_here('train', *TINY, 'train.steps=1', '--fresh', '--save_dir', folder)
         assert run.returncode == 2, (folder, run.stderr)
-        assert 'is not a run folder, so it is not put aside' in run.stderr
+        assert 'is not a run folder, so it is not set aside' in run.stderr
     assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 

@@ -33,7 +33,7 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
     reached = max(line['step'] for line in records(tmp_path / 'run'))
     assert load(saved).step == reached
     log = (tmp_path / 'run' / 'log' / 'workerlog.0').read_text().splitlines()
-    assert log[-1].endswith(f'stopped after step {reached} of 2000; the same command goes on from there')
+    assert log[-1].endswith(f'stopped after step {reached} of 2000; the same command continues from there')
     assert left(tmp_path) == []
 
 

@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(phalanx_here: Command, tm
     run = phalanx_here('train', *recipe)
     assert run.returncode == 0, run.stderr
     text = ' '.join(run.stdout.split())
-    assert 'passed over a damaged checkpoint' in text
+    assert 'skipped a damaged checkpoint' in text
     assert 'resumed at step 2' in text
     assert [path.name for path in sorted(damaged.parents[1].iterdir())][-1] == 'step_0000006'
 
@@ -156,7 +156,7 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     written = [Path(event['path']).name for event in journal if event['kind'] == 'saved']
     assert written == [f'step_{step:07d}' for step in range(1, int(saved.name[5:]) + 1)]  # each once, the last one too
     assert 'stopped after step' in ' '.join(output.split())
-    assert f'{number.name}: stopping after this step, with a checkpoint; once more after 3 s ends at once' in output
+    assert f'{number.name}: stopping after this step, with a checkpoint; a second signal after 3 s ends at once' in output
     assert left(tmp_path) == []
     until = int(saved.name[5:]) + 2
     again = phalanx(*words, '--set', f'train.until={until}')
@@ -248,7 +248,7 @@ def test_a_run_that_went_back_to_a_checkpoint_goes_on_from_its_own_and_loses_not
     second = 'run/checkpoints/step_0000002'
     back = phalanx('train', *recipe, 'train.until=3', '--save_dir', 'run', '--resume', second)
     assert back.returncode == 0, back.stderr
-    assert ' '.join(back.stdout.split()).count('abandoned, and kept as') == 2  # steps 3 and 4
+    assert ' '.join(back.stdout.split()).count('later checkpoint set aside as') == 2  # steps 3 and 4
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')  # a rank died, and the same words are given again

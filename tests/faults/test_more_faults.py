@@ -46,7 +46,7 @@ def test_a_loader_worker_that_is_killed_ends_the_run_with_the_cure(tmp_path: Pat
     started.workers()[0].kill()
     assert started.end(BOUND) == 1
     assert 'a loader worker has died (' in started.last_words()
-    assert 'if the kernel killed it (its log says so), take fewer train.workers' in started.last_words()
+    assert 'if the kernel killed it (see its log), use fewer train.workers' in started.last_words()
     assert left(tmp_path) == []
 
 
@@ -58,8 +58,8 @@ def test_memory_that_is_used_up_in_one_rank_names_the_rank_and_the_cure(tmp_path
     poor.rlimit(resource.RLIMIT_AS, (poor.memory_info().vms + 2**20,) * 2)
     assert started.end(BOUND) == 1
     assert 'rank 1 of 2' in started.last_words()
-    assert 'memory is used up (' in started.last_words()
-    assert 'take a smaller global batch, more train.micro_batches' in started.last_words()
+    assert 'out of memory (' in started.last_words()
+    assert 'use a smaller global batch, more train.micro_batches' in started.last_words()
     assert left(tmp_path) == []
 
 
@@ -119,7 +119,7 @@ def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) ->
     started = Started(tmp_path, 'launch', '--nproc_per_node', '2', '--log_dir', 'log', 'slow.py', 'train', *words)
     assert started.end(BOUND) == 0
     journal = (tmp_path / 'run' / 'journal.jsonl').read_text()
-    assert 'rank 1 is slower than the others: predicting took it' in journal
+    assert 'rank 1 is slower than the others: predicting took' in journal
     assert 'rank 0 is slower than the others: predicting' not in journal
 
 
@@ -257,7 +257,7 @@ def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
         'from phalanx.engine import loader\n'
         'from phalanx.cli.main import main\n'
         'from phalanx.families.segmentation.task import Samples\n'
-        'right, loader.PATIENCE = Samples.__getitem__, 2\n'
+        'right, loader.BATCH_TIMEOUT_S = Samples.__getitem__, 2\n'
         'def read(self, draw):\n'
         '    time.sleep(1000 * (os.environ["RANK"] == "1" and draw.step == 2))\n'
         '    return right(self, draw)\n'
@@ -268,7 +268,7 @@ def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
     started = Started(tmp_path, *words)
     assert started.end(BOUND) == 1
     assert 'rank 1 of 2' in started.last_words()
-    assert 'does the disk of data.root still answer?' in started.last_words()
+    assert 'does the disk of data.root still respond?' in started.last_words()
     assert left(tmp_path) == []
 
 
@@ -288,7 +288,7 @@ class Stalled:
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, 'PATIENCE', 1)
+    monkeypatch.setattr(loader, 'BATCH_TIMEOUT_S', 1)
 
     def collate(samples: Sequence[int]) -> torch.Tensor:
         return torch.tensor(samples)
@@ -296,7 +296,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
     reader = Loader(Stalled(), collate, workers=1, bad_samples=0, device=torch.device('cpu'), replace=True)  # type: ignore[type-var]
     begun, handler = time.monotonic(), signal.getsignal(signal.SIGCHLD)
     try:
-        with pytest.raises(RunError, match=r'does the disk of data\.root still answer'), worker.explain_faults():
+        with pytest.raises(RunError, match=r'does the disk of data\.root still respond'), worker.explain_faults():
             next(reader.batches(iter([[Draw(0, 0, 0, 0)]])))
         gc.collect()  # torch's iterator says nothing more at its end
     finally:

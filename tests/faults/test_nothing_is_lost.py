@@ -135,7 +135,7 @@ def test_a_run_folder_that_disappears_stops_the_run_and_its_last_checkpoint_is_b
     (tmp_path / 'run').rename(tmp_path / 'moved')
     assert started.end(BOUND) == 1
     assert 'was removed or moved while the run wrote to it' in started.last_words()
-    assert 'run.rescued: the same command with --resume' in started.last_words()
+    assert 'run.rescued: to continue, repeat the command with --resume' in started.last_words()
     assert Checkpoints(tmp_path / 'run.rescued', keep=1).newest()[0] is not None
     assert records(tmp_path / 'moved', 'train')  # and what it had written is still there
 

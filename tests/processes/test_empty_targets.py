@@ -17,7 +17,7 @@ import torch
 
 from doubled import InDouble
 from phalanx.engine.job import open_job
-from phalanx.engine.loader import order
+from phalanx.engine.loader import epoch_order
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.detection.data.source import Objects
@@ -50,7 +50,7 @@ DEMOS = {
     'text_detection': ('db_pages', 'data={name: drawn_pages, train_pages: 12, eval_pages: 5, page_size: [64, 64]}'),
 }
 # Of the six steps, ranks 0 and 1 have targets in these: step 0 all, 1 rank 0 alone, 2 none, 3 rank 1 alone, 4 and 5 none.
-WITH_TARGETS = {'train': {int(order(0, 0, 12)[place]) for place in (0, 1, 2, 7)}, 'eval': {0}}
+WITH_TARGETS = {'train': {int(epoch_order(0, 0, 12)[place]) for place in (0, 1, 2, 7)}, 'eval': {0}}
 
 
 Found = tuple[list[list[float]], dict[str, float], dict[str, float]]
@@ -116,7 +116,7 @@ def trained(family: str, folder: Path, *words: str) -> Found:
     trainer.read_numbers(keep=0)
     found = []
     for task.evaluated in (WITH_TARGETS['eval'], set()):
-        evaluation = trainer.evaluator.found(trainer.progress.step)
+        evaluation = trainer.evaluator.evaluate(trainer.progress.step)
         assert evaluation is not None and evaluation.samples == 5
         found.append(dict(evaluation.metrics))
     return trainer.numbers.logged, *found

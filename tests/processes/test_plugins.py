@@ -115,7 +115,7 @@ def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd
     (tmp_path / 'tracker.py').write_text("PLUGIN = {'trackers': {'visualdl': print}}")
     (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'layers': {}}}")
     for name, message in {
-        'none.py': 'there is no such Python file',
+        'none.py': 'no such Python file',
         'empty.py': 'has no dict PLUGIN',
         'kind.py': "PLUGIN: table: 'layers' is not one of models, data, losses, transforms, metrics",
         'tracker.py': "PLUGIN: trackers: 'visualdl' is taken; choose another name",

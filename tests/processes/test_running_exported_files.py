@@ -171,9 +171,8 @@ def test_an_exported_file_in_place_of_a_run_is_reported(
 ) -> None:
     file = str(exported('recognition'))
     assert main(['predict', file, file, '--out', 'results']) == 2
-    assert (
-        f'{file}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run' in capsys.readouterr().err
-    )
+    message = f'{file}: is an exported model, for `phalanx eval` and `phalanx serve`; give its run folder here'
+    assert message in capsys.readouterr().err
 
 
 def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -> None:

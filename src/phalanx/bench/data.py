@@ -16,7 +16,7 @@ from phalanx.data.batch import ImageBatch
 from phalanx.data.cache import node_cache, use_cache
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.job import Job
-from phalanx.engine.loader import Stream, prepare_on_one_core
+from phalanx.engine.loader import Stream, limit_to_one_core
 from phalanx.report.readable import format_number, format_percent, pluralize
 
 REST = 'all else'
@@ -109,7 +109,7 @@ def prepare(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch
 def one_thread() -> Iterator[None]:
     """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
     threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
-    prepare_on_one_core()
+    limit_to_one_core()
     try:
         yield
     finally:

@@ -49,7 +49,7 @@ def command(words: Sequence[str]) -> int:
         check_folder(job, given.resume, given.fresh)
         check_trackers(job.recipe.report.tracker_builders())
         if given.fresh and (aside := set_aside(job.folder)):
-            print(f'the earlier run is kept in {aside}')
+            print(f'the earlier run was moved to {aside}')
     check_initial(job, parts, given.resume, given.fresh)
     if cluster is None:
         return _as_rank(job, given.resume, parts=parts)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from phalanx.data.image import file_bit_depth, file_orientation
 from phalanx.data.samples import SampleError, Split
-from phalanx.engine.loader import prepare_on_one_core
+from phalanx.engine.loader import limit_to_one_core
 from phalanx.families.curated import Survey, Surveyed
 from phalanx.report.readable import pluralize
 
@@ -238,4 +238,4 @@ class _Looks(Dataset[Seen | Problem]):
 
 def _start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
-    prepare_on_one_core()
+    limit_to_one_core()

@@ -21,7 +21,7 @@ from phalanx.data.samples import Draw, SampleError
 from phalanx.engine import worker
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
 from phalanx.engine.job import Job, open_job
-from phalanx.engine.loader import check_bad, evaluation_draws
+from phalanx.engine.loader import check_bad_samples, evaluation_draws
 from phalanx.families.figures import Grade
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import PAGE_PICTURES, write_evaluation
@@ -92,7 +92,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         grown = max(grown, psutil.Process().memory_info().rss - before)
         first += [image] if len(first) < max(batches) else []
         grades += [(draw.index, grade) for grade in metric.update(job.task.predictions(made), job.task.collate([sample]))]
-    check_bad(missed, job.recipe.train.bad_samples)
+    check_bad_samples(missed, job.recipe.train.bad_samples)
     metric.gather()
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
     parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second

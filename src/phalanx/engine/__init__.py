@@ -1,1 +1,1 @@
-"""Trains and evaluates: loop, step, loader, optimizers, run folders. Imports report, weights, families and what is below."""
+"""Training and evaluation: loop, step, loader, optimizers, run folders. Imports report, weights, families and rooms below."""

@@ -1,4 +1,4 @@
-"""Checks before a start: data sets, network, optimizer and shares of ranks that cannot be right."""
+"""Checks before a start: data sets, network, optimizer, batch shares and initial weights."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ from phalanx.weights.fetching import FetchError
 
 
 def check_parts(job: Job, world_size: int) -> Parts:
-    """Builds what can be wrong without a wrong key: data sets, network, optimizer, shares. Returns the parts as built.
+    """Build the parts that can be wrong although each key is valid: data sets, network, optimizer, batch shares. Return them.
 
     Raises RequestError with every problem found.
     """
@@ -49,22 +49,22 @@ def check_parts(job: Job, world_size: int) -> Parts:
         Stream(size, batch, train.micro_batches, train.seed, 0, world_size)
 
     def check_network() -> None:
-        model = copy.deepcopy(parts.network)  # what follows changes it
+        model = copy.deepcopy(parts.network)  # frozen and run in training mode below; the run needs an untouched network
         check_can_freeze(job.recipe, model)
         freeze(model, train.freeze)
         groups = parameter_groups(model, job.recipe.parameters)
-        if (
-            getattr(job.recipe.optimizer, 'func', None) in NEED_DECAY
-        ):  # making any optimizer makes torch import its compiler: 3 s
+        # Build only optimizers that can reject their groups: building any makes torch import its compiler, which takes 3 s.
+        if getattr(job.recipe.optimizer, 'func', None) in NEED_DECAY:
             job.recipe.optimizer(groups)
         check_norms(job, parts.train, model, world_size)
 
+    # Run every check, so that one message lists all problems.
     problems: list[str] = []
     for check in (check_cached, check_stream, lambda: parts.evaluation, check_network):
         try:
             check()
         except (RequestError, ValueError, OSError) as error:
-            if str(error) not in problems:  # one missing folder keeps several parts from being built
+            if str(error) not in problems:  # several parts may fail for one missing folder
                 problems.append(str(error))
     if problems:
         raise RequestError('\n'.join(problems))
@@ -72,21 +72,21 @@ def check_parts(job: Job, world_size: int) -> Parts:
 
 
 def check_can_freeze(recipe: Recipe, model: nn.Module) -> None:
-    """Raises ValueError where something is to stay as it is, but no part of the network starts from weights."""
+    """Raise ValueError if a part is to be frozen, but no part of the network has initial weights."""
     train = recipe.train
     if train.init_from is not None or train.init_networks or any(find_pretrained_backbones(model)):
         return
     if recipe.norm_sync == 'frozen':
         raise ValueError('norm_sync: frozen needs train.init_from: without initial weights there are no statistics to keep')
     if train.freeze:
-        raise ValueError('train.freeze needs train.init_from: what is frozen would stay random')
+        raise ValueError('train.freeze needs train.init_from: frozen parts would keep random weights')
 
 
 def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: int) -> None:
-    """Raises ValueError where a batch norm would see one value a channel: of one sample, of which pooling left one pixel.
+    """Raise ValueError if a batch norm would see a single value per channel: one sample, pooled to one pixel.
 
-    Which networks have such maps only a forward pass shows. It is made where a rank normalises a single sample by itself, but
-    for published weights, whose norms may be part of convolutions.
+    Detected by a forward pass, run only if a rank would normalise one sample at a time. Skipped with initial weights, whose
+    norms may be folded into convolutions.
     """
     train, shared = job.recipe.train, job.recipe.norm_sync in ('global', 'node') and world_size > 1
     at_once = train.global_batch(world_size) // (world_size * train.micro_batches)
@@ -95,15 +95,15 @@ def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: i
     try:
         sample = samples[Draw(0, 0, 0, train.seed)]
     except (SampleError, OSError):
-        return  # the loader deals with it, and counts
+        return  # the loader reports and counts it
     with torch.no_grad():
         job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
 
 
 def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> None:
-    """Loads the weights that the run starts from, and fetches them before. Raises RequestError.
+    """Fetch and load the initial weights of the run. Raises RequestError.
 
-    Unless it continues from a checkpoint, in its folder or where `resume` says.
+    Does nothing if the run continues from a checkpoint, in its folder or at `resume`.
     """
     if not fresh and (resume not in (None, 'auto') or Checkpoints(job.folder, keep=1).all()):
         return
@@ -115,8 +115,10 @@ def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> No
 
 
 def check_compiler() -> None:
-    """Raises RequestError without the compiler of C++ that torch takes for CPUs; torch itself says so at the first step."""
+    """Raise RequestError if the C++ compiler that torch.compile needs on CPUs is missing; torch would fail at the first
+    step.
+    """
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None:
         cure = 'install it (Debian and Ubuntu: apt install g++), name another in CXX, or set train.compile=false'
-        raise RequestError(f'train.compile: on a CPU torch needs the compiler {compiler}, which is not here; {cure}')
+        raise RequestError(f'train.compile: on a CPU torch needs the compiler {compiler}, which is not installed; {cure}')

@@ -18,7 +18,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
     if wish == 'cpu' or (wish == 'auto' and not torch.cuda.is_available()):
         return torch.device('cpu')
     if not torch.cuda.is_available():
-        raise RequestError('device: cuda was asked for, but torch sees no CUDA device here; use device=cpu or fix the driver')
+        raise RequestError('device: cuda is requested, but torch sees no CUDA device here; use device=cpu or fix the driver')
     count, visible = torch.cuda.device_count(), os.environ.get('CUDA_VISIBLE_DEVICES', '')
     if count == 1 and visible and ',' not in visible:  # if ranks share this device by mistake, NCCL refuses to start
         return torch.device('cuda', 0)

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-TRIAL = 100  # updates that nobody expects a good model of
-WINDOWS = 7  # after so many an average holds e^-7 of its beginning: after 5 a CRNN read 4 % by it and 14 % as trained
+TRIAL = 100  # updates: a shorter run is a trial that need not give a good model
+WINDOWS = 7  # averaging windows until an average is used; e^-7 of its start is left (after 5, a CRNN lost 10 points to it)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Ema:
                 return min(highest, 1 - 1 / (update + 2))
 
     @property
-    def settles(self) -> int:
+    def settling_updates(self) -> int:
         """First update with a usable average: with `ramp` and `normal`, earlier ones still hold the start of the run.
 
         The other kinds reach back no further than a ninth of the updates so far.
@@ -72,15 +72,15 @@ class Ema:
     @property
     def is_settled(self) -> bool:
         """True if the average can replace the weights as trained."""
-        return self._updates >= self.settles
+        return self._updates >= self.settling_updates
 
     def notes(self, steps: int) -> list[str]:
-        """What a person should look into, of this average in a run of `steps`. A trial of some steps is passed over."""
-        if not TRIAL < steps < self.settles:
+        """Warnings about this average in a run of `steps`. Short trial runs get none."""
+        if not TRIAL < steps < self.settling_updates:
             return []
         return [
-            f'{steps} steps are too few for the EMA, which forgets the beginning of the run in {self.settles:,}: the weights '
-            f'as trained are evaluated and exported; ema.decay={1 - 2 * WINDOWS / steps:.2g} is an EMA for a run of this length'
+            f'{steps} steps are too few for the EMA, which needs {self.settling_updates:,} to forget the start of the run: the '
+            f'weights as trained are evaluated and exported; ema.decay={1 - 2 * WINDOWS / steps:.2g} suits a run of this length'
         ]
 
     @torch.no_grad()

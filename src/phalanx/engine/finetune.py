@@ -1,6 +1,6 @@
-"""`phalanx train RECIPE --finetune`: a training of some minutes from published weights, chosen for a recipe.
+"""`phalanx train RECIPE --finetune`: settings for a short fine-tuning from published weights.
 
-What is chosen are overrides of keys, over which a person's own go: the training loop knows nothing of it.
+The settings are overrides of recipe keys, below the user's own: the training loop knows nothing about them.
 """
 
 import math
@@ -19,16 +19,16 @@ from phalanx.engine.job import Job, open_job
 from phalanx.system.errors import RequestError
 from phalanx.weights.published import PUBLISHED
 
-EVALUATIONS = 10  # at most, in a run
-ALREADY_TRAINED = 'the network knows already where objects are'
+EVALUATIONS = 10  # maximum per run
+ALREADY_TRAINED = 'the network can already locate objects'
 
 
 class Budget(NamedTuple):
-    """How a family is trained on from weights that know its task. Pairs are for a CPU and for a GPU."""
+    """Length, batch size and learning rate to fine-tune a family with pretrained weights. Pairs are for a CPU and for a GPU."""
 
-    samples: tuple[int, int]  # seen in some minutes
+    samples: tuple[int, int]  # processed in a few minutes
     batch: tuple[int, int]
-    lr: float  # of AdamW for a batch of 8, a third of what a network takes from random weights; it grows as the batch's root
+    lr: float  # AdamW at batch size 8, a third of the rate for random weights; scales with the square root of the batch size
 
 
 BUDGETS = {
@@ -45,58 +45,63 @@ class Setting(NamedTuple):
 
     key: str
     value: Any
-    why: str = ''  # for a person
+    why: str = ''  # reason, for the user
 
     def __str__(self) -> str:
         return f'{self.key}={yaml.safe_dump(self.value, default_flow_style=True, width=math.inf).splitlines()[0]}'
 
 
 def open_finetune_job(recipe: str, assigned: Assignments, folder: Path | None = None) -> tuple[Job, list[Setting]]:
-    """The job of a recipe as it is trained on from published weights, and what was chosen for that.
+    """Return the job of a recipe as fine-tuned from published weights, and the settings chosen for that.
 
-    `assigned` goes over what is chosen. Raises ConfigError, and RequestError where the data set cannot be read or no weights of
-    the network are published.
+    `assigned` overrides the chosen settings. Raises ConfigError, and RequestError if the data set cannot be read or no weights
+    of the network are published.
     """
-    said = {text.partition('=')[0].strip() for text, _ in assigned}
-    unknown = [Setting('train.steps', 1), Setting('train.global_batch_size', 1), *_moving(1, 1.0)]  # a base leaves them open
-    chosen = choose_settings(open_job(recipe, [*_assignments(unknown), *assigned], folder), said)
-    chosen = [choice for choice in chosen if choice.key not in said]
-    return open_job(recipe, [*_assignments(chosen), *assigned], folder), chosen
+    given = {text.partition('=')[0].strip() for text, _ in assigned}
+    # Placeholders for keys that a base recipe leaves open, so that it can be read before they are chosen.
+    placeholders = [Setting('train.steps', 1), Setting('train.global_batch_size', 1), *_optimizer_settings(1, 1.0)]
+    settings = choose_settings(open_job(recipe, [*_assignments(placeholders), *assigned], folder), given)
+    settings = [setting for setting in settings if setting.key not in given]
+    return open_job(recipe, [*_assignments(settings), *assigned], folder), settings
 
 
-def choose_settings(job: Job, said: Collection[str] = ()) -> list[Setting]:
-    """What the recipe of `job` has to say to be trained on from published weights; `said` are keys that a person gives.
+def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
+    """Return the settings to fine-tune the recipe of `job`; `given` are keys that the user has set.
 
-    Raises RequestError where the data set cannot be read or no weights of the network are published.
+    Raises RequestError if the data set cannot be read or no weights of the network are published.
     """
-    train, pace = job.recipe.train, BUDGETS[job.recipe.task]
+    train, budget = job.recipe.train, BUDGETS[job.recipe.task]
     on_gpu = torch.cuda.is_available() and job.recipe.device != 'cpu'
     try:
         samples, evaluated = len(job.task.dataset('train')), len(job.task.dataset('eval'))
     except (OSError, ValueError) as error:
         raise RequestError(str(error)) from None
-    batch = max(1, min(pace.batch[on_gpu], samples // 4))
-    if {'train.global_batch_size', 'train.batch_size_per_rank'} & {*said}:
+    # Batch size, length and evaluation interval; keys that the user has set are inputs.
+    batch = max(1, min(budget.batch[on_gpu], samples // 4))
+    if {'train.global_batch_size', 'train.batch_size_per_rank'} & {*given}:
         batch = train.global_batch(1)
-    steps = max(1, pace.samples[on_gpu] // batch)
-    if {'train.steps', 'train.epochs'} & {*said}:
+    steps = max(1, budget.samples[on_gpu] // batch)
+    if {'train.steps', 'train.epochs'} & {*given}:
         steps = train.steps or max(1, round((train.epochs or 1) * samples / batch))
     seen = steps * batch
-    evaluations = min(EVALUATIONS, max(2, seen // (2 * max(1, evaluated))))  # which take less time than the training
+    evaluations = min(EVALUATIONS, max(2, seen // (2 * max(1, evaluated))))  # together shorter than the training
     every = max(1, steps // evaluations)
-    ema = Setting('ema', None, 'for so few steps')
+    ema = Setting('ema', None, 'too few steps for an average')
     if steps > TRIAL:
-        ema = Setting('ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'that suits so many steps')
+        ema = Setting(
+            'ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'an average over the last seventh of the run'
+        )
     found = [] if train.init_from or train.init_networks else [Setting('train.init_from', *_weights(job))]
     found += [
-        Setting('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} that there are'),
+        Setting('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} of the data set'),
         Setting('train.global_batch_size', batch),
-        *_moving(steps, float(f'{pace.lr * math.sqrt(batch / 8):.2g}')),
+        *_optimizer_settings(steps, float(f'{budget.lr * math.sqrt(batch / 8):.2g}')),
         ema,
         Setting('evaluate.every', every),
-        Setting('evaluate.patience', max(2, evaluations // 2), 'an early end when so many evaluations bring nothing better'),
+        Setting('evaluate.patience', max(2, evaluations // 2), 'early stopping'),
         Setting('checkpoint.every', every),
     ]
+    # PP-YOLOE and PicoDet start with a static assigner, which a trained network does not need.
     losses = job.resolved.value['loss']
     if isinstance(losses.value, dict) and 'static_assigner_epochs' in losses.value:
         found.append(Setting('loss.static_assigner_epochs', 0, ALREADY_TRAINED))
@@ -107,16 +112,16 @@ def choose_settings(job: Job, said: Collection[str] = ()) -> list[Setting]:
 
 
 def format_settings(chosen: Sequence[Setting]) -> list[str]:
-    """What was chosen, for a person."""
+    """Return the chosen settings as lines of text."""
     width = max(len(str(choice)) for choice in chosen)
     return [
-        '--finetune takes (--set KEY=VALUE takes another):',
+        '--finetune uses these settings (change one with --set KEY=VALUE):',
         *(f'  {choice!s:<{width}}  {choice.why}'.rstrip() for choice in chosen),
     ]
 
 
-def _moving(steps: int, lr: float) -> list[Setting]:
-    """What moves the weights."""
+def _optimizer_settings(steps: int, lr: float) -> list[Setting]:
+    """Return optimizer, learning rate and schedule."""
     return [
         Setting('optimizer', {'name': 'adamw', 'lr': lr, 'weight_decay': 0.01}),
         Setting('scaling.rule', 'none'),
@@ -127,9 +132,9 @@ def _moving(steps: int, lr: float) -> list[Setting]:
 
 
 def _weights(job: Job) -> tuple[str, str]:
-    """The first of the published weights that are of this network, and what they are; those of this very recipe go before.
+    """Return the name of published weights for this network, and a description. Those of this very recipe come first.
 
-    Raises RequestError.
+    Raises RequestError if there are none.
     """
     model = to_plain(job.resolved.value['model'])
     for name, entry in sorted(PUBLISHED.items(), key=lambda item: job.name not in (item[0], item[1].network)):
@@ -142,8 +147,8 @@ def _weights(job: Job) -> tuple[str, str]:
             what = 'this network' if entry.part == 'all' else 'its backbone'
             return name, f'published weights of {what}: {entry.trained_on}{figure}; {entry.licence}'
     raise RequestError(
-        f'--finetune: no weights of this network ({model["name"]}) are published in `phalanx weights`; '
-        'name others: --set train.init_from=FILE_OR_ADDRESS'
+        f'--finetune: `phalanx weights` lists no weights of this network ({model["name"]}); '
+        'give others: --set train.init_from=FILE_OR_ADDRESS'
     )
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its recipe compared with a new one, its lock, and earlier runs set aside."""
+"""Run folder: lock, comparison of its recipe with a new one, and earlier runs set aside."""
 
 import fcntl
 import logging
@@ -29,26 +29,26 @@ HARMLESS = (
     'evaluate.',
     'device',
 )
-LOCK = 'lock'  # in a run folder: locked as long as a run writes there
-FOUND = 'found at the start'  # the origin of what a run folder's recipe says in the place of files
+LOCK = 'lock'  # file in the run folder, locked while a run writes there
+FROM_FILES = 'found at the start'  # origin label for values resolved from data files at start
 
 
 def resolve_names(job: Job) -> Node:
-    """The resolved recipe as a run folder keeps it: names of classes or characters that stand in files are written out.
+    """Return the resolved recipe for the run folder, with class or character names read from files written out.
 
     Raises OSError and ValueError as reading those files does.
     """
     root = job.resolved
-    for key, words in job.task.resolved_names().items():
-        said = Node([Node(word, FOUND, word) for word in words], FOUND)
-        root = insert(root, key.split('.'), said, FOUND)
+    for key, names in job.task.resolved_names().items():
+        node = Node([Node(name, FROM_FILES, name) for name in names], FROM_FILES)
+        root = insert(root, key.split('.'), node, FROM_FILES)
     return root
 
 
 def differences(job: Job) -> list[str]:
-    """The keys that differ from the recipe in the run folder and change the training, as `key: there x, now y`.
+    """Return the keys that differ from the recipe in the run folder and change the training, as `key: there x, now y`.
 
-    A key that the folder does not know and the recipe does not mention is not a difference: it is younger than the run.
+    A key that the folder lacks and the recipe leaves at its default is no difference: it was added after that run.
     """
     stored = job.folder / 'config.yml'
     if not stored.is_file():
@@ -64,7 +64,7 @@ def differences(job: Job) -> list[str]:
 
 
 def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
-    """The key, plain value and origin of everything under `node` that holds no further keys."""
+    """Yield key, plain value and origin of every leaf under `node`."""
     if isinstance(node.value, dict) and node.value:
         for key, child in node.value.items():
             yield from _leaves(child, f'{path}.{key}' if path else str(key))
@@ -73,13 +73,15 @@ def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Keeps other runs out of a run folder until what comes back is closed, or this process ends, however it ends.
+    """Lock a run folder against other runs until the returned file is closed or this process ends.
 
-    Raises RequestError naming the process that is there, and OSError.
+    Raises RequestError naming the process that holds the lock, and OSError.
     """
     file = (folder / LOCK).open('a+', encoding='utf-8')
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, no loader worker that outlives its rank has it too
+        fcntl.lockf(
+            file, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # unlike flock, not inherited by loader workers, which may outlive their rank
     except (BlockingIOError, PermissionError):
         file.seek(0)
         with file:
@@ -87,45 +89,45 @@ def lock_folder(folder: Path) -> IO[str]:
                 f'{folder}: another run writes here ({file.read()}); wait for its end, stop it, or use another --save_dir'
             ) from None
     except OSError as error:
-        log.info('%s: nothing keeps other runs out: %s', folder, error)  # of a disk that knows no locks
+        log.info('%s: cannot be locked against other runs: %s', folder, error)  # file system without locks
     try:
         file.truncate(0)
         file.write(f'process {os.getpid()} on {platform.node()}')
         file.flush()
-    except OSError as error:  # a full disk, which Python says without the name of the file
+    except OSError as error:  # a full disk; Python's error lacks the file name
         raise type(error)(error.errno, error.strerror, str(folder / LOCK)) from None
     return file
 
 
 def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
-    """Raises RequestError when this run may not go on in its folder: another recipe was trained there, or a run is in it."""
+    """Raise RequestError if this run may not continue in its folder: another recipe was trained there, or a run is active."""
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         lock_folder(job.folder).close()
     if resume not in (None, 'auto') and not resolve_pointer(parse_path(str(resume))).is_dir():
-        raise RequestError(f'--resume {resume}: there is no such folder; give a checkpoint or run folder, or `auto`')
+        raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)
         raise RequestError(
             f'{job.folder} holds a run of another recipe:\n{listed}\n'
-            'go on with it under the new settings (--resume auto), keep it aside and start again (--fresh), '
+            'continue it with the new settings (--resume auto), set it aside and start again (--fresh), '
             'or use another --save_dir'
         )
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames an earlier run so that a fresh one can start in its place; nothing is deleted. Returns its new name.
+    """Rename an earlier run so that a new one can start in its place; return its new path, None if there is none.
 
-    Raises RequestError for what is not a run folder: it is somebody's own.
+    Nothing is deleted. Raises RequestError if the folder is not a run folder.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / 'config.yml').is_file() or not folder.name:
-        raise RequestError(f'--fresh: {folder} is not a run folder, so it is not put aside; use another --save_dir')
+        raise RequestError(f'--fresh: {folder} is not a run folder, so it is not set aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
     return folder.rename(aside)
 
 
 def describe_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
-    """Which weights a command uses, for a person. Raises CheckpointError when the run has none."""
+    """Describe the weights that a command uses. Raises CheckpointError if the run has none."""
     place = Path(weights or job.folder)
     return f'{place}, {describe_checkpoint(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)

@@ -1,4 +1,4 @@
-"""The weights that a run starts from."""
+"""Initial weights of a run."""
 
 import logging
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ log = logging.getLogger('phalanx')
 
 
 def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[LoadedWeights]:
-    """Fills `model` with the weights that a recipe starts from, when it names any. Raises CheckpointError.
+    """Load the initial weights of a recipe, if any, into `model`; return what was loaded. Raises CheckpointError.
 
-    Those that a part of the network names come first, and raise RequestError.
+    Weights that a part of the network names are loaded first, and raise RequestError.
     """
     train, taken = recipe.train, list[LoadedWeights]()
     load_own_weights(model)
@@ -42,19 +42,19 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[LoadedWei
 
 
 def add_remarks(taken: LoadedWeights, folded: int, norm_sync: NormSync) -> LoadedWeights:
-    """`taken` with remarks on `folded` batch norms that are part of a convolution in its file, and on frozen fresh ones."""
+    """Add remarks on `folded` batch norms and on frozen, freshly initialised ones to `taken`."""
     remarks = list(taken.remarks)
     if folded:
         many = pluralize(folded, 'batch norm is', 'batch norms are')
-        remarks.append(f'{many} part of a convolution there, and so here: a scale and an offset that train, without statistics')
+        remarks.append(f'{many} folded into a convolution in the file: here they train as scale and offset, without statistics')
     if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
-        frozen = f'norm_sync: frozen keeps fresh batch norms from seeing any data ({shorten(fresh)})'
-        remarks.append(f'{frozen}; norm_sync: off or global does not')
+        frozen = f'norm_sync: frozen leaves newly initialised batch norms without statistics of any data ({shorten(fresh)})'
+        remarks.append(f'{frozen}; use norm_sync: off or global')
     return replace(taken, remarks=tuple(remarks))
 
 
 def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task) -> Sequence[Sequence[str]]:
-    """The labels of the rows of the heads in `source`, none where they are not known. Raises CheckpointError."""
+    """Return the labels of the rows of the heads in `source`; empty if unknown. Raises CheckpointError."""
     if given is not None:
         try:
             return task.labels(given if isinstance(given, tuple) else read_text(given).removesuffix('\n').split('\n'))
@@ -71,5 +71,5 @@ def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task)
         other = open_job(recipe).task
         return other.labels() if type(other) is type(task) else ()
     except (ConfigError, ValueError, OSError) as error:
-        log.info('%s: its classes are not known: %s', recipe, error)
+        log.info('%s: its classes are unknown: %s', recipe, error)
         return ()

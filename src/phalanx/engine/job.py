@@ -1,4 +1,4 @@
-"""Jobs: a recipe found by name or path, read and checked, with the folder of its run."""
+"""Job: a recipe found by name or path, read and checked, with the folder of its run."""
 
 import hashlib
 import logging
@@ -22,18 +22,18 @@ log = logging.getLogger('phalanx')
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe, read and checked, and the folder of its run."""
+    """Checked recipe and run folder."""
 
     recipe: Recipe
     task: Task
     resolved: Node
     name: str
     folder: Path
-    notes: tuple[str, ...] = ()  # keys of an original configuration that are ignored, and keys of former versions
-    differs: tuple[str, ...] = ()  # deliberate differences from the original
+    notes: tuple[str, ...] = ()  # ignored keys of an original configuration, and keys of former versions
+    differs: tuple[str, ...] = ()  # deliberate differences from the original configuration
 
     def fingerprint(self) -> str:
-        """A digest of the sample names of both splits, by which nodes notice that they read other lists."""
+        """Digest of the sample names of both splits; nodes compare it to detect different file lists."""
         digest = hashlib.sha256()
         for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
             for index in range(len(dataset)):
@@ -43,11 +43,9 @@ class Job:
 
 
 def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
-    """The job of a recipe (a path, the name of a shipped one, a configuration of a Paddle project, or a run folder).
+    """Open the job of a recipe: a path, a shipped name, a configuration of a Paddle project, or a run folder.
 
-    `assignments` are (text, origin).
-
-    Raises ConfigError with every problem found.
+    `assignments` are (text, origin). Raises ConfigError with every problem found.
     """
     load_plugins()
     path = find_recipe(recipe)
@@ -59,7 +57,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
 
 
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
-    """What is written in a recipe, or made of an original configuration, and its assignments."""
+    """Read a recipe, or translate an original configuration, and apply the assignments."""
     dialect = dialect_of(path)
     found = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
     root, problems = found.root, []
@@ -74,9 +72,9 @@ def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
 
 
 def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
-    """The family of a recipe, which need not be right otherwise, by name; all families where it does not say one.
+    """Return the family of a recipe by name, even if the recipe is otherwise invalid; all families if it names none.
 
-    Raises ConfigError when there is no such recipe.
+    Raises ConfigError if there is no such recipe.
     """
     load_plugins()
     if recipe is None:
@@ -91,7 +89,9 @@ def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
 
 
 def order_assignments(assignments: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """`assignments` with `part.name=` before others to the same part: a new name starts it again, whichever was typed first."""
+    """Move `part.name=` before other assignments to the same part: a new name resets the part, in whichever order they were
+    typed.
+    """
     ordered: list[tuple[str, str]] = []
     for assignment in assignments:
         part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
@@ -103,12 +103,13 @@ def order_assignments(assignments: Sequence[tuple[str, str]]) -> list[tuple[str,
 
 
 def _family(root: Node) -> type[Family]:
-    """The family that a recipe says. Raises ConfigError, also with what is wrong with the keys that all families have."""
+    """Return the family of a recipe. Raises ConfigError, which also lists invalid keys among those of all families."""
     task = root.value.get('task')
     if task is not None and isinstance(task.value, str) and task.value in FAMILIES:
         return FAMILIES[task.value]
-    said = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {to_plain(task)!r} is not'
-    problems = [f'{said} one of {", ".join(FAMILIES)}']
+    # Without a family its keys are unknown: check only those that all families share.
+    problem = f'{root.origin}: task: missing;' if task is None else f'{task.origin}: task: {to_plain(task)!r} is not'
+    problems = [f'{problem} one of {", ".join(FAMILIES)}']
     of_families = {key for family in FAMILIES.values() for key in key_types(family.Keys)} - key_types(Recipe).keys()
     common = {key: child for key, child in root.value.items() if key not in of_families}
     try:
@@ -119,21 +120,21 @@ def _family(root: Node) -> type[Family]:
 
 
 def find_recipe(recipe: str) -> Path:
-    """The file of a recipe: a path, a run folder, or the name of a shipped one. Raises ConfigError with the nearest name."""
+    """Return the file of a recipe: a path, a run folder, or a shipped name. Raises ConfigError with the nearest name."""
     path = parse_path(recipe)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):
-        raise ConfigError([f'{recipe}: is an exported model, which `phalanx eval` and `phalanx serve` take; name its run'])
+        raise ConfigError([f'{recipe}: is an exported model, for `phalanx eval` and `phalanx serve`; give its run folder here'])
     if path.is_file():
         return path
     known, name = shipped_recipes(parts=True), recipe.removesuffix('.yml')
     if name in known:
         return known[name]
     if path.is_dir():
-        raise ConfigError([f'{recipe}: is a folder without config.yml, so no run folder'])
+        raise ConfigError([f'{recipe}: is not a run folder: it has no config.yml'])
     there = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
     near = did_you_mean(recipe, [str(file.parent if file.name == 'config.yml' else file) for file in there])
     raise ConfigError(
-        [f'{recipe}: there is no such file or shipped recipe{near or did_you_mean(name, known)} (`phalanx config` lists them)']
+        [f'{recipe}: no such file or shipped recipe{near or did_you_mean(name, known)} (`phalanx config` lists them)']
     )

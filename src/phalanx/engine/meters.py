@@ -1,4 +1,4 @@
-"""What a run measures of itself: waiting, slow ranks, memory, and numbers that reach the host without stopping the device."""
+"""Measurements of a run: data waits, slow ranks, memory, and step values read without blocking the device."""
 
 import math
 import resource
@@ -15,9 +15,9 @@ from phalanx.parallel import dist
 
 T = TypeVar('T')
 
-MIN_DELAY_S = 1.0  # seconds: ranks of one node differ by less whenever something else runs there
-DIVERGENCE_FACTOR = 1000  # times the loss of the first step, from where a loss is reported as growing
-WARMUP_S = 300  # seconds of training after which it can be said whether data come fast enough: the start is over
+MIN_DELAY_S = 1.0  # smaller differences between ranks of a node are noise from other processes
+DIVERGENCE_FACTOR = 1000  # multiple of the first loss that is reported as divergence
+WARMUP_S = 300  # seconds of training before data throughput is evaluated: workers start cold
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
     '`phalanx bench data RECIPE` shows what takes how long and how many cores a device needs'
@@ -25,69 +25,69 @@ MORE_DATA = (
 
 
 class AsyncCopy:
-    """The values of a small device tensor, copied to the host while the device goes on."""
+    """Asynchronous copy of a small device tensor to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self._host = values.to('cpu', non_blocking=True)  # into pinned memory, where it comes from a device
+        self._host = values.to('cpu', non_blocking=True)  # into pinned memory if it comes from a device
         self._ready = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
         if self._ready is not None:
             self._ready.record()
 
     def read(self) -> list[float]:
-        """The values; waits for the copy, and for nothing that was enqueued after it."""
+        """Return the values. Waits for this copy, not for work enqueued after it."""
         if self._ready is not None:
             self._ready.synchronize()
         return self._host.tolist()
 
 
 class StepNumbers:
-    """Numbers of each step over all ranks: the means of the loss terms, the gradient norm, and the flags."""
+    """Reduced loss terms, gradient norm and flags of recent steps, read one step late."""
 
     def __init__(self) -> None:
-        self.unread: list[tuple[int, AsyncCopy]] = []  # of the last steps, still on their way to the host
-        self.logged: list[list[float]] = []  # of the steps since the last log line: terms, total
+        self.unread: list[tuple[int, AsyncCopy]] = []  # latest steps, still being copied to the host
+        self.logged: list[list[float]] = []  # terms and total of each step since the last log line
 
     def add(self, step: int, means: Tensor, flags: Tensor, norm: Tensor) -> None:
-        """Takes the means of the loss terms [terms], `flags` [2] and the norm of the gradients []. Reads nothing yet."""
+        """Store the means of the loss terms [terms], `flags` [2] and the gradient norm [] of a step. Does not wait."""
         self.unread.append((step, AsyncCopy(torch.cat([means, means.sum()[None], flags, norm[None]]))))
 
     def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
-        """(step, terms and total, gradient norm, flags) of all but the last `keep` steps, of each once."""
+        """Yield (step, terms and total, gradient norm, flags) of all but the last `keep` steps, each once."""
         while len(self.unread) > keep:
-            step, later = self.unread.pop(0)
-            *values, stop, new_bad, norm = later.read()
+            step, copy = self.unread.pop(0)
+            *values, stop, new_bad, norm = copy.read()
             self.logged.append(values)
             yield step, values, norm, (stop, new_bad)
 
     def means(self) -> tuple[int, list[float]]:
-        """How many steps there were since the last call, and the means of their terms and total."""
+        """Number of steps since the last call, and the means of their terms and total."""
         steps, logged = len(self.logged), self.logged
         self.logged = []
         return steps, [math.fsum(column) / steps for column in zip(*logged, strict=True)]
 
 
-class Growth:
-    """Notices, once, a loss that grows by orders of magnitude instead of falling."""
+class DivergenceWatch:
+    """Detection, reported once, of a loss that grows by orders of magnitude."""
 
     def __init__(self) -> None:
         self._first: float | None = None
         self._is_reported = False
 
-    def look(self, step: int, loss: float, lr: float) -> str | None:
+    def check(self, step: int, loss: float, lr: float) -> str | None:
         """Return a warning, once, when the loss of a step is DIVERGENCE_FACTOR times that of the first step."""
         if self._first is None:
             self._first = loss
-        if self._is_reported or loss < DIVERGENCE_FACTOR * max(self._first, 1.0):  # below 1, a ratio says little
+        if self._is_reported or loss < DIVERGENCE_FACTOR * max(self._first, 1.0):  # below 1, a ratio means little
             return None
         self._is_reported = True
         return (
-            f'the loss has grown from {self._first:.3g} to {loss:.3g} at step {step}: the learning rate, {lr:.3g} there, is '
+            f'the loss has grown from {self._first:.3g} to {loss:.3g} at step {step}: the learning rate there, {lr:.3g}, is '
             'probably too high; try a lower optimizer.lr, a longer schedule.warmup_steps, or clip.norm'
         )
 
 
 class Stopwatch:
-    """Time since the last lap, with the part of it that was spent waiting for data; pauses do not count."""
+    """Time since the last lap and the part spent waiting for data, without pauses."""
 
     def __init__(self) -> None:
         self.seconds = self.waited = 0.0  # since the last lap
@@ -95,8 +95,8 @@ class Stopwatch:
         self._since = time.perf_counter()
         self._compared = False
 
-    def waiting(self, items: Iterator[T]) -> Iterator[T]:
-        """`items`, with the time until each arrives counted as waiting."""
+    def time_waits(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield `items`, counting the time until each arrives as waiting."""
         while True:
             begin = time.perf_counter()
             try:
@@ -107,24 +107,25 @@ class Stopwatch:
             yield item
 
     def pause(self) -> None:
-        """Stops counting, for an evaluation or a checkpoint; `go_on` starts again."""
+        """Stop the clock for an evaluation or checkpoint; `resume` starts it again."""
         self.seconds += time.perf_counter() - self._since
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
+        """Start the clock again."""
         self._since = time.perf_counter()
 
     def lap(self) -> tuple[float, float]:
-        """Seconds and seconds waited since the last lap."""
+        """Seconds, and seconds waited, since the last lap."""
         self.pause()
-        self.go_on()
+        self.resume()
         lap = self.seconds, self.waited
         self.total_seconds += self.seconds
         self.total_waited += self.waited
         self.seconds = self.waited = 0.0
         return lap
 
-    def long_wait(self) -> str | None:
-        """In words, once and not before WARMUP_S: that more than a tenth of all laps was spent waiting, and what helps."""
+    def data_wait_warning(self) -> str | None:
+        """Warning, once and not before WARMUP_S, if more than a tenth of the time was spent waiting for data; else None."""
         if self._compared or self.total_seconds < WARMUP_S:
             return None
         self._compared = True
@@ -142,7 +143,7 @@ def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
     whole = median_low([sum(phases.values()) for phases in ranks])
     usual = {phase: median_low([phases[phase] for phases in ranks]) for phase in ranks[0]}
     return [
-        f'rank {rank} is slower than the others: {phase} took it {seconds:.3g} s, the median rank {usual[phase]:.3g} s'
+        f'rank {rank} is slower than the others: {phase} took {seconds:.3g} s, {usual[phase]:.3g} s on the median rank'
         for rank, phases in enumerate(ranks)
         for phase, seconds in phases.items()
         if seconds > 1.5 * usual[phase] and seconds - usual[phase] > max(0.1 * whole, MIN_DELAY_S)
@@ -150,16 +151,16 @@ def slower_ranks(ranks: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """The most memory this rank ever held, in MiB: of the device on CUDA, of the process on a CPU."""
+    """Peak memory of this rank in MiB: of the device on CUDA, of the process on a CPU."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def measure_throughput(clock: Stopwatch, samples: int, device: torch.device, *, before: Progress) -> dict[str, Any]:
-    """For the summary of a run, over all ranks and starts: samples a second of training alone, waiting, memory.
+    """Return samples per second of training alone, data waits and memory, over all ranks and starts, for the summary.
 
-    `samples` are those of all starts, `before` is the progress that earlier ones had made. Slow ranks are those of this start.
+    `samples` are those of all starts, `before` is the progress of earlier starts. Slow ranks are those of this start.
     """
     ranks = dist.gather_objects(
         {'memory_mb': peak_memory_mb(device), 'seconds': clock.total_seconds, 'waited': clock.total_waited}

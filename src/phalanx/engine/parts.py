@@ -1,4 +1,4 @@
-"""The data sets and the network of a job: checks before a start build them, and a run in the same process trains with them."""
+"""Data sets and network of a job: built by the checks before a start, reused by a run in the same process."""
 
 from functools import cached_property
 from typing import Any
@@ -14,39 +14,39 @@ from phalanx.weights.reading import LoadedWeights
 
 
 class Parts:
-    """Each part is built when it is first asked for, and once. Raises what building it raises."""
+    """Parts of a job, each built once on first access. Raises as building it does."""
 
     def __init__(self, recipe: Recipe, task: Task) -> None:
         self.recipe, self.task = recipe, task
 
     @cached_property
     def train(self) -> Dataset[Any]:
-        """The training samples."""
+        """Training samples."""
         return self.task.dataset('train')
 
     @cached_property
     def evaluation(self) -> Dataset[Any]:
-        """The evaluation samples."""
+        """Evaluation samples."""
         return self.task.dataset('eval')
 
     @cached_property
     def _network(self) -> tuple[nn.Module, Tensor]:
-        """The network as the seed draws it, the same on every rank, and the state of torch's generator after that."""
+        """Network with seeded random weights, equal on all ranks, and the state of torch's generator after that."""
         torch.manual_seed(self.recipe.train.seed)
         return self.task.model(), torch.get_rng_state()
 
     @property
     def network(self) -> nn.Module:
-        """The network, with the weights that the recipe starts from once `initial` was asked for."""
+        """Network; with its initial weights once `initial` was accessed."""
         return self._network[0]
 
     @cached_property
     def initial(self) -> list[LoadedWeights]:
-        """The weights that the recipe starts from, when it names any: loaded into `network`. Raises CheckpointError."""
+        """Load the initial weights of the recipe, if any, into `network`. Raises CheckpointError."""
         return load_initial(self.network, self.recipe, self.task)
 
     def begin(self) -> nn.Module:
-        """The network for a run, with torch's generator as it was when the network was built."""
+        """Return the network for a run, with torch's generator as it was when the network was built."""
         network, random_state = self._network
         torch.set_rng_state(random_state)
         return network

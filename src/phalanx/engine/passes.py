@@ -1,14 +1,14 @@
-"""The forward and backward passes of one step: afterwards the gradients are those of the loss of the whole global batch.
+"""Forward and backward passes of one step: they leave the gradients of the loss of the whole global batch.
 
 A loss is a set of terms, each (sum of totals) / (sum of weights), both over the whole step: all ranks and all micro-batches.
-With one micro-batch the sums over ranks stand between the two passes. Several are ordinary gradient accumulation: each has its
-backward pass, after which its activations are freed, so what it is divided by must be known before:
+With one micro-batch the sums over ranks are taken between the two passes. Several micro-batches are ordinary gradient
+accumulation: each has its backward pass, after which its activations are freed, so its divisor must be known before:
 
 - weights that targets alone determine (pixels, texts, boxes) are added up before the first pass;
 - a weight that only the outputs determine, if all terms share it, divides the gradients after the last pass;
 - a loss that must see the outputs for the whole step at once (hard-example mining, Lovász) costs a second forward pass: the
-  first keeps nothing but the outputs, and gives the gradient with which each micro-batch then goes backward (as Gao et al.
-  2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
+  first keeps nothing but the outputs, and gives the gradient with which each micro-batch then goes backward (GradCache, Gao et
+  al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
 """
 
 import contextlib
@@ -35,21 +35,22 @@ from phalanx.system.memory import to_device
 
 
 class NetworkWithLoss(nn.Module):
-    """What DDP wraps: so a task may call its network as it likes."""
+    """Network and loss in one module, for DDP to wrap: a task may call its network as it likes."""
 
     def __init__(self, task: Task, network: nn.Module, whole: WholeStep) -> None:
         super().__init__()
         self.task, self.network, self.whole = task, network, whole
-        self.names: tuple[str, ...] = ()  # of the terms, once there was a pass
+        self.names: tuple[str, ...] = ()  # of the terms, after the first pass
         self.least: tuple[float, ...] = ()  # lower bounds of their weights
-        self.has_one_divisor = False  # whether all terms share their weight and its lower bound
+        self.has_one_divisor = False  # all terms share their weight and its lower bound
 
     def forward(self, batch: ImageBatch, only_outputs: bool = False) -> Any:
-        """Totals [terms] (float32 or better) and weights [terms] (float64) of a batch; or the outputs for it."""
+        """Return totals [terms] (float32 or better) and weights [terms] (float64) of a batch; or its outputs."""
         outputs = self.task.outputs(self.network, batch)
         return outputs if only_outputs else self.terms(outputs, batch)
 
     def terms(self, outputs: Any, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """Return totals [terms] and weights [terms] of the loss of `outputs`."""
         loss = self.task.loss(outputs, batch, self.whole)
         self.names, self.least = tuple(loss), tuple(term.least for term in loss.values())
         self.has_one_divisor = len({(id(term.weight), term.least) for term in loss.values()}) == 1
@@ -60,7 +61,7 @@ class NetworkWithLoss(nn.Module):
 
 
 class Passes:
-    """Calls on the passes of a step in the order that its loss allows."""
+    """Runs the passes of a step in the order that its loss allows."""
 
     def __init__(
         self,
@@ -71,40 +72,42 @@ class Passes:
         gradients: GradientOptions,
         device: torch.device,
     ) -> None:
-        """To be built by all ranks together, once the network is on its device and its norms are settled."""
+        """Collective; the network must be on its device, with its norms synchronised."""
         self.with_loss, self.stream, self.precision, self.statistics = with_loss, stream, precision, statistics
         self.device, self.micro_batches = device, stream.micro_batches
         self.keys = SampleKeys()
         self.is_random = stochastic.tie(with_loss, self.keys)
         self.replica, self.compression = wrap_ddp(with_loss, gradients)
-        self.ranks = dist.world_size()  # DDP averages over them, where the loss is a sum
+        self.ranks = dist.world_size()  # cancels DDP's average: the loss is a sum over ranks
 
     def __call__(self, step: int, batch: ImageBatch, flags: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Leaves the gradients of the step's loss; `batch` is the share of this rank.
+        """Leave the gradients of the step's loss; `batch` is the share of this rank.
 
         Returns the means of the terms [terms] and `flags` summed over ranks [flags], both float64. Raises ValueError for a loss
-        that micro-batches cannot make.
+        that cannot be computed with micro-batches.
         """
-        batch, keys = self.ready(step, batch)
+        batch, keys = self.prepare(step, batch)
         numbers = self.sums(batch, keys, to_device(torch.tensor(flags, dtype=torch.float64), self.device))
         terms = len(self.with_loss.names)
         totals, weights, summed_flags = torch.split(numbers, [terms, terms, len(flags)])
         return means(totals, weights, self.with_loss.least), summed_flags
 
     def sums(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
-        """Leaves the gradients; returns sums over ranks [2 terms + flags] float64: totals of terms, weights, `flags`."""
+        """Leave the gradients; return sums over ranks [2 terms + flags] float64: totals and weights of terms, `flags`."""
         task = self.with_loss.task
         if self.micro_batches == 1:
-            return self.at_once(batch, keys, flags)
+            return self.single_pass(batch, keys, flags)
         if task.sees_whole_step:
-            return self.twice(batch, keys, flags)
+            return self.two_forwards(batch, keys, flags)
         weights = task.weights(batch)
         if weights is not None:
-            return self.divided_before(batch, keys, flags, weights)
-        return self.divided_after(batch, keys, flags)
+            return self.divide_before(batch, keys, flags, weights)
+        return self.divide_after(batch, keys, flags)
 
-    def ready(self, step: int, batch: ImageBatch) -> tuple[ImageBatch, Tensor | None]:
-        """`batch` on the device, as large and long as those of other ranks, and keys [B] for what is random in the network."""
+    def prepare(self, step: int, batch: ImageBatch) -> tuple[ImageBatch, Tensor | None]:
+        """Move `batch` to the device and pad it to the size on other ranks; return it with the random keys [B] of its
+        samples.
+        """
         self.with_loss.whole.epoch = self.stream.epoch_of(step)
         batch = self.with_loss.task.align(batch.to(self.device), self.with_loss.whole)
         if not self.is_random:
@@ -112,7 +115,8 @@ class Passes:
         indices = torch.tensor([draw.index for draw in self.stream.share(step)])
         return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
 
-    def at_once(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def single_pass(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
+        """One micro-batch: the sums over ranks are taken between forward and backward pass."""
         self.keys.begin(keys)
         with self.precision.autocast():
             totals, weights = self.replica(batch)
@@ -121,8 +125,8 @@ class Passes:
         self.statistics.follow()
         return numbers
 
-    def divided_before(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor, known: Mapping[str, Tensor]) -> Tensor:
-        """`known`: the weights [] of this rank's share, by term."""
+    def divide_before(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+        """Gradient accumulation with weights from targets. `known`: the weights [] of this rank's share, by term."""
         weights = torch.stack([weight.double() for weight in known.values()])
         weights_of_step, sums = dist.sum_over_ranks(weights), torch.zeros_like(weights)
         for part in self.parts(batch, keys):
@@ -130,16 +134,17 @@ class Passes:
                 totals, _ = self.replica(part)
             if (names := self.with_loss.names) != tuple(known):
                 raise ValueError(
-                    f'loss: gives the terms {", ".join(names)}, but its method `weights` the weights of {", ".join(known)}; '
+                    f'loss: returns the terms {", ".join(names)}, but its method `weights` those of {", ".join(known)}; '
                     'both must name the same terms in the same order'
                 )
-            factors = self.factors(weights_of_step)  # known now: the first pass brings the lower bounds of the weights
+            factors = self.factors(weights_of_step)  # here, since the first pass provides the lower bounds of the weights
             self.precision.backward((totals * factors.to(totals.dtype)).sum())
             sums += totals.detach()
         return dist.sum_over_ranks(torch.cat([sums, weights, flags]))
 
-    def divided_after(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
-        samples = self.with_loss.whole.count(len(batch))  # divides before, so that half precision has numbers of a usual size
+    def divide_after(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
+        """Gradient accumulation with one weight for all terms, which follows from outputs: divide the gradients at the end."""
+        samples = self.with_loss.whole.count(len(batch))  # provisional divisor, which keeps half precision in range
         sums: Tensor | float = 0.0
         for part in self.parts(batch, keys):
             with self.precision.autocast():
@@ -148,7 +153,7 @@ class Passes:
                 names = ', '.join(self.with_loss.names)
                 raise ValueError(
                     f'train.micro_batches: the terms of this loss ({names}) have their own weights, which follow from outputs '
-                    'alone, so no micro-batch knows its gradient; set train.micro_batches=1'
+                    'alone, so the gradient of a micro-batch is unknown until the last one; set train.micro_batches=1'
                 )
             self.precision.backward(totals.sum() / samples)
             sums = sums + torch.cat([totals.detach(), weights])
@@ -158,16 +163,21 @@ class Passes:
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         return numbers
 
-    def twice(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
+    def two_forwards(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
+        """Loss over all outputs of the step: forward without graph, loss and its gradient, then forward and backward per
+        micro-batch.
+        """
         with_loss = self.with_loss
-        with torch.no_grad(), self.kept_statistics(), self.precision.autocast():
+        # First forward pass: keep the outputs only, no graph and no running statistics.
+        with torch.no_grad(), self.preserve_buffers(), self.precision.autocast():
             seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
         outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
         with self.precision.autocast():
             totals, weights = with_loss.terms(outputs, batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
         loss = (totals * self.factors(numbers[len(totals) : -len(flags)]).to(totals.dtype)).sum()
-        gradients = torch.autograd.grad(self.precision.scaled(loss), tree_leaves(outputs))
+        # Gradient of the loss by the outputs, then by the parameters, one micro-batch at a time.
+        gradients = torch.autograd.grad(self.precision.scale_loss(loss), tree_leaves(outputs))
         of_parts = zip(*(split_evenly(gradient, self.micro_batches) for gradient in gradients), strict=True)
         for part, own in zip(self.parts(batch, keys), of_parts, strict=True):
             with self.precision.autocast():
@@ -176,7 +186,7 @@ class Passes:
         return numbers
 
     def parts(self, batch: ImageBatch, keys: Tensor | None) -> Iterator[ImageBatch]:
-        """The micro-batches in turn. DDP sends the gradients of all in the backward pass of the last one."""
+        """Yield the micro-batches in turn. DDP sends the gradients of all of them in the backward pass of the last one."""
         count = self.micro_batches
         of_parts = [None] * count if keys is None else split_evenly(keys, count)
         for number, (part, own) in enumerate(zip(batch.split(count), of_parts, strict=True)):
@@ -187,19 +197,19 @@ class Passes:
             self.statistics.follow(number, count)
 
     def factors(self, weights: Tensor) -> Tensor:
-        """Factors [terms] of the totals of a rank, given the weights [terms] of the whole step."""
+        """Return factors [terms] of the totals of a rank, given the weights [terms] of the whole step."""
         return self.ranks * factors(weights, self.with_loss.least)
 
     def arrange_buckets(self, step: int, batch: ImageBatch) -> None:
-        """Makes DDP arrange its buckets now, by the passes of one micro-batch, of which nothing stays but that.
+        """Make DDP arrange its buckets now, by the passes of one micro-batch that leave no other trace.
 
-        It arranges them after the first passes, and the order of a sum over three ranks or more depends on it: a resumed run
+        DDP arranges them after its first passes, and the summation order over three or more ranks depends on it: a resumed run
         would differ from an uninterrupted one in the last bits of its first step.
         """
-        batch, keys = self.ready(step, batch)
+        batch, keys = self.prepare(step, batch)
         part = batch.split(self.micro_batches)[0] if self.micro_batches > 1 else batch
         self.keys.begin(None if keys is None else keys[: len(part)])
-        with self.kept_statistics(), self.compression.off() if self.compression else contextlib.nullcontext():
+        with self.preserve_buffers(), self.compression.off() if self.compression else contextlib.nullcontext():
             with self.precision.autocast():
                 totals, _ = self.replica(part)
             totals.sum().backward()
@@ -207,8 +217,8 @@ class Passes:
             value.grad = None
 
     @contextlib.contextmanager
-    def kept_statistics(self) -> Iterator[None]:
-        """Passes within this context leave no trace in the buffers of the network, running statistics that is."""
+    def preserve_buffers(self) -> Iterator[None]:
+        """Context that restores the buffers of the network (running statistics) on exit."""
         before = [buffer.clone() for buffer in self.with_loss.buffers()]
         try:
             yield

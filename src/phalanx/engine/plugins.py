@@ -1,8 +1,8 @@
-"""Networks, losses, transforms, data sets and trackers of a user's own.
+"""Plugins: user-defined networks, losses, transforms, data sets, backbones and trackers.
 
-A plugin is a Python file, or an installed package, that holds a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds
-of `catalog.CATALOGS`; {kind: {name: builder}} adds what belongs to no family, backbones and trackers. Plugins run code, so
-only a person names them: by `--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group
+A plugin is a Python file, or an installed package, with a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds of
+`catalog.CATALOGS`; {kind: {name: builder}} adds parts of no family, backbones and trackers. Plugins run code, so only the user
+names them: with `--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group
 `phalanx.plugins`. A recipe or a run folder cannot.
 """
 
@@ -23,7 +23,7 @@ OF_ALL_FAMILIES: dict[str, dict[str, Any]] = {'backbones': BACKBONES, 'trackers'
 
 
 def load_plugins() -> None:
-    """Adds the parts of all plugins to the catalogs, once. Raises RequestError naming the file and the cure."""
+    """Add the parts of all plugins to the catalogs, once. Raises RequestError naming the file and the fix."""
     for path in filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)):
         _add(_module(Path(path)), path)
     for entry in entry_points(group='phalanx.plugins'):
@@ -31,13 +31,13 @@ def load_plugins() -> None:
 
 
 def _module(path: Path) -> Any:
-    """The module of a file, imported once. Its name is a function of its path, so that workers can unpickle what it defines."""
+    """Import a file once. The module name is a function of the path, so that workers can unpickle its classes."""
     name = f'phalanx_plugin_{path.stem}'
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise RequestError(f'--plugin {path}: there is no such Python file')
+        raise RequestError(f'--plugin {path}: no such Python file')
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -48,6 +48,7 @@ def _module(path: Path) -> Any:
 
 
 def _add(plugin: Any, where: str) -> None:
+    """Add the parts of a plugin to the catalogs. Raises RequestError."""
     parts = plugin if isinstance(plugin, dict) else getattr(plugin, 'PLUGIN', None)
     if not isinstance(parts, dict):
         raise RequestError(f'{where}: has no dict PLUGIN = {{family: {{kind: {{name: builder}}}}}}')
@@ -64,6 +65,7 @@ def _add(plugin: Any, where: str) -> None:
 
 
 def _add_to(catalog: dict[str, Any], builders: dict[str, Any], where: str) -> None:
+    """Add `builders` to a catalog. Raises RequestError for a name that is taken."""
     if taken := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
         raise RequestError(f'{where}: {taken[0]!r} is taken; choose another name')
     catalog.update(builders)

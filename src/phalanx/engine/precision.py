@@ -48,12 +48,12 @@ class Precision:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """Return `loss` times the loss scale, to call backward on."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def backward(self, loss: Tensor) -> None:
-        torch.autograd.backward(self.scaled(loss))
+        torch.autograd.backward(self.scale_loss(loss))
 
     def step(self, optimizer: Optimizer, clip: Callable[[], Tensor]) -> Tensor:
         """Clip the gradients and take the optimizer step; return the gradient norm [] from `clip`.

@@ -1,4 +1,4 @@
-"""Flags that ranks exchange with the numbers of each step: a request to stop, and the number of new unusable samples."""
+"""Control flags that ranks exchange with each step's all-reduce: stop requests and counts of new unusable samples."""
 
 from itertools import islice
 from typing import Any
@@ -8,24 +8,24 @@ from phalanx.parallel import dist
 
 
 class StepFlags:
-    """The flags of this rank, and those that all ranks have agreed on: each rank receives the same sums at the same step."""
+    """Flags of this rank, and those agreed on by all ranks: each rank receives the same sums at the same step."""
 
     def __init__(self, loader: Loader[Any, Any]) -> None:
         self.loader = loader
-        self.stop_asked = False  # of this rank, by a signal
-        self.stop_agreed = False  # by all ranks
-        self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks: number in the data set -> reason
-        self.announced = self.sent = 0  # of the unusable samples of this rank: counted in flags, and described to all ranks
+        self.stop_asked = False  # this rank received a signal
+        self.stop_agreed = False  # all ranks know of a stop request
+        self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks: index in the data set -> reason
+        self.announced = self.sent = 0  # unusable samples of this rank: counted in flags, and sent with reasons to all ranks
 
     def collect(self) -> list[float]:
-        """The flags of this rank for the next step [2]: whether it was asked to stop, its number of new unusable samples."""
+        """Flags of this rank for the next step [2]: stop request, number of new unusable samples."""
         new, self.announced = len(self.loader.bad) - self.announced, len(self.loader.bad)
         return [float(self.stop_asked), float(new)]
 
     def receive(self, stop: float, new_bad: float) -> list[str]:
-        """Takes the flags of a step, summed over ranks, which call this together.
+        """Apply the flags of a step, summed over ranks. Collective.
 
-        Returns the reasons for samples that no rank knew to be unusable before.
+        Returns the reasons for samples not known to be unusable before.
         """
         self.stop_agreed |= stop > 0
         if not new_bad:

@@ -1,4 +1,4 @@
-"""The summary of a run, and what a person should know of it."""
+"""Summary of a run, and warnings at its end."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ def summarise(
     initial: Sequence[LoadedWeights],
     bad: Mapping[int, str],
 ) -> dict[str, Any]:
-    """The values of summary.json, from the progress at the end of the run.
+    """Return the content of summary.json, from the progress at the end of the run.
 
-    `epochs` are the passes over the training samples, `throughput` is that of `meters.throughput`, `initial` are the weights
-    that the run began with, `bad` the reasons for the samples that were skipped.
+    `epochs` are passes over the training samples, `throughput` comes from `meters.measure_throughput`, `initial` are the
+    initial weights, `bad` the reasons for skipped samples.
     """
     return {
         'metrics': progress.metrics,
@@ -44,7 +44,7 @@ def summarise(
 
 
 def read_summary(folder: Path, progress: Progress) -> dict[str, Any] | None:
-    """Content of summary.json in a run folder; None where it is missing, damaged or of another progress."""
+    """Return the content of summary.json in a run folder; None if it is missing, damaged or of another progress."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = dict(json.loads((folder / 'summary.json').read_text(encoding='utf-8')))
         if (found['steps'], found['best_step'], found['best']) == (progress.step, progress.best_step, progress.best):
@@ -53,7 +53,7 @@ def read_summary(folder: Path, progress: Progress) -> dict[str, Any] | None:
 
 
 def final_warnings(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Warnings about a run that came to its end, from its summary."""
+    """Yield warnings about a completed run, from its summary."""
     yield from summary['slow_ranks']
     start, best = summary['start'], summary['best']
     if start is not None and best is not None and best <= start:

@@ -1,4 +1,4 @@
-"""Phalanx from Python: training a recipe, and a trained model with its pre- and post-processing."""
+"""Python API: training a recipe, and a trained model with its pre- and post-processing."""
 
 import json
 import signal
@@ -29,15 +29,15 @@ AnImage = Image | str | Path
 
 
 class Trained:
-    """A trained model with its pre- and post-processing.
+    """Trained model with its pre- and post-processing.
 
-    `model(image)` is the result for an image [H, W, 3] uint8 RGB, or the path of one; of a list of images, a list of results.
-    Results are, in pixels of the image: segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most probable
-    first; recognition, a `Reading`; table, a `Prediction`.
+    `model(image)` returns the result for an image [H, W, 3] uint8 RGB, or the path of one; for a list of images, a list of
+    results. Results are, in pixels of the image: segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most
+    probable first; recognition, a `Reading`; table, a `Prediction`.
 
-    `task` is the family, `class_names` are the classes, or of a recogniser its characters, by number; a table has none.
-    `weights` says which weights these are (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other
-    weights. `network` is the module itself, on its device, in evaluation mode.
+    `task` is the family, `class_names` are the classes (characters of a recogniser) by index; tables have none. `weights`
+    describes the loaded weights (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights.
+    `network` is the module, on its device, in evaluation mode.
     """
 
     def __init__(self, job: Job, weights: str | Path | None, device: str) -> None:
@@ -52,7 +52,7 @@ class Trained:
         self.class_names = tuple(next(iter(job.task.labels()), ()))
 
     def __call__(self, images: AnImage | Sequence[AnImage], *, batch_size: int = 8) -> Any:
-        """The result of an image, or the results of a list of images in its order, `batch_size` of one size at a time.
+        """Return the result of an image, or the results of a list of images in order, `batch_size` of equal size at a time.
 
         Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
         """
@@ -62,12 +62,12 @@ class Trained:
         return result
 
     def draw(self, image: AnImage, result: Any) -> Image:
-        """The image with its result drawn on it, [H, W, 3] uint8 RGB; a reading stands below its line."""
+        """Return the image [H, W, 3] uint8 RGB with its result drawn on it; recognised text is drawn below its line."""
         return self._task.writers.draw(load_pixels(image), result)
 
     @torch.no_grad()
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
-        """A batch holds consecutive images that are prepared to one size, so that each result is that of its image alone."""
+        """Predict in batches of consecutive images of one prepared size, so that each result is that of its image alone."""
         results: list[Any] = []
         for _, alike in groupby(map(self._task.request, images), key=lambda prepared: prepared.image.shape):
             while samples := list(islice(alike, max(1, batch_size))):
@@ -77,15 +77,15 @@ class Trained:
 
 
 def load_pixels(image: AnImage) -> Image:
-    """[H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
-    # torch wants an array that can be written to.
+    """Load an image as [H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
+    # torch.from_numpy warns about read-only arrays.
     return check_image(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:
-    """The trained model of a run folder. `weights` takes others than the run's best.
+    """Load the trained model of a run folder; `weights` replaces the run's best ones.
 
-    Raises ConfigError or CheckpointError when something is missing or damaged.
+    Raises ConfigError or CheckpointError if something is missing or damaged.
     """
     return Trained(open_job(str(folder)), weights, device)
 
@@ -98,14 +98,14 @@ def train(
     fresh: bool = False,
     callback: Callback | None = None,
 ) -> Trained:
-    """Trains a recipe in this process, on one rank, as `phalanx train` does with the same result; the trained model.
+    """Train a recipe in this process, on one rank, with the same result as `phalanx train`; return the trained model.
 
-    `overrides`: keys of the recipe and their values, `{'train.steps': 100}` say. A run that is in the folder already goes on;
-    with `fresh` it is kept aside. Several ranks need the command. `callback` is called with each event of the run, a dict whose
-    `kind` says what it is (`train`, `eval`, `saved`, `warning`, `end` ...); what it raises ends the run.
+    `overrides`: keys of the recipe and their values, such as `{'train.steps': 100}`. A run that is already in the folder
+    continues; with `fresh` it is set aside. Several ranks need the command. `callback` is called with each event of the run, a
+    dict with its `kind` (`train`, `eval`, `saved`, `warning`, `end` ...); an exception in it ends the run.
 
-    Raises RequestError (ConfigError among them) before anything is started, StoppedError when a signal stopped the run (saved
-    then, if it had made a step), and what ended the run otherwise: RunError, BadSampleError, CheckpointError or OSError.
+    Raises RequestError (ConfigError among them) before anything is started, StoppedError if a signal stopped the run (saved, if
+    it had made a step), and RunError, BadSampleError, CheckpointError or OSError if the run failed.
     """
     assignments = [
         (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
@@ -120,11 +120,11 @@ def train(
         status = worker.train(job, fresh=fresh, callback=callback, parts=parts)
     except KeyboardInterrupt as stop:
         raise StoppedError(
-            f'stopped by {interrupting_signal(stop).name} before the first step; the same call begins again'
+            f'stopped by {interrupting_signal(stop).name} before the first step; the same call starts again'
         ) from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if status:
-        raise StoppedError(f'stopped by a signal; the same call goes on from there ({job.folder})')
+        raise StoppedError(f'stopped by a signal; the same call continues from there ({job.folder})')
     return Trained(job, None, job.recipe.device)

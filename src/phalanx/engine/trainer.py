@@ -1,4 +1,4 @@
-"""Trains any Task: this file is the training run, read from top to bottom."""
+"""Training of any Task: this file is the training run, read from top to bottom."""
 
 import contextlib
 import math
@@ -18,8 +18,8 @@ from phalanx.data.batch import ImageBatch
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
-from phalanx.engine.loader import Stream, UnwantedError, check_bad, check_batch
-from phalanx.engine.meters import Growth, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
+from phalanx.engine.loader import LoadingCancelledError, Stream, check_bad_samples, check_batch
+from phalanx.engine.meters import DivergenceWatch, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -45,7 +45,7 @@ from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint
 
 
 class Trainer:
-    """One run of one task on this rank: the same code with one rank and with many."""
+    """One run of one task on this rank; the same code for one rank and many."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Trainer:
         progress: Progress | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """`progress`: that of a checkpoint that `restore` is about to get; the weights that the recipe names are not read.
+        """`progress`: progress of a checkpoint to be passed to `restore`; `train.init_from` is then not loaded.
 
-        `parts`: the data sets and the network, where checks have built them already.
+        `parts`: data sets and network, if checks have already built them.
         """
         parts = parts or Parts(recipe, task)
         self.recipe, self.task, self.device = recipe, task, device
@@ -72,7 +72,7 @@ class Trainer:
         # The network. Every rank draws the same initial weights.
         self.model = parts.begin()
         self.initial = [] if progress else parts.initial
-        # For the report: what is odd about the data, and what of the initial weights was not taken.
+        # Warnings for the report: oddities of the data, and initial weights that were not loaded.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
         if train.freeze_steps is None:
             freeze(self.model, train.freeze)
@@ -80,9 +80,9 @@ class Trainer:
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
-        self.at_first = TemporaryFreeze(self.model, train.freeze, train.freeze_steps or 0)
+        self.temporary_freeze = TemporaryFreeze(self.model, train.freeze, train.freeze_steps or 0)
 
-        # What moves it.
+        # Optimizer, schedule, EMA.
         groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scale_lr(self.optimizer.defaults['lr'], recipe.scaling, batch)
@@ -91,38 +91,41 @@ class Trainer:
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.notes += self.ema.notes(self.steps) if self.ema else []
 
-        # Its passes, forward and backward.
+        # Forward and backward passes.
         self.precision = Precision(recipe.precision, device)
-        torch.backends.cudnn.benchmark = task.has_fixed_size  # else every new size would be a search for the fastest kernels
+        torch.backends.cudnn.benchmark = task.has_fixed_size  # every new size would start a search for the fastest kernels
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        epochs = self.timeline.even_steps(self.steps) / self.steps_per_epoch
+        epochs = self.timeline.equivalent_steps(self.steps) / self.steps_per_epoch
         self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=epochs))
         self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 
-        # What it reads and writes.
+        # Checkpoints, data loader, evaluation, meters.
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         saved = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *saved, asynchronous=recipe.checkpoint.asynchronous)
         setup = Setup(recipe, device, self.precision, cache.node_cache(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
         self.flags = StepFlags(self.loader)
-        self.loader.is_unwanted = self.may_leave
+        self.loader.is_cancelled = self.may_cancel_loading
         self.heartbeat = Heartbeat(dist.rank())
-        about = self.model, self.ema, setup, self.heartbeat, self.flags, self.with_loss.whole
-        self.evaluator = Evaluator(task, self.evalset, *about)
+        context = self.model, self.ema, setup, self.heartbeat, self.flags, self.with_loss.whole
+        self.evaluator = Evaluator(task, self.evalset, *context)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
-        self.growth = Growth()
-        self.report = Report(folder, main=False, name='', total_steps=self.until)  # a silent one, until `train` gets another
+        self.divergence = DivergenceWatch()
+        self.report = Report(folder, main=False, name='', total_steps=self.until)  # silent, until `train` gets another
 
     def set_lengths(self, progress: Progress) -> None:
-        """Sets the progress and the work left. Steps count updates; earlier starts may have had another global batch."""
+        """Set progress, timeline and lengths in steps. Steps count updates; earlier starts may have had another global
+        batch.
+        """
+        # Durations, converted to steps once; everything below counts steps.
         recipe, train, size, ranks = self.recipe, self.recipe.train, len(self.dataset), (dist.rank(), dist.world_size())
         batch = train.global_batch(dist.world_size())
         self.progress, self.before = progress, replace(progress)
         self.started_at, self.started = progress.step, time.perf_counter()
-        self.timeline = Timeline.resumed(progress.batches, progress.step, batch, in_epochs=train.steps is None)
+        self.timeline = Timeline.resume(progress.batches, progress.step, batch, in_epochs=train.steps is None)
         progress.batches, progress.ranks = self.timeline.batches, dist.world_size()
         check_batch(size, batch, dist.world_size())
         self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
@@ -133,34 +136,36 @@ class Trainer:
         self.save_every = self.interval(recipe.checkpoint.every, recipe.checkpoint.every_epochs)
 
     def train(self, report: Report) -> dict[str, Any]:
-        """The summary of the run, after training to the end. Raises RunError, BadSampleError or StoppedError."""
+        """Train to the end and return the summary of the run. Raises RunError, BadSampleError or StoppedError."""
         self.report, self.started = report, time.perf_counter()
-        if (finished := self.finished()) is not None:
+        if (finished := self.earlier_summary()) is not None:
             return finished
-        if self.owes_start():
+        if self.needs_start_evaluation():
             self.evaluator.start(self.progress, report)
-        if self.owes_evaluation():  # the run was stopped in the middle of it, or is wanted to end here
-            self.clock.go_on()
+        if self.needs_evaluation():  # the run was stopped during it, or is to end at this step
+            self.clock.resume()
             self.between_steps()
-        batches = self.clock.waiting(self.batches())
+        batches = self.clock.time_waits(self.batches())
+        # DDP orders its buckets after its first backward pass. Do that pass now, so that a resumed run sums gradients in the
+        # same order as an uninterrupted one.
         if dist.world_size() > 1 and self.progress.step < self.until:
             first = next(batches, None)
-            goes_on = self.evaluator.goes_on()  # which all ranks ask
-            if goes_on and first is not None:
+            may_continue = self.evaluator.may_continue()  # collective
+            if may_continue and first is not None:
                 self.passes.arrange_buckets(self.progress.step, first)
-            batches = chain([first], batches) if goes_on and first is not None else iter(())
-        self.clock.go_on()
+            batches = chain([first], batches) if may_continue and first is not None else iter(())
+        self.clock.resume()
         for batch in batches:
             self.train_step(batch)
             self.progress.step += 1
             if self.progress.step == self.until or self.progress.step % self.recipe.report.every == 0:
                 self.log()
             self.between_steps()
-            if self.progress.step == self.until:  # which an evaluation may have brought forward
+            if self.progress.step == self.until:  # early stopping may have moved it
                 break
-        if self.progress.step < self.until:  # asked to stop before the next batch was there
+        if self.progress.step < self.until:  # loading was cancelled by a stop request
             self.stop()
-        self.saver.end(self.progress, self.report, is_last=True)
+        self.saver.finish(self.progress, self.report, is_last=True)
         self.count_time()
         found = summarise(
             self.progress,
@@ -175,91 +180,95 @@ class Trainer:
             self.report.warning(warning)
         return found
 
-    def finished(self) -> dict[str, Any] | None:
-        """Summary by the start that made the last step, for a run with no work left; else None. All ranks call this together.
+    def earlier_summary(self) -> dict[str, Any] | None:
+        """Summary written by the start that made the last step, if no work is left; else None. Collective.
 
-        Its times and its peak of memory include those of the last checkpoint, which that checkpoint cannot contain.
+        Its times and peak memory include those of the last checkpoint, which that checkpoint cannot contain.
         """
-        if self.progress.step < self.until or self.owes_evaluation():
+        if self.progress.step < self.until or self.needs_evaluation():
             return None
         own = read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None
         found: dict[str, Any] | None = dist.broadcast_object(own)
         return found
 
     def batches(self) -> Iterator[ImageBatch]:
-        """This rank's share of each global batch, from the step reached so far to the last, or to where it may leave."""
+        """This rank's share of each global batch, from the current step to the last, or until cancelled."""
         self.passes.replica.train()
-        with contextlib.suppress(UnwantedError):
+        with contextlib.suppress(LoadingCancelledError):
             yield from self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
 
     def train_step(self, batch: ImageBatch) -> None:
-        """One optimizer update from the share of this rank in a global batch."""
+        """One optimizer update from this rank's share of a global batch."""
         step = self.progress.step
         self.heartbeat.beat(step, 'training')
-        set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so a resume needs no state of it
-        # Forward, the sums over ranks that the loss is divided by, backward; DDP averages gradients meanwhile. The sums carry
-        # the flags of each rank, so a step has no exchange besides them, gradients and shared norms.
-        with self.at_first.during(step):
+        set_lr(self.optimizer, self.schedule(step))  # a function of the step alone, so resuming needs no state
+        # Forward; all-reduce of the weights that the loss is divided by; backward, overlapped with DDP's averaging. The flags
+        # of each rank travel with that all-reduce: a step has no other collectives than it, gradients and shared norms.
+        with self.temporary_freeze.during(step):
             means, flags = self.passes(step, batch, self.flags.collect())
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(self.timeline.ema_share)
         self.numbers.add(step, means, flags, norm)
-        self.read_numbers(keep=1)  # this step's are on their way: for those the host would have to wait for the device
+        self.read_numbers(keep=1)  # not this step's: the host would have to wait for the device
 
     def read_numbers(self, keep: int) -> None:
-        """Reads the numbers of all but the last `keep` steps. All ranks read the same numbers at the same step."""
+        """Check the values of all but the last `keep` steps. All ranks read the same values at the same step."""
         for step, values, norm, flags in self.numbers.read(keep):
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
-                self.saver.end(self.progress, self.report)
-                raise RunError(self.not_finite(step, values))
-            if (warning := self.growth.look(step, values[-1], self.schedule(step))) is not None:
+                self.saver.finish(self.progress, self.report)
+                raise RunError(self.describe_non_finite(step, values))
+            if (warning := self.divergence.check(step, values[-1], self.schedule(step))) is not None:
                 self.report.warning(warning)
             if skipped := self.flags.receive(*flags):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
-                check_bad(self.flags.bad, self.recipe.train.bad_samples)
+                check_bad_samples(self.flags.bad, self.recipe.train.bad_samples)
 
     def interval(self, steps: int | None, epochs: float | None) -> Length:
-        """The length between two evaluations or checkpoints; 0 for none."""
+        """Length between two evaluations or checkpoints; 0 for none."""
         return Length(steps) if steps else Length(in_steps(epochs or 0, self.steps_per_epoch), self.timeline)
 
-    def owes_start(self) -> bool:
-        """Whether the weights that this run begins with are to be evaluated: anything is better than a fresh head."""
-        wanted = self.recipe.evaluate.enabled and self.recipe.evaluate.start and self.recipe.train.init_part == 'all'
-        return wanted and self.progress.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
+    def needs_start_evaluation(self) -> bool:
+        """True if the initial weights are to be evaluated: before step 0, and only if the whole network, heads included, was
+        loaded.
+        """
+        enabled = self.recipe.evaluate.enabled and self.recipe.evaluate.start and self.recipe.train.init_part == 'all'
+        return enabled and self.progress.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
 
-    def owes_evaluation(self) -> bool:
-        """Whether the model has to be evaluated as it is now, and was not yet."""
-        wanted = self.progress.step == self.until or self.evaluate_every.is_completed_at(self.progress.step)
-        return self.recipe.evaluate.enabled and wanted and self.progress.evaluated != self.progress.step
+    def needs_evaluation(self) -> bool:
+        """True if the model is to be evaluated at the current step and was not yet."""
+        is_due = self.progress.step == self.until or self.evaluate_every.is_completed_at(self.progress.step)
+        return self.recipe.evaluate.enabled and is_due and self.progress.evaluated != self.progress.step
 
     def between_steps(self) -> None:
-        """What may come after a step: an evaluation, a checkpoint, the end when it was asked for (StoppedError)."""
-        new_best = self.evaluate() if self.owes_evaluation() else False
+        """Evaluate, checkpoint and honour stop requests between steps. Raises StoppedError."""
+        new_best = self.evaluate() if self.needs_evaluation() else False
         self.stop_early()
-        late = self.progress.step == self.started_at  # the checkpoint of this step was written before its evaluation
+        late = self.progress.step == self.started_at  # resumed: the checkpoint of this step was written before its evaluation
         is_due = self.progress.step == self.until or self.save_every.is_completed_at(self.progress.step)
         if is_due or new_best or late or self.flags.stop_agreed:
             self.save(new_best)
-        if self.flags.stop_agreed and (self.progress.step < self.until or self.owes_evaluation()):
-            self.saver.end(self.progress, self.report, is_last=True)
-            raise StoppedError(f'stopped after step {self.progress.step} of {self.steps}; the same command goes on from there')
+        if self.flags.stop_agreed and (self.progress.step < self.until or self.needs_evaluation()):
+            self.saver.finish(self.progress, self.report, is_last=True)
+            raise StoppedError(
+                f'stopped after step {self.progress.step} of {self.steps}; the same command continues from there'
+            )
 
-    def may_leave(self) -> bool:
-        """Whether this rank was asked to stop and needs no further batch: no other rank is in a step that waits for it."""
+    def may_cancel_loading(self) -> bool:
+        """True if this rank was asked to stop and no other rank waits for it in a step."""
         return self.flags.stop_asked and (dist.world_size() == 1 or self.progress.step == self.started_at)
 
     def stop(self) -> NoReturn:
-        """Ends the run between two steps, with a checkpoint if it has made one. Raises StoppedError."""
+        """End the run between two steps, with a checkpoint if it has made any step. Raises StoppedError."""
         self.flags.stop_agreed = True
         if self.progress.step > 0:
             self.between_steps()
-        raise StoppedError('stopped before the first step: nothing is saved; the same command begins again')
+        raise StoppedError('stopped before the first step: nothing is saved; the same command starts again')
 
     def stop_early(self) -> None:
-        """Makes the step reached the last one when as many evaluations as the recipe allows were no better than the best."""
+        """Make the current step the last one if `evaluate.patience` evaluations in a row brought no new best."""
         patience = self.recipe.evaluate.patience
         if patience is not None and self.progress.no_better >= patience and self.progress.step < self.until:
             self.until = self.progress.step
@@ -270,15 +279,15 @@ class Trainer:
             )
 
     def log(self) -> None:
-        """One line of the log: losses averaged over the steps since the last one."""
+        """Report one log line, and a finished checkpoint."""
         self.read_numbers(keep=0)
-        self.saver.look(self.progress, self.report)
+        self.saver.poll(self.progress, self.report)
         self.report.train(self.log_line())
-        if (warning := self.clock.long_wait()) is not None:
+        if (warning := self.clock.data_wait_warning()) is not None:
             self.report.warning(warning)
 
     def log_line(self) -> dict[str, Any]:
-        """The numbers of a log line: losses are means over the steps since the last one."""
+        """Values of a log line: losses are means over the steps since the last one."""
         seconds, waited = self.clock.lap()
         steps, means = self.numbers.means()
         step, scale = self.progress.step, self.precision.scale
@@ -294,8 +303,8 @@ class Trainer:
             **({'loss_scale': scale} if scale is not None else {}),
         }
 
-    def not_finite(self, step: int, values: Sequence[float]) -> str:
-        """The reason to end the run at `step`, whose terms and total are `values`. All ranks call this together."""
+    def describe_non_finite(self, step: int, values: Sequence[float]) -> str:
+        """Message for ending the run at `step`, whose terms and total are `values`. Collective."""
         terms = ', '.join(f'{name} = {value}' for name, value in zip(self.with_loss.names, values, strict=False))
         indices = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in indices for index in share]
@@ -308,36 +317,36 @@ class Trainer:
         )
 
     def evaluate(self) -> bool:
-        """Evaluates the model as it is now; whether it is the best so far."""
+        """Evaluate the current model; True if it is the best so far."""
         self.clock.pause()
         self.read_numbers(keep=0)
         best = self.evaluator.step(
             self.progress, self.report, every=self.evaluate_every, is_last=self.progress.step == self.until
         )
-        self.clock.go_on()
+        self.clock.resume()
         return best
 
     def save(self, best: bool = False) -> None:
-        """Begins to write a checkpoint of the step reached."""
+        """Start to write a checkpoint of the current step."""
         self.clock.pause()
         self.heartbeat.beat(self.progress.step, 'saving')
         self.read_numbers(keep=0)  # a step whose loss is not finite must not be saved
         self.evaluator.agree_on_statistics()
         self.count_time()
         self.saver.begin(self.progress, best, self.report)
-        self.clock.go_on()
+        self.clock.resume()
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        """Takes the weights and the state of the checkpoint whose progress this run was built with.
+        """Load weights and state of the checkpoint whose progress this run was built with.
 
-        Raises RunError when it is of another network or of a run with other parts.
+        Raises RunError if it belongs to another network or a run with other parts.
         """
         self.saver.restore(loaded)
         norms.mark_folded(self.model)
         self.stop_early()
 
     def count_time(self) -> None:
-        """Brings the time spent on the run up to date: that of earlier starts and that of this one so far."""
+        """Update the times of the run: those of earlier starts and of this one so far."""
         progress, before, clock = self.progress, self.before, self.clock
         progress.seconds = before.seconds + time.perf_counter() - self.started
         progress.training_seconds = before.training_seconds + clock.total_seconds + clock.seconds

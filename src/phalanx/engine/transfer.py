@@ -1,8 +1,8 @@
-"""How a loader worker hands a batch to its rank: in a file in memory that has no name.
+"""Transfer of batches from loader workers to their rank, in unnamed files in memory.
 
-torch puts every tensor into a file of /dev/shm. Containers bound that folder, to 64 MiB by default, and a worker that finds it
-full loses the batch without a word, or ends and leaves its files behind. A memfd counts as ordinary memory of the process, and
-the kernel takes it back with the last process that holds it. Linux only.
+torch puts every tensor into a file in /dev/shm. Containers limit that folder, to 64 MiB by default, and a worker that finds it
+full loses the batch silently, or ends and leaves its files behind. A memfd counts as ordinary process memory, and the kernel
+frees it with its last holder. Linux only.
 """
 
 import io
@@ -15,18 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ALIGNED = 64  # bytes: a cache line, and more than any dtype asks for
-Span = tuple[int, int]  # where a buffer begins and ends in the file
+ALIGNED = 64  # bytes: a cache line, more than any dtype requires
+Span = tuple[int, int]  # start and end of a buffer in the file
 
 
 class Transfer:
-    """Any picklable value with its tensors and arrays, on the way to another process: unpickled there, it is the value itself.
+    """Wrapper of a picklable value with tensors and arrays, sent to another process; unpickling gives the value itself.
 
-    Writing happens at once, so what goes wrong is raised here and not in the thread of a queue, which would drop the value.
+    The data is written in the constructor, so errors are raised there and not in the thread of a queue, which would drop the
+    value.
     """
 
     def __init__(self, value: Any) -> None:
-        """Raises OSError, when no more files can be opened for instance."""
+        """Write the value. Raises OSError, for example if no more files can be opened."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = io.BytesIO()
         _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -37,14 +38,14 @@ class Transfer:
                 begin = self.file.seek(-self.file.tell() % ALIGNED, os.SEEK_CUR)
                 self.file.write(data)
                 self.spans.append((begin, begin + data.nbytes))
-        self.file.truncate()  # to where the last buffer ends: if that is empty, the seek before it has extended nothing
+        self.file.truncate()  # extend to the end of the last buffer: an empty one writes nothing after its seek
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _receive, (DupFd(self.file.fileno()), self.pickled, self.spans)
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the bytes of tensors, as those of NumPy's arrays, to the buffer callback."""
+    """Pickler that leaves the bytes of tensors, as of NumPy arrays, to the buffer callback."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -56,12 +57,14 @@ class _Pickler(pickle.Pickler):
 
 
 def _tensor(data: memoryview, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int) -> Tensor:
+    """Rebuild a tensor from its bytes and layout."""
     if len(data) == 0:
         return torch.empty(size, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype, count=len(data) // dtype.itemsize).as_strided(size, stride, offset)
 
 
 def _receive(sent: Any, pickled: bytes, spans: list[Span]) -> Any:
+    """Rebuild the value from the file of a `Transfer`."""
     end = spans[-1][1] if spans else 0
     with os.fdopen(sent.detach(), 'rb') as file:
         memory = memoryview(mmap.mmap(file.fileno(), end) if end else b'')

@@ -1,4 +1,4 @@
-"""The loss of the evaluation samples, to be seen beside that of the training: where it rises again, a run learns by heart."""
+"""Loss on the evaluation samples, to compare with the training loss: it rises when a run overfits."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from phalanx.parallel import dist
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
 
-ONLY_TRAINING = (BatchNorm2d, Dropout, nn.modules.dropout._DropoutNd)  # what does one thing in training, another afterwards
+ONLY_TRAINING = (BatchNorm2d, Dropout, nn.modules.dropout._DropoutNd)  # modules that behave differently in evaluation
 
 
 class SingleBatchStep(WholeStep):
-    """A batch whose loss is computed by itself: no other rank is asked, since ranks may have different numbers of them."""
+    """Step that consists of one batch on one rank: no collectives, since ranks may have different numbers of batches."""
 
     def sum(self, part: Tensor) -> Tensor:
         return part.detach()
@@ -32,12 +32,12 @@ class SingleBatchStep(WholeStep):
 
 @torch.no_grad()
 def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep) -> float:
-    """The loss of `model` on the evaluation samples, transformed as training ones, always by the same random numbers.
+    """Return the loss of `model` on the evaluation samples, with training transforms and fixed random numbers. Collective.
 
-    Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; what a
-    loss asks about a whole step (hardest pixels, Lovász) is answered for a batch. `whole` says which epoch it is. All ranks
-    call this together, and each has whole batches, so the number of ranks changes nothing. NaN where no sample can be read.
-    Leaves the model in training mode.
+    Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; values
+    that a loss takes over a whole step (OHEM threshold, Lovász) are per batch. `whole` provides the epoch. Each rank gets whole
+    batches, so the result does not depend on the number of ranks. NaN if no sample can be read. Leaves the model in training
+    mode.
     """
     dataset = task.for_validation_loss().dataset('train')
     alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
@@ -46,9 +46,9 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
         if isinstance(module, ONLY_TRAINING):
             module.eval()
     terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
-    everywhere = evaluation_draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed, 0, 1)
+    all_draws = evaluation_draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed, 0, 1)
     with setup.precision.autocast():
-        for batch in setup.loader(task, dataset).batches(islice(everywhere, dist.rank(), None, dist.world_size())):
+        for batch in setup.loader(task, dataset).batches(islice(all_draws, dist.rank(), None, dist.world_size())):
             setup.beat()
             totals, weights = with_loss(task.align(batch.to(setup.device), alone))
             terms.append(torch.stack([totals.double(), weights]))

@@ -1,4 +1,4 @@
-"""One rank process: joins the others, picks its device, builds the trainer and runs it."""
+"""Process of one rank: joins the process group, picks its device, builds the trainer and runs it."""
 
 import contextlib
 import gc
@@ -24,7 +24,7 @@ from phalanx.engine import evaluation
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import Job
-from phalanx.engine.loader import PATIENCE, TIMED_OUT, end_workers
+from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
@@ -47,19 +47,19 @@ from phalanx.weights.reading import load_weights
 
 log = logging.getLogger('phalanx')
 STDOUT, STDERR = 1, 2
-# Seconds in which two signals are one request: a scheduler may send one to every process, and the launcher passes its own on.
+# Seconds in which two signals count as one request: a scheduler may signal every process, and the launcher forwards its own.
 SAME_REQUEST = 3
 
 PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|metrics\.jsonl|index\.json)\.\d+\.part')
-FULL = 'memory is used up ({}): take a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
-CURES = {  # a part of what torch says -> what it means
+FULL = 'out of memory ({}): use a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
+CURES = {  # part of torch's message -> explanation and fix
     "can't allocate memory": FULL,
     'out of memory': FULL,  # of a CUDA device
-    'could not create a primitive': FULL,  # oneDNN, which says no more when it finds no room for a kernel
-    'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (its log says so), take fewer train.workers',
+    'could not create a primitive': FULL,  # oneDNN's message if a kernel does not fit into memory
+    'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (see its log), use fewer train.workers',
     TIMED_OUT: (
-        f'loader workers brought no batch for {PATIENCE} s: does the disk of data.root still answer? If it does, a batch takes '
-        'them longer than that: more train.workers, smaller batches or images help (`phalanx bench data RECIPE` measures)'
+        f'loader workers brought no batch for {BATCH_TIMEOUT_S} s: does the disk of data.root still respond? If it does, a '
+        'batch takes longer than that: use more train.workers, smaller batches or images (see `phalanx bench data RECIPE`)'
     ),
 }
 
@@ -67,26 +67,27 @@ CURES = {  # a part of what torch says -> what it means
 def train(
     job: Job, resume: str | None = None, fresh: bool = False, *, callback: Callback | None = None, parts: Parts | None = None
 ) -> int:
-    """The exit status of one rank: 0 when the run came to its end, 128 + signal when it was stopped and saved.
+    """Train on this rank; return 0 when the run ended, 128 + signal when it was stopped and saved.
 
-    The run goes on from what is in its folder (the usual way, and `resume='auto'`), from the checkpoint that `resume` names, or
-    starts over (`fresh`). `callback` gets each event of the report (`Report`); `parts` are those that checks have built. Raises
-    what ended the run otherwise: RunError, BadSampleError, CheckpointError, OSError.
+    The run continues from its folder (the default, and `resume='auto'`) or from the checkpoint at `resume`, or starts over
+    (`fresh`). `callback` gets each event of the report (`Report`); `parts` come from the checks. Raises RunError,
+    BadSampleError, CheckpointError or OSError if the run failed.
     """
     with process_group(job.recipe.device) as device:
         set_up_logging()
         with explain_faults():
             status = run(job, resume, fresh, device, callback, parts)
-        gc.collect()  # DDP holds the process group; what is left of it at the end of the interpreter can abort the process
+        gc.collect()  # frees DDP, which holds the process group: its threads can abort the process at interpreter exit
         dist.barrier()
     return status
 
 
 @contextlib.contextmanager
 def process_group(wish: str) -> Iterator[torch.device]:
-    """Within this context the process is a rank among the others; gives the device that is wished for.
+    """Join the process group; yields the requested device.
 
-    A stop raises KeyboardInterrupt, at once while ranks wait for each other to join. Raises RunError when they do not come.
+    A stop signal raises KeyboardInterrupt, at once while ranks wait for each other to join. Raises RunError if they do not
+    come.
     """
     interrupt_at_stops()
     device = pick_device(wish, dist.local_rank())
@@ -98,7 +99,9 @@ def process_group(wish: str) -> Iterator[torch.device]:
     try:
         yield device
     except BaseException:
-        if dist.is_launched():  # others fail of the connection that we now close: being ended with them would hide the cause
+        # Peers will fail when our connection closes, and their launcher then ends us: ignore SIGTERM, so that our own error
+        # is reported first.
+        if dist.is_launched():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_workers()
         dist.leave(failed=True)
@@ -109,19 +112,20 @@ def process_group(wish: str) -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def explain_faults() -> Iterator[None]:
-    """Turns what torch says about faults from outside into a RunError that says what to do about them."""
+    """Turn torch's errors for faults of the environment into a RunError with a fix."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        said = str(error)
-        cure = FULL if isinstance(error, MemoryError) else next((cure for words, cure in CURES.items() if words in said), None)
+        message = str(error)
+        matches = (cure for words, cure in CURES.items() if words in message)
+        cure = FULL if isinstance(error, MemoryError) else next(matches, None)
         if cure is None:
             raise
-        raise RunError(cure.format(said.partition('\n')[0])) from error
+        raise RunError(cure.format(message.partition('\n')[0])) from error
 
 
 def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callback: Callback | None, parts: Parts | None) -> int:
-    """The exit status of the run, with all that it built gone again."""
+    """Run the training and return its exit status; nothing that it built is left afterwards."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
             use_own_cache()
@@ -136,7 +140,7 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
         if checkpoint is not None:
             trainer.restore(checkpoint)
             resumed_from = checkpoint.path
-            del checkpoint  # as large as all that the run keeps, and not needed any more
+            del checkpoint  # frees host memory: it is as large as model, optimizer and EMA together
         report = Report(
             job.folder,
             main=dist.rank() == 0,
@@ -171,14 +175,14 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
 
 
 def rank_info(device: torch.device) -> dict[str, str | int]:
-    """This rank, for the table of ranks."""
+    """Row of this rank in the table of ranks."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
     node = os.environ.get('PHALANX_ADDRESS') or platform.node()
     return {'rank': dist.rank(), 'node': node, 'device': name, 'pid': os.getpid()}
 
 
 def run_facts(job: Job, trainer: Trainer) -> dict[str, str]:
-    """The run in words, for the beginning of its report."""
+    """Facts printed in the start banner."""
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     stream, recipe = trainer.stream, job.recipe
     shares = f'{pluralize(stream.world_size, "rank")} x {pluralize(stream.micro_batches, "micro-batch", "micro-batches")}'
@@ -192,17 +196,19 @@ def run_facts(job: Job, trainer: Trainer) -> dict[str, str]:
         'learning rate': f'{trainer.lr:g} (scaling rule {recipe.scaling.rule})',
         'precision': f'{recipe.precision.dtype}, norm_sync {recipe.norm_sync}',
         **(
-            {'EMA': f'decay {recipe.ema.decay:g}, used from step {trainer.ema.settles:,}'} if recipe.ema and trainer.ema else {}
+            {'EMA': f'decay {recipe.ema.decay:g}, used from step {trainer.ema.settling_updates:,}'}
+            if recipe.ema and trainer.ema
+            else {}
         ),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }
 
 
 def describe_batch_change(trainer: Trainer) -> str | None:
-    """The change of the global batch since the earlier starts of a resumed run, in words; None without one."""
+    """Describe the change of the global batch since earlier starts of a resumed run; None without a change."""
     before, train, stream, step = trainer.before, trainer.recipe.train, trainer.stream, trainer.started_at
     if not before.batches and train.global_batch_size is None:
-        return f'the checkpoint does not say its global batch: {stream.global_batch_size} is taken for it, as now'
+        return f'the checkpoint does not record its global batch: assuming {stream.global_batch_size}, as now'
     if not before.batches or before.batches[-1][1] == stream.global_batch_size:
         return None
     steps = train.steps or Timeline(tuple(before.batches)).last_step(train.epochs or 0, stream.size)
@@ -215,9 +221,9 @@ def describe_batch_change(trainer: Trainer) -> str | None:
 
 
 def fetch_initial_weights(train: Train) -> None:
-    """Fetches what the run starts from, once on each node, while all ranks wait for the slowest: none of them times out.
+    """Download the initial weights once per node, while all ranks wait for the slowest, so that none times out.
 
-    Raises FetchError on a node where it cannot be had.
+    Raises FetchError on a node where the download fails.
     """
     sources = [source for source in (train.init_from, *(train.init_networks or {}).values()) if source and is_remote(source)]
     if not sources:
@@ -230,9 +236,9 @@ def fetch_initial_weights(train: Train) -> None:
 
 
 def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, pictures: int = 0) -> Evaluation:
-    """The evaluation of `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError.
+    """Evaluate `weights` (None: the best of the run), shared by the ranks. Raises CheckpointError or BadSampleError.
 
-    `raw`: those as trained, not their EMA. `pictures`: how many of the worst samples are among its figures.
+    `raw`: the weights as trained, not their EMA. `pictures`: number of worst samples among the figures.
     """
     with process_group(job.recipe.device) as device:
         model = job.task.model()
@@ -243,14 +249,14 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         found = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return found
-        shown = evaluation.SampleRenderer.by(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
+        shown = evaluation.SampleRenderer.from_model(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
         return evaluation.add_worst_pictures(found, shown, pictures)
 
 
 def set_up_logging() -> None:
-    """Sends the diagnostic log of this rank where its launcher keeps it: the main rank's to a file, others' to their stderr.
+    """Send the log of this rank to its launcher's place: of the main rank to a file, of others to their stderr.
 
-    What the main rank prints is the same: nothing is added where its standard output is that file.
+    If the main rank's stdout already is that file, nothing is added: what it prints is the same.
     """
     handler: logging.Handler = logging.NullHandler()
     if dist.rank() != 0:
@@ -267,13 +273,13 @@ def set_up_logging() -> None:
 def prepare_folder(
     job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack
 ) -> tuple[LoadedCheckpoint | None, list[str]]:
-    """On the main rank: makes the run folder ready and finds the checkpoint to go on from, with what is to be said about it.
+    """Prepare the run folder on the main rank; return the checkpoint to continue from, and notes for the report.
 
-    The folder is kept from other runs until `held` is closed.
+    The folder is locked against other runs until `held` is closed.
     """
     notes: list[str] = []
     if fresh and (aside := set_aside(job.folder)):
-        notes.append(f'the earlier run is kept in {aside}')
+        notes.append(f'the earlier run was moved to {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock_folder(job.folder))
     remove_partial_files(job.folder)
@@ -284,40 +290,42 @@ def prepare_folder(
     else:
         checkpoint, damaged = find_checkpoint(resume)
         if dist.restart_count() == 0:
-            notes += [f'abandoned, and kept as {path}' for path in own.abandon(checkpoint)]
+            notes += [f'later checkpoint set aside as {path}' for path in own.abandon(checkpoint)]
         elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
             checkpoint, damaged = since, []
-    notes += [f'passed over a damaged checkpoint: {problem}' for problem in damaged]
+    notes += [f'skipped a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
-        notes += [f'goes on under another setting: {line}' for line in differences(job)]
+        notes += [f'continues with another setting: {line}' for line in differences(job)]
     write_atomically(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
     return checkpoint, notes
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Removes files that an earlier start, which was killed, had begun to write aside. The run folder is locked."""
+    """Remove partial files left by a killed start. The run folder is locked."""
     for part in (*folder.glob('.*.part'), *folder.glob('pictures/.*.part')):
         if PART.fullmatch(part.name):
             remove_own(part)
 
 
 def find_checkpoint(path: str) -> tuple[LoadedCheckpoint, list[str]]:
-    """The checkpoint that `--resume PATH` means, a run's newest or one itself, and what was damaged. Raises CheckpointError."""
+    """Load the checkpoint at `--resume PATH` (a run's newest, or one itself); return it and damaged ones. Raises
+    CheckpointError.
+    """
     given = Checkpoints(parse_path(path), keep=1)
     checkpoint, damaged = given.newest() if given.root.is_dir() else (load(resolve_pointer(given.folder)), [])
     if checkpoint is None:
-        raise CheckpointError(f'--resume {path}: no whole checkpoint in it; ' + '; '.join(damaged))
+        raise CheckpointError(f'--resume {path}: it contains no complete checkpoint; ' + '; '.join(damaged))
     return checkpoint, damaged
 
 
 def catch_signals(trainer: Trainer) -> list[int]:
-    """Turns the signals that schedulers, terminals and people send into a request to stop at the next step.
+    """Turn stop signals into a request to stop at the next step; a second request ends the process at once.
 
-    A second request ends the process at once.
+    Returns the list that will hold the caught signals.
     """
     caught: list[int] = []
-    first = math.inf  # when the first was caught
-    held = weakref.ref(trainer)  # the handler stays when the run is over, and must not keep the trainer
+    first = math.inf  # time of the first request
+    held = weakref.ref(trainer)  # the handler outlives the run and must not keep the trainer alive
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal first
@@ -330,11 +338,11 @@ def catch_signals(trainer: Trainer) -> list[int]:
         first = time.monotonic()
         if (running := held()) is not None:
             running.flags.stop_asked = True
-        said = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
-        log.warning('%s', said)
+        message = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
+        log.warning('%s', message)
         if dist.rank() == 0:
-            with contextlib.suppress(OSError):  # and not by print, which may be what was interrupted
-                os.write(STDERR, f'\n{said}; once more after {SAME_REQUEST} s ends at once, without one\n'.encode())
+            with contextlib.suppress(OSError):  # not by print, which the signal may have interrupted
+                os.write(STDERR, f'\n{message}; a second signal after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
     for number in stop_signals():
         signal.signal(number, ask)

@@ -12,20 +12,19 @@ from phalanx.weights.reading import load_own_weights, load_weights
 
 
 def create_model(name: str, *, num_classes: int, weights: str | Path | None = None, **options: object) -> nn.Module:
-    """The network `name` with freshly drawn weights; `options` are those of its builder, as in a recipe:
-    `backbone='stdc2'` or `backbone={'name': 'mit_b0', 'drop_path': 0.2}`.
+    """Build the network `name` with random weights; `options` are those of its builder, such as `backbone='stdc2'`.
 
-    `weights`: those to start from, as `train.init_from` takes them: a file, an address, a name that `phalanx weights` lists.
-    What fits is taken: a head for another number of classes stays as drawn. Raises ValueError for an unknown name or choice,
-    with the nearest known one, TypeError for an option that the builder has not, and CheckpointError for weights that cannot be
-    had or are of another network.
+    `weights`: initial weights, as for `train.init_from`: a file, an address, or a name from `phalanx weights`. Tensors whose
+    names and shapes match are loaded; a head for another number of classes stays random. Raises ValueError for an unknown name
+    or choice, with the nearest known one, TypeError for an unknown option, and CheckpointError for weights that cannot be
+    loaded or belong to another network.
     """
     load_plugins()
     known = models()
     if name not in known:
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
-        raise ValueError(f'num_classes must be an integer from 1 on, got {num_classes!r}')
+        raise ValueError(f'num_classes must be an integer of at least 1, got {num_classes!r}')
     hints = key_types(known[name])
     checked = {option: convert_value(value, hints[option], option) for option, value in options.items() if option in hints}
     model: nn.Module = known[name](num_classes, **(options | checked))

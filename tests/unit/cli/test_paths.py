@@ -96,7 +96,7 @@ def test_a_recipe_or_run_that_is_not_there_is_answered_with_the_nearest(
     for file in ('runs/mine/config.yml', 'own.yml'):
         Path(file).write_text('_base_: unet_digits\n')
     assert main(['config', given]) == 2
-    assert f'there is no such file or shipped recipe; did you mean {near!r}?' in capsys.readouterr().err
+    assert f'no such file or shipped recipe; did you mean {near!r}?' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('text', ['~nobody-of-this-name/x', 'a b/~', '~~'])

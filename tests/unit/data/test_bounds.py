@@ -164,7 +164,7 @@ class Pages:
 
 def test_training_passes_over_a_sample_that_is_too_large_by_its_name() -> None:
     samples = PageSamples(Pages(), (), 'train', TargetOptions())
-    sample, bad = _Reader(samples, 1, replace=True, cache=None, is_unwanted=lambda: False).read(Draw(0))
+    sample, bad = _Reader(samples, 1, replace=True, cache=None, is_cancelled=lambda: False).read(Draw(0))
     assert sample is not None and sample.index == 1
     assert bad[0].startswith('page 0: the network would be given 8192 x 8192 pixels')
 

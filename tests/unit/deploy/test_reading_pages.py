@@ -150,7 +150,7 @@ def test_files_and_pictures_say_what_was_read(
         ),
         (('--det', 'det.onnx', '--rec', 'rec.onnx', '--save', 'json,pdf'), "'pdf' is none of json, text, hocr, picture"),
         (('--det', 'det.onnx', '--rec', 'rec.onnx', '--threshold', '2'), 'a confidence is between 0 and 1, got 2'),
-        (('--det', 'absent', '--rec', 'rec.onnx'), 'absent: there is no such file or shipped recipe'),
+        (('--det', 'absent', '--rec', 'rec.onnx'), 'absent: no such file or shipped recipe'),
     ],
 )
 def test_what_cannot_read_is_refused_with_its_reason(

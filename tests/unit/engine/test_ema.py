@@ -155,8 +155,8 @@ def test_a_decay_that_keeps_everything_is_refused() -> None:
 @pytest.mark.parametrize(
     ('kind', 'decay', 'steps', 'told'),
     [
-        ('ramp', 0.998, 615, '615 steps are too few for the EMA, which forgets the beginning of the run in 3,500'),
-        ('normal', 0.998, 615, 'ema.decay=0.98 is'),
+        ('ramp', 0.998, 615, '615 steps are too few for the EMA, which needs 3,500 to forget the start of the run'),
+        ('normal', 0.998, 615, 'ema.decay=0.98 suits'),
         ('ramp', 0.998, 3500, None),
         ('threshold', 0.998, 615, None),  # reaches back a ninth of the updates so far
         ('exponential', 0.998, 615, None),

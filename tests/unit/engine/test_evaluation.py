@@ -28,13 +28,13 @@ def evaluated(beat: Callable[[], None] = lambda: None, goes_on: Callable[[], boo
     words = 'data.train_lines=1', f'data.eval_lines={LINES}', 'evaluate.batch_size=1', 'train.workers=0'
     job, cpu = open_job('crnn_digits', [(text, text) for text in words]), torch.device('cpu')
     setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu), beat=beat)
-    return evaluate(job.task, job.task.model(), setup, goes_on=goes_on)
+    return evaluate(job.task, job.task.model(), setup, may_continue=goes_on)
 
 
 def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_batch() -> None:
     """Before the batches 0, 3, .. 39: 14 times."""
     beats, asked = [], []
-    found = evaluated(beat=lambda: beats.append(1), goes_on=lambda: asked.append(len(beats)) or True)
+    found = evaluated(beat=lambda: beats.append(1), may_continue=lambda: asked.append(len(beats)) or True)
     assert len(beats) == found.samples == LINES
     assert asked == [batch + 1 for batch in range(0, LINES, 3)]
     assert len(asked) <= AGREEMENTS
@@ -44,7 +44,7 @@ def test_a_stop_ends_an_evaluation_within_a_twentieth_of_it() -> None:
     """Asked for during batch 7, it is heeded before batch 9."""
     beats: list[int] = []
     with pytest.raises(EvaluationStoppedError):
-        evaluated(beat=lambda: beats.append(1), goes_on=lambda: len(beats) < 8)
+        evaluated(beat=lambda: beats.append(1), may_continue=lambda: len(beats) < 8)
     assert len(beats) == 10
 
 
@@ -82,7 +82,7 @@ def test_the_worst_samples_are_named_and_pictured(monkeypatch: pytest.MonkeyPatc
     assert len(found.worst) == WORST
     assert found.worst[0].caption == f'{found.worst[0].name}: 7'
     task = open_job('crnn_digits', [(text, text) for text in ('data.train_lines=1', f'data.eval_lines={LINES}')]).task
-    shown = SampleRenderer.by(task.model(), task, task.dataset('eval'), 0, torch.device('cpu'))
+    shown = SampleRenderer.from_model(task.model(), task, task.dataset('eval'), 0, torch.device('cpu'))
     figures = add_worst_pictures(found, shown, 3).figures
     assert [(figure.title, [caption for caption, _ in figure.rows]) for figure in figures] == [
         ('Bad ones', [one.caption for one in found.worst[:3]])

@@ -97,13 +97,13 @@ def test_a_request_to_stop_is_heeded_before_the_validation_loss(tmp_path: Path) 
             return super().predict(model, batch)  # type: ignore[arg-type]
 
     run = trainer(tmp_path, StopsInItsMetric(), 'evaluate.loss=true', 'evaluate.batch_size=5')
-    assert run.evaluator.found(4) is None
+    assert run.evaluator.evaluate(4) is None
 
 
 def test_the_validation_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
     """Of the numbers 1 .. 8 with w = 1: the squares of 1 .. 8, in the mean 204 / 8."""
     run = trainer(tmp_path, Doubling(weight=1.0), 'evaluate.loss=true')
-    found = run.evaluator.found(4)
+    found = run.evaluator.evaluate(4)
     assert found is not None
     assert found.metrics == {'closeness': -3.0, 'hits': 0.0, 'validation_loss': 25.5}
 

@@ -56,7 +56,7 @@ def trained(words: tuple[str, ...], folder: Path, steps: int, after: Trainer | N
         trainer: Trainer = Trainer(job.recipe, job.task, folder=folder, device=device)
     else:
         after.save()
-        after.saver.end(after.progress, after.report)
+        after.saver.finish(after.progress, after.report)
         saved = load(after.checkpoints.all()[-1])
         trainer = Trainer(job.recipe, job.task, folder=folder, device=device, progress=Progress.of(saved.state, saved.step))
         trainer.restore(saved)
@@ -112,7 +112,7 @@ def test_what_cannot_be_frozen_is_reported(parts: list[str], told: str) -> None:
 
 def test_random_weights_are_not_frozen() -> None:
     job = open_job('pp_liteseg_digits', [('train.freeze=[backbone]', '--set')])
-    with pytest.raises(ValueError, match=r'train\.freeze needs train\.init_from: what is frozen would stay random'):
+    with pytest.raises(ValueError, match=r'train\.freeze needs train\.init_from: frozen parts would keep random weights'):
         check_can_freeze(job.recipe, job.task.model())
 
 
@@ -129,7 +129,7 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
     at = Progress()
     counts = []
     for score in (0.5, 0.5, 0.4, 0.6, 0.6):
-        at.evaluated_as({'score': score}, ('score',))
+        at.record_evaluation({'score': score}, ('score',))
         counts.append(at.no_better)
     assert counts == [0, 1, 2, 0, 1]
     assert Progress.of(asdict(at), 5).no_better == 1
@@ -144,7 +144,7 @@ def test_norms_that_are_part_of_convolutions_stay_so_and_train_in_a_resumed_run_
     safetensors.torch.save_file({**state, **{f'{name}.{part}': tensor for part, tensor in folded.items()}}, path)
     words = (weights, 'train.steps=4')
     whole = trained(words, tmp_path / 'whole', 4)
-    assert any('1 batch norm is part of a convolution there' in note for note in whole.notes)
+    assert any('1 batch norm is folded into a convolution in the file' in note for note in whole.notes)
     resumed = trained(words, tmp_path / 'resumed', 4, after=trained(words, tmp_path / 'half', 2))
     for trainer in (whole, resumed):
         now = trainer.model.state_dict()
@@ -184,7 +184,7 @@ def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
 def test_the_start_is_evaluated_where_a_whole_network_is_given(
     weights: str, tmp_path: Path, words: tuple[str, ...], owed: bool
 ) -> None:
-    assert trained((weights, 'train.steps=2', *words), tmp_path / 'run', 0).owes_start() is owed
+    assert trained((weights, 'train.steps=2', *words), tmp_path / 'run', 0).needs_start_evaluation() is owed
 
 
 def test_a_start_with_a_fresh_head_is_not_evaluated(weights: str, tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_a_start_with_a_fresh_head_is_not_evaluated(weights: str, tmp_path: Path
     kept = safetensors.torch.load_file(file)
     del kept['heads.0.classify.weight']
     safetensors.torch.save_file(kept, file)
-    assert not trained((weights, 'train.steps=2'), tmp_path / 'run', 0).owes_start()
+    assert not trained((weights, 'train.steps=2'), tmp_path / 'run', 0).needs_start_evaluation()

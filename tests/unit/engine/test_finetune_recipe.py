@@ -81,7 +81,7 @@ def test_it_says_what_it_takes_and_offline_what_to_do(
     out, err = capsys.readouterr()
     assert 'train.init_from=pp_liteseg_stdc1_cityscapes_scale1.0' in out
     assert 'published weights of this network: Cityscapes, mIoU 77.04; Apache-2.0' in out
-    assert '1,200 samples, 25 times the 48 that there are' in out
+    assert '1,200 samples, 25 times the 48 of the data set' in out
     assert 'nothing is fetched offline' in err and '`phalanx weights get pp_liteseg_stdc1_cityscapes_scale1.0`' in err
 
 
@@ -91,7 +91,7 @@ def test_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     said = (f'train.init_from={tmp_path}/w.safetensors', 'train.steps=3')
     assert run_here('train', *TINY, *said, '--finetune', '--save_dir', str(tmp_path / 'run')) == 0
-    assert '--finetune takes' in capsys.readouterr().out
+    assert '--finetune uses' in capsys.readouterr().out
     assert records(tmp_path / 'run', 'eval')[-1]['step'] == 3
 
 

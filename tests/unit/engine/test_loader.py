@@ -22,15 +22,15 @@ from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.loader import (
     LONGEST_TMPDIR,
     BadSampleError,
-    Loaded,
+    LoadedBatch,
     Loader,
+    LoadingCancelledError,
     Stream,
-    UnwantedError,
-    check_bad,
+    check_bad_samples,
     check_batch,
+    epoch_order,
     evaluation_draws,
-    order,
-    received,
+    receive_batches,
 )
 from phalanx.system.errors import RequestError
 
@@ -67,7 +67,7 @@ def test_an_epoch_holds_each_sample_once(size: int, batch: int) -> None:
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = {tuple(order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)}
+    orders = {tuple(epoch_order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)}
     assert len(orders) == 4
 
 
@@ -147,9 +147,9 @@ def test_an_unreadable_evaluation_sample_is_left_out_and_counted() -> None:
 
 
 def test_a_sample_that_comes_under_several_numbers_counts_once() -> None:
-    check_bad({1: '1.png: is broken', 7: '1.png: is broken'}, 1)
+    check_bad_samples({1: '1.png: is broken', 7: '1.png: is broken'}, 1)
     with pytest.raises(BadSampleError, match=r'2 samples cannot be used.*: 1\.png: is broken; 2\.png: is broken$'):
-        check_bad({1: '1.png: is broken', 7: '1.png: is broken', 2: '2.png: is broken'}, 1)
+        check_bad_samples({1: '1.png: is broken', 7: '1.png: is broken', 2: '2.png: is broken'}, 1)
 
 
 @pytest.mark.parametrize('workers', [0, 1])
@@ -213,18 +213,18 @@ def test_workers_hand_over_all_batches_or_say_at_once_that_the_temporary_folder_
     if letters == LONGEST_TMPDIR:
         assert done.stdout.strip() == '([[0, 1], [2, 3], [4, 5]], {})'
     else:
-        assert 'loader workers need a TMPDIR of at most 75 letters' in done.stderr.splitlines()[-1]
+        assert 'loader workers need a TMPDIR of at most 75 characters' in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize('broken', [ConnectionResetError(104, 'Connection reset by peer'), EOFError()])
 def test_a_connection_that_breaks_while_a_worker_hands_over_a_batch_means_that_it_is_gone(broken: Exception) -> None:
     """A killed worker is met so when it dies at that moment; else torch tells it, in words that begin alike."""
 
-    def batches() -> Iterator[Loaded]:
-        yield Loaded('the first', {})
+    def batches() -> Iterator[LoadedBatch]:
+        yield LoadedBatch('the first', {})
         raise broken
 
-    arriving = received(batches(), lambda: False)
+    arriving = receive_batches(batches(), lambda: False)
     assert next(arriving).batch == 'the first'
     with pytest.raises(RuntimeError, match=r'^DataLoader worker is gone: (ConnectionResetError|EOFError)'):
         next(arriving)
@@ -245,10 +245,10 @@ def test_a_batch_of_workers_that_nobody_wants_any_more_is_not_waited_for(tmp_pat
     slow = Slow(4)
     slow.begun = tmp_path / 'begun'
     loader = Loader(slow, collate, workers=2, bad_samples=0, device=torch.device('cpu'), replace=True)
-    loader.is_unwanted = slow.begun.exists
+    loader.is_cancelled = slow.begun.exists
     before, handler = set(multiprocessing.active_children()), signal.getsignal(signal.SIGCHLD)
     try:
-        with pytest.raises(UnwantedError):
+        with pytest.raises(LoadingCancelledError):
             next(loader.batches(iter([[Draw(0, 0, 0, 0)]])))
         assert not set(multiprocessing.active_children()) - before
     finally:
@@ -264,7 +264,7 @@ def test_a_batch_that_nobody_wants_any_more_is_read_no_further() -> None:
             return draw.index
 
     loader = Loader(Counted(6), collate, workers=0, bad_samples=0, device=torch.device('cpu'), replace=True)
-    loader.is_unwanted = lambda: len(read) == 2
-    with pytest.raises(UnwantedError):
+    loader.is_cancelled = lambda: len(read) == 2
+    with pytest.raises(LoadingCancelledError):
         next(loader.batches(iter([[Draw(index, 0, 0, 0) for index in range(6)]])))
     assert read == [0, 1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.engine.meters import WARMUP_S, Growth, Stopwatch, slower_ranks
+from phalanx.engine.meters import WARMUP_S, DivergenceWatch, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
@@ -10,13 +10,13 @@ def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
     ranks = [
         {'reading': read, 'predicting': predicted} for read, predicted in ((1.0, 10.0), (5.0, 9.0), (1.6, 12.0), (0.9, 10.0))
     ]
-    assert slower_ranks(ranks) == ['rank 1 is slower than the others: reading took it 5 s, the median rank 1 s']
+    assert slower_ranks(ranks) == ['rank 1 is slower than the others: reading took 5 s, 1 s on the median rank']
 
 
 def test_of_two_ranks_the_slower_is_reported() -> None:
     assert slower_ranks([{'predicting': 3.0}, {'predicting': 2.0}]) == []  # 1.5 times, not more
-    (told,) = slower_ranks([{'predicting': 3.1}, {'predicting': 2.0}])
-    assert told.startswith('rank 0 ')
+    (warning,) = slower_ranks([{'predicting': 3.1}, {'predicting': 2.0}])
+    assert warning.startswith('rank 0 ')
 
 
 def test_a_difference_below_a_second_is_chance() -> None:
@@ -33,7 +33,7 @@ def laps(*laps: tuple[float, float]) -> list[str | None]:
     for seconds, waited in laps:
         clock.total_seconds += seconds
         clock.total_waited += waited
-        told.append(clock.long_wait())
+        told.append(clock.data_wait_warning())
     return told
 
 
@@ -49,17 +49,17 @@ def test_a_start_with_cold_workers_is_no_long_wait(waited: float) -> None:
 
 
 def test_a_loss_that_grows_a_thousandfold_is_reported_once_with_its_learning_rate() -> None:
-    growth = Growth()
-    assert growth.look(0, 2.5, 100.0) is None
-    assert growth.look(1, 2499.0, 100.0) is None
-    (told, *later) = [growth.look(step, loss, 100.0) for step, loss in ((2, 2500.0), (3, 1.8e12))]
-    assert told is not None
-    assert told.startswith(
-        'the loss has grown from 2.5 to 2.5e+03 at step 2: the learning rate, 100 there, is probably too high'
+    watch = DivergenceWatch()
+    assert watch.check(0, 2.5, 100.0) is None
+    assert watch.check(1, 2499.0, 100.0) is None
+    (warning, *later) = [watch.check(step, loss, 100.0) for step, loss in ((2, 2500.0), (3, 1.8e12))]
+    assert warning is not None
+    assert warning.startswith(
+        'the loss has grown from 2.5 to 2.5e+03 at step 2: the learning rate there, 100, is probably too high'
     )
     assert later == [None]
 
 
 def test_a_small_loss_may_grow_from_almost_nothing() -> None:
-    growth = Growth()
-    assert [growth.look(step, loss, 0.1) for step, loss in enumerate((0.0, 0.002, 3.0, 999.0))] == [None] * 4
+    watch = DivergenceWatch()
+    assert [watch.check(step, loss, 0.1) for step, loss in enumerate((0.0, 0.002, 3.0, 999.0))] == [None] * 4

@@ -15,7 +15,7 @@ def best_steps(*evaluations: tuple[float, float]) -> tuple[int, int]:
     progress = Progress()
     for step, scores in enumerate(evaluations, 1):
         progress.step = step
-        progress.evaluated_as(dict(zip(BY, scores, strict=True)), BY)
+        progress.record_evaluation(dict(zip(BY, scores, strict=True)), BY)
     return progress.best_step, progress.no_better
 
 
@@ -39,10 +39,10 @@ def test_what_is_no_number_is_never_the_best() -> None:
 
 def test_progress_goes_on_from_a_checkpoint_with_its_best() -> None:
     before = Progress(step=4)
-    before.evaluated_as({'accuracy': 0.5, 'teds': 0.1}, BY)
+    before.record_evaluation({'accuracy': 0.5, 'teds': 0.1}, BY)
     after = Progress.of(asdict(before), 4)
     after.step = 8
-    assert not after.evaluated_as({'accuracy': 0.4, 'teds': 0.9}, BY)
+    assert not after.record_evaluation({'accuracy': 0.4, 'teds': 0.9}, BY)
     assert (after.best, after.best_step, after.no_better) == (0.5, 4, 1)
 
 

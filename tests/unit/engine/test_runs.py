@@ -70,7 +70,7 @@ def test_a_compiled_run_on_a_cpu_without_a_compiler_is_reported_before_it_starts
 ) -> None:
     job = open_job('pp_liteseg_digits', [('train.compile=true', '--set'), ('device=cpu', '--set')], folder=tmp_path)
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    with pytest.raises(RequestError, match=r'train\.compile: .* no-such-compiler, which is not here; install it .* CXX'):
+    with pytest.raises(RequestError, match=r'train\.compile: .* no-such-compiler, which is not installed; install it .* CXX'):
         check_parts(job, 1)
     monkeypatch.setenv('CXX', 'true')
     check_parts(job, 1)
@@ -149,7 +149,7 @@ def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path:
     [
         ('pp_litseg_digits', "did you mean 'pp_liteseg_digits'?"),
         ('none.yml', '(`phalanx config` lists them)'),
-        ('.', 'is a folder without config.yml, so no run folder'),
+        ('.', 'is not a run folder: it has no config.yml'),
     ],
 )
 def test_a_recipe_that_is_not_there_is_reported_with_what_is(

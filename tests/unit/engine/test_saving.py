@@ -70,9 +70,9 @@ def test_a_checkpoint_holds_the_weights_of_its_beginning(tmp_path: Path) -> None
         saver.begin(progress, False, writer)
         task.set_weight(7.0)
         progress.step = 5
-        saver.look(progress, writer)  # not written yet, so there is nothing to report
+        saver.poll(progress, writer)  # not written yet, so there is nothing to report
         assert (steps_on_disk(tmp_path), events) == ([], [])
-    saver.end(progress, writer)
+    saver.finish(progress, writer)
     loaded = load(tmp_path / 'latest')
     assert (loaded.step, loaded.model['weight'].item(), loaded.state['step']) == (4, 1.0, 4)
     assert [event['path'] for event in of_kind(events, 'saved')] == [str(tmp_path / 'checkpoints' / 'step_0000004')]
@@ -85,8 +85,8 @@ def test_a_look_reports_a_written_checkpoint_once(tmp_path: Path) -> None:
     assert saver.saving is not None
     saver.saving.settle()
     for _ in range(2):
-        saver.look(Progress(step=5), writer)
-    saver.end(Progress(step=5), writer)
+        saver.poll(Progress(step=5), writer)
+    saver.finish(Progress(step=5), writer)
     assert len(of_kind(events, 'saved')) == 1
     assert load(tmp_path / 'best').step == 4
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_begins_once_the_one_before_is_written(tmp_path: Path) -> N
         saver.begin(Progress(step=step), False, writer)
     assert steps_on_disk(tmp_path)[:1] == [4]
     assert [Path(event['path']).name for event in of_kind(events, 'saved')] == ['step_0000004']
-    saver.end(Progress(step=8), writer)
+    saver.finish(Progress(step=8), writer)
     assert steps_on_disk(tmp_path) == [4, 8]
 
 
@@ -111,12 +111,12 @@ def test_averaged_weights_are_saved_once_they_have_settled(tmp_path: Path) -> No
     run = trainer(tmp_path, Doubling(weight=2.0), EMA)
     writer, _ = report(tmp_path)
     run.saver.begin(Progress(step=1), False, writer)
-    run.saver.end(Progress(step=1), writer)
+    run.saver.finish(Progress(step=1), writer)
     assert load(tmp_path / 'latest').averaged is None
     assert run.ema is not None
     run.ema.update()
     run.saver.begin(Progress(step=2), False, writer)
-    run.saver.end(Progress(step=2), writer)
+    run.saver.finish(Progress(step=2), writer)
     averaged = load(tmp_path / 'latest').averaged
     assert averaged is not None
     assert averaged['weight'].item() == pytest.approx(2, abs=0.01)
@@ -125,12 +125,12 @@ def test_averaged_weights_are_saved_once_they_have_settled(tmp_path: Path) -> No
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     saver, (writer, events) = trainer(tmp_path, Doubling()).saver, report(tmp_path)
     saver.begin(Progress(step=4), False, writer)
-    saver.end(Progress(step=4), writer)
+    saver.finish(Progress(step=4), writer)
     with full_disk():
         saver.begin(Progress(step=8), False, writer)
         assert saver.saving is not None
         saver.saving.settle()
-    saver.look(Progress(step=9), writer)
+    saver.poll(Progress(step=9), writer)
     (warning,) = of_kind(events, 'warning')
     assert re.fullmatch(
         r'the checkpoint of step 8 was not written \(File too large; the checkpoint takes 0\.0 MiB, the disk has .* MiB left: '
@@ -139,7 +139,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     )
     assert (steps_on_disk(tmp_path), load(tmp_path / 'latest').step) == ([4], 4)
     saver.begin(Progress(step=12), False, writer)  # there is room again
-    saver.end(Progress(step=12), writer, is_last=True)
+    saver.finish(Progress(step=12), writer, is_last=True)
     assert steps_on_disk(tmp_path) == [4, 12]
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_at_the_last_checkpoint_fails_the_run(tmp_path: Path) -> Non
         assert saver.saving is not None
         saver.saving.settle()
     with pytest.raises(RunError, match=r'the last checkpoint, of step 12, could not be written: .*File too large'):
-        saver.end(Progress(step=12), writer, is_last=True)
+        saver.finish(Progress(step=12), writer, is_last=True)
 
 
 @pytest.mark.parametrize('during', ['training', 'writing'])
@@ -165,7 +165,7 @@ def test_a_run_whose_folder_is_gone_saves_beside_it_and_fails(tmp_path: Path, du
     else:
         shutil.rmtree(folder)
     with pytest.raises(RunError, match=rf'{folder} was removed .* at step 5; its last checkpoint is in {folder}\.rescued'):
-        saver.look(Progress(step=5), writer)
+        saver.poll(Progress(step=5), writer)
     rescued = load(tmp_path / 'run.rescued' / 'latest')
     assert (rescued.step, rescued.model['weight'].item()) == (5, 1.5)
 
@@ -174,7 +174,7 @@ def test_a_restored_run_makes_the_same_steps(tmp_path: Path) -> None:
     """Its momentum and its averages go on, too, so 6 steps and 6 more are 12, bit by bit."""
     through, first = trained(tmp_path, 12, EMA), trained(tmp_path, 6, EMA)
     first.saver.begin(first.progress, False, report(tmp_path)[0])
-    first.saver.end(first.progress, report(tmp_path)[0])
+    first.saver.finish(first.progress, report(tmp_path)[0])
     loaded = load(tmp_path / 'latest')
     second = trainer(tmp_path, Doubling(weight=9.0), EMA, progress=Progress.of(loaded.state, loaded.step))
     second.restore(loaded)
@@ -204,20 +204,20 @@ class Biased(Doubling):
 @pytest.mark.parametrize(
     ('task', 'settings', 'reason'),
     [
-        (Wider, [], r'(?s)step_0000006 does not fit this recipe: .*size mismatch for weight'),
-        (Biased, [], r'(?s)step_0000006 does not fit this recipe: .*Missing key\(s\) in state_dict: "bias"'),
+        (Wider, [], r'(?s)step_0000006 does not match this recipe: .*size mismatch for weight'),
+        (Biased, [], r'(?s)step_0000006 does not match this recipe: .*Missing key\(s\) in state_dict: "bias"'),
         (
             Doubling,
             ['optimizer={name: adamw, lr: 0.01}'],
             r'step_0000006 was saved by the optimizer SGD, this recipe has AdamW: set optimizer.name as it was',
         ),
-        (Doubling, [EMA], r'step_0000006 holds no averaged weights \(EMA\); set ema=null, or start a new run'),
+        (Doubling, [EMA], r'step_0000006 has no averaged weights \(EMA\); set ema=null, or start a new run'),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, task: type[Doubling], settings: list[str], reason: str) -> None:
     run = trained(tmp_path, 6)
     run.saver.begin(run.progress, False, report(tmp_path)[0])
-    run.saver.end(run.progress, report(tmp_path)[0])
+    run.saver.finish(run.progress, report(tmp_path)[0])
     loaded = load(tmp_path / 'checkpoints' / 'step_0000006')
     with pytest.raises(RunError, match=reason):
         trainer(tmp_path, task(), *settings, progress=Progress.of(loaded.state, 6)).restore(loaded)
@@ -227,6 +227,6 @@ def test_the_progress_of_a_checkpoint_is_that_of_its_run(tmp_path: Path) -> None
     saver, (writer, _) = trainer(tmp_path, Doubling()).saver, report(tmp_path)
     progress = Progress(step=4, batches=((0, 2),), ranks=1, seconds=3.5, best=-1.0, best_step=2, best_ties=[0.25], no_better=1)
     saver.begin(progress, False, writer)
-    saver.end(progress, writer)
+    saver.finish(progress, writer)
     loaded = load(tmp_path / 'latest')
     assert asdict(Progress.of(loaded.state, loaded.step)) == asdict(progress)

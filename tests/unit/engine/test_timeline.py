@@ -22,7 +22,7 @@ def timelines(batches: Sequence[int], lengths: Sequence[int]) -> list[tuple[int,
     first, found = 0, list[tuple[int, Timeline]]()
     for batch, length in zip(batches, lengths, strict=True):
         before = found[-1][1].batches if found else ()
-        found.append((first, Timeline.resumed(before, first, batch, in_epochs=True)))
+        found.append((first, Timeline.resume(before, first, batch, in_epochs=True)))
         first += length
     return found
 
@@ -76,7 +76,7 @@ def test_a_run_that_ended_has_no_more_steps_with_another_batch() -> None:
 
 def test_unknown_batches_of_earlier_starts_are_taken_to_be_those_of_this_one() -> None:
     """A checkpoint of a version that did not keep them."""
-    assert Timeline.resumed((), 5, 4, in_epochs=True).batches == ((0, 4),)
+    assert Timeline.resume((), 5, 4, in_epochs=True).batches == ((0, 4),)
 
 
 CHANGED = Timeline(((0, 8), (4, 4)), in_epochs=True)  # 32 samples in 4 steps, then 4 each
@@ -84,7 +84,7 @@ CHANGED = Timeline(((0, 8), (4, 4)), in_epochs=True)  # 32 samples in 4 steps, t
 
 def test_samples_and_steps_by_hand() -> None:
     assert [CHANGED.samples(at) for at in (0, 3, 4, 5, 8)] == [0, 24, 32, 36, 48]
-    assert [CHANGED.even_steps(at) for at in (0, 3, 4, 5, 8)] == [0, 6, 8, 9, 12]
+    assert [CHANGED.equivalent_steps(at) for at in (0, 3, 4, 5, 8)] == [0, 6, 8, 9, 12]
     assert [CHANGED.step_of(even) for even in (0, 1, 6, 8, 9, 12)] == [0, 0.5, 3, 4, 5, 8]
 
 
@@ -152,4 +152,4 @@ def test_an_update_counts_for_the_ema_as_the_samples_that_it_sees() -> None:
     """Batches of 4, then 8, then 2; in a length of steps, updates count alike."""
     shares = [timeline.ema_share for _, timeline in timelines([4, 8, 2], [5, 5, 5])]
     assert shares == [1.0, 2.0, 0.5]
-    assert Timeline.resumed([(0, 4)], 5, 8, in_epochs=False).ema_share == 1.0
+    assert Timeline.resume([(0, 4)], 5, 8, in_epochs=False).ema_share == 1.0

@@ -56,7 +56,7 @@ def test_a_request_to_stop_ends_a_run_with_a_checkpoint_of_the_step_reached(tmp_
     run, (writer, _) = trainer(tmp_path, Doubling()), report(tmp_path)
     run.progress.step = run.started_at = 3
     run.flags.stop_asked = True
-    with pytest.raises(StoppedError, match='stopped after step 3 of 12; the same command goes on from there'):
+    with pytest.raises(StoppedError, match='stopped after step 3 of 12; the same command continues from there'):
         run.train(writer)
     assert load(tmp_path / 'latest').step == 3
 
@@ -64,6 +64,6 @@ def test_a_request_to_stop_ends_a_run_with_a_checkpoint_of_the_step_reached(tmp_
 def test_a_request_to_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
     run, (writer, _) = trainer(tmp_path, Doubling()), report(tmp_path)
     run.flags.stop_asked = True
-    with pytest.raises(StoppedError, match='stopped before the first step: nothing is saved; the same command begins again'):
+    with pytest.raises(StoppedError, match='stopped before the first step: nothing is saved; the same command starts again'):
         run.train(writer)
     assert not (tmp_path / 'checkpoints').exists()

@@ -15,8 +15,8 @@ from phalanx import create_model
         ('pp_litseg', 3, {}, "'pp_litseg' is not one of .*; did you mean 'pp_liteseg'"),
         ('pp_liteseg', 3, {'backbone': 'stdc3'}, "backbone.name: 'stdc3' is not one of stdc1, stdc2, .*; did you mean"),
         ('crnn', 3, {'backbone': 'resnet34'}, "backbone.name: 'resnet34' is not one of .*; did you mean 'resnet34_vd'"),
-        ('pp_liteseg', 0, {}, 'num_classes must be an integer from 1 on, got 0'),
-        ('pp_liteseg', '3', {}, "num_classes must be an integer from 1 on, got '3'"),
+        ('pp_liteseg', 0, {}, 'num_classes must be an integer of at least 1, got 0'),
+        ('pp_liteseg', '3', {}, "num_classes must be an integer of at least 1, got '3'"),
     ],
 )
 def test_a_model_that_cannot_be_is_refused_with_what_can(

@@ -176,6 +176,6 @@ def test_weights_that_name_other_terms_than_the_loss_end_the_run(
 ) -> None:
     two = {'mine': torch.tensor(2), 'yours': torch.tensor(1)}
     monkeypatch.setattr(plugin.TableError, 'weights', lambda self, targets: two)
-    message = r'gives the terms mine, but its method `weights` the weights of mine, yours; both must name the same terms'
+    message = r'returns the terms mine, but its method `weights` those of mine, yours; both must name the same terms'
     with pytest.raises(ValueError, match=message):
         train_step(open_task('table', *DEMOS['table'], 'loss=[mine]', 'train.micro_batches=2'), tmp_path)

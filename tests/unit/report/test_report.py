@@ -96,9 +96,9 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_evaluation_without_a_number_is_not_the_best() -> None:
     at = Progress(step=5)
-    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
-    assert at.evaluated_as({'mean_iou': 0.0}, ('mean_iou',))
-    assert not at.evaluated_as({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
+    assert not at.record_evaluation({'mean_iou': float('nan')}, ('mean_iou',)) and at.best is None
+    assert at.record_evaluation({'mean_iou': 0.0}, ('mean_iou',))
+    assert not at.record_evaluation({'mean_iou': float('nan')}, ('mean_iou',)) and at.best == 0
 
 
 def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:

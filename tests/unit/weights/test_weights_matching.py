@@ -130,7 +130,7 @@ def test_fresh_norms_that_are_frozen_are_told(tmp_path: Path) -> None:
     for sync in ('frozen', 'off'):
         job = open_job('db_pages', [*assigned, (f'norm_sync={sync}', '--set')])
         (taken,) = load_initial(job.task.model(), job.recipe, job.task)
-        notes[sync] = [note for note in taken.notes if 'keeps fresh batch norms from seeing any data' in note]
+        notes[sync] = [note for note in taken.notes if 'leaves newly initialised batch norms without statistics' in note]
     assert notes['off'] == [] and '(head.threshold.conv.norm, head.threshold.norm)' in notes['frozen'][0]
 
 

@@ -111,7 +111,7 @@ def step(
     interval = _length('interval', every, every_epochs, steps_per_epoch, timeline)
     if interval.steps < 1:
         raise ValueError('the step schedule needs `every` or `every_epochs`, at least one step long')
-    return _add_warmup(lambda step: lr * gamma ** (interval.done(step) // interval.steps), warmup, warmup_start_lr)
+    return _add_warmup(lambda step: lr * gamma ** (interval.elapsed(step) // interval.steps), warmup, warmup_start_lr)
 
 
 def piecewise(
@@ -147,7 +147,7 @@ def piecewise(
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     rates = [lr, *(lr * factor for factor in factors)]
     counter = Length(0, timeline if boundaries is None else None)
-    return _add_warmup(lambda step: rates[bisect_right(at, counter.done(step))], warmup, warmup_start_lr)
+    return _add_warmup(lambda step: rates[bisect_right(at, counter.elapsed(step))], warmup, warmup_start_lr)
 
 
 def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
@@ -159,7 +159,7 @@ def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
     def schedule(step: float) -> float:
         if step >= warmup.end:
             return curve(step)
-        return start_lr + (curve(warmup.end) - start_lr) * warmup.done(step) / warmup.steps
+        return start_lr + (curve(warmup.end) - start_lr) * warmup.elapsed(step) / warmup.steps
 
     return schedule
 
@@ -168,8 +168,8 @@ def _progress(step: float, warmup: Length, end: Length) -> float:
     """Share of a curve, from the end of the warm-up to `end`, that is completed at `step`, 0 .. 1. Not called during the
     warm-up.
     """
-    start = end.done(warmup.end)
-    return min((end.done(step) - start) / max(end.steps - start, 1), 1.0)
+    start = end.elapsed(warmup.end)
+    return min((end.elapsed(step) - start) / max(end.steps - start, 1), 1.0)
 
 
 def _length(
