@@ -1,1 +1,1 @@
-"""What networks are made of: layers, backbones, reproducible dropout, number formats. Imports parallel."""
+"""Building blocks of networks: layers, backbones, reproducible dropout, number formats. Imports parallel."""

@@ -1,4 +1,4 @@
-"""Layers that several networks are made of. Shapes: B batch, C channels."""
+"""Layers shared by several networks. Shapes: B batch, C channels."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,10 +15,9 @@ Stride = int | tuple[int, int]  # (down, right): text lines are halved in height
 
 
 class ConvBN(nn.Module):
-    """A convolution that keeps the size of the map but for its stride (2 halves it, rounding up), and the norm of its result.
+    """Convolution with "same" padding, and batch norm; a stride of 2 halves the map, rounding up.
 
-    Its windows leave out `dilation` - 1 places between those they see. The norm takes any `bias` of the convolution away again;
-    it is there for networks whose published weights have one.
+    The batch norm cancels a `bias` of the convolution; the option exists for networks whose published weights have one.
     """
 
     def __init__(
@@ -45,10 +44,10 @@ class ConvBN(nn.Module):
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """Each channel filtered by itself; on CPUs in float32, also under autocast.
+    """Depthwise convolution; on CPUs in float32, even under autocast.
 
-    oneDNN's backward pass in bf16 takes up to three times as long (torch 2.15, AVX-512). With gaps between the places that a
-    window sees, and maps in channels last, it is wrong besides: the gradient of the weights is unwritten memory, at times NaN.
+    oneDNN's backward pass in bf16 takes up to three times as long (torch 2.15, AVX-512). With dilation and channels last it is
+    also wrong: the gradient of the weights is uninitialised memory, at times NaN.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
@@ -59,44 +58,43 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class ConvBNReLU(ConvBN):
-    """The same, rectified."""
+    """ConvBN with ReLU."""
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         return F.relu(super().forward(x), inplace=True)
 
 
 class ConvBNReLU6(ConvBN):
-    """The same, rectified and at most 6."""
+    """ConvBN with ReLU6."""
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         return F.relu6(super().forward(x), inplace=True)
 
 
 class ConvBNSiLU(ConvBN):
-    """The same, and SiLU (some papers call it swish)."""
+    """ConvBN with SiLU (swish in some papers)."""
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         return F.silu(super().forward(x))
 
 
 class ConvBNHardswish(ConvBN):
-    """The same, and hard-swish."""
+    """ConvBN with hard-swish."""
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         return F.hardswish(super().forward(x))
 
 
 class SqueezeExcitation(nn.Module):
-    """x [B, C, H, W] -> the same, each channel scaled by a share in [0, 1] that the means of all channels decide.
+    """Squeeze-and-excitation (SE): x [B, C, H, W] -> x * hardsigmoid(fc2(relu(fc1(avg_pool(x))))).
 
-    Hu et al., https://arxiv.org/abs/1709.01507. `slope` is that of the hard sigmoid: 1/6, torch's own, but for MobileNetV3 in
-    PaddleOCR, which takes 0.2.
+    Hu et al., https://arxiv.org/abs/1709.01507. `slope` of the hard sigmoid: 1/6 as in torch, 0.2 for MobileNetV3 in PaddleOCR.
     """
 
     def __init__(self, channels: int, *, slope: float = 1 / 6) -> None:
         super().__init__()
-        self.squeeze = nn.Conv2d(channels, channels // 4, 1)
-        self.excite = nn.Conv2d(channels // 4, channels, 1)
+        self.squeeze = nn.Conv2d(channels, channels // 4, 1)  # fc1, reduction 4
+        self.excite = nn.Conv2d(channels // 4, channels, 1)  # fc2
         self.slope = slope
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class DepthwiseSeparable(nn.Module):
-    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel."""
+    """Depthwise separable convolution, x [B, in, H, W] -> [B, out, h, w]: a depthwise and a pointwise convolution."""
 
     def __init__(
         self,
@@ -117,7 +115,7 @@ class DepthwiseSeparable(nn.Module):
         squeeze: bool = False,
         conv: Callable[..., nn.Module] = ConvBNHardswish,
     ) -> None:
-        """`squeeze`: squeeze-and-excitation between the two convolutions; `conv` makes these."""
+        """`squeeze`: squeeze-and-excitation between the two convolutions; `conv` builds these."""
         super().__init__()
         self.depthwise = conv(in_channels, in_channels, kernel_size, stride=stride, groups=in_channels)
         self.squeeze = SqueezeExcitation(in_channels) if squeeze else nn.Identity()
@@ -129,7 +127,7 @@ class DepthwiseSeparable(nn.Module):
 
 
 def run_stages(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
-    """What each of `stages` makes of what the one before made, the first of `x`."""
+    """Run `stages` in sequence on `x` and return all their outputs."""
     maps = []
     for stage in stages:
         x = stage(x)
@@ -138,59 +136,58 @@ def run_stages(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
 
 
 def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
-    """`channels` times `scale`, rounded to a multiple of `multiple`, but not down by more than a tenth."""
+    """Return `channels` times `scale`, rounded to a `multiple`, but never down by more than a tenth (make_divisible)."""
     rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
     return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
 
 
 def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
-    """`x` [B, C, h, w] brought to the height and width of `like`, bilinearly.
-
-    Pixels are areas; with `align_corners` they are points, those in the corners stay there, and the others lie evenly between.
-    """
+    """Resize `x` [B, C, h, w] bilinearly to the height and width of `like`; `align_corners` as in `F.interpolate`."""
     size = like.shape[-2:]
-    if not torch.compiler.is_exporting() and x.shape[-2:] == size:  # a question that would fix the size of an export
+    if not torch.compiler.is_exporting() and x.shape[-2:] == size:  # the comparison would fix the size in an export
         return x
     return F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
 
 
 def adaptive_avg_pool(x: Tensor, cells: int) -> Tensor:
-    """[B, C, cells, cells]: the means of `x` [B, C, H, W] on a grid, as `F.adaptive_avg_pool2d` has them."""
+    """Return the means [B, C, cells, cells] of `x` [B, C, H, W]: `F.adaptive_avg_pool2d`, in a form that ONNX can express."""
     if not torch.compiler.is_exporting():
         return F.adaptive_avg_pool2d(x, cells)
     if cells == 1:
         return x.mean((2, 3), keepdim=True)
-    rows, columns = (pooling_matrix(length, cells, x) for length in x.shape[-2:])  # ONNX has no adaptive pooling
+    rows, columns = (
+        pooling_matrix(length, cells, x) for length in x.shape[-2:]
+    )  # as matrix products: ONNX has no adaptive pooling
     means: Tensor = rows @ x @ columns.T
     return means
 
 
 def pooling_matrix(length: int, cells: int, like: Tensor) -> Tensor:
-    """[cells, length] how much of each place is in each of `cells`, which overlap where they do not divide the length."""
+    """Return the averaging matrix [cells, length] of adaptive pooling; cells overlap where they do not divide the length."""
     place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
     begins, ends = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
-    inside = torch.logical_and(place >= begins, place < ends)  # by its name, which coremltools knows
+    inside = torch.logical_and(place >= begins, place < ends)  # not `&`: coremltools knows only the function
     shares = inside.to(like.dtype)
     return shares / shares.sum(1, keepdim=True)
 
 
 def upsample_logits(logits: Tensor, images: Tensor, *, align_corners: bool = False) -> Tensor:
-    """`logits` [B, K, h, w] brought to the size of `images`: [B, K, H, W], at least float32, the map of a class in one piece.
+    """Upsample `logits` [B, K, h, w] to the size of `images`: [B, K, H, W], at least float32, contiguous (NCHW).
 
-    They are cast and laid out while they are small: at the size of the images, where they are the largest tensor of a step, it
-    would be a pass over all of it each, and a softmax over maps in channels last makes that pass itself.
+    Casting and layout change come first, while the tensor is small: at full size, where logits are the largest tensor of a
+    step, each would cost a pass over it, as would a softmax on channels last.
     """
     x = at_least_float32(logits).contiguous()
     if not x.requires_grad or x.shape[-2:] == images.shape[-2:]:
         return resize(x, images, align_corners=align_corners)
-    enlarged: Tensor = _Upsample.apply(x, images.shape[-2:], align_corners)
-    return enlarged
+    upsampled: Tensor = _Upsample.apply(x, images.shape[-2:], align_corners)
+    return upsampled
 
 
 class _Upsample(torch.autograd.Function):
-    """x [B, K, h, w] -> [B, K, H, W], bilinearly, with a gradient that is two matrix products.
+    """Bilinear upsampling x [B, K, h, w] -> [B, K, H, W] whose gradient is two matrix products.
 
-    torch's own gradient takes many times as long on a CPU, and on CUDA adds up in another order each time.
+    torch's own gradient takes many times as long on a CPU, and is not deterministic on CUDA.
     """
 
     @staticmethod
@@ -203,20 +200,20 @@ class _Upsample(torch.autograd.Function):
         (grad,) = grads  # [B, K, H, W]
         (h, w), (H, W) = ctx.size, grad.shape[-2:]
         rows, columns = (_interpolation_matrix(few, many, ctx.align_corners, grad) for few, many in ((h, H), (w, W)))
-        # One product for each map: in a product of all of them the last bits of a sample depend on who else is in the batch.
+        # One product per map: in one product of all maps, the last bits of a sample depend on the rest of the batch.
         return rows @ (grad @ columns.T.expand(*grad.shape[:2], W, w)), None, None
 
 
 def _interpolation_matrix(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:
-    """[few, many] how much of each value of a line is in each place of the longer line that is interpolated from it."""
+    """Return the matrix [few, many] of linear interpolation from `few` to `many` points: row i is the response to point i."""
     values = torch.eye(few, dtype=like.dtype, device=like.device)
     return F.interpolate(values[None], many, mode='linear', align_corners=align_corners)[0]
 
 
 def use_group_norms(model: nn.Module, groups: int) -> None:
-    """Puts a group norm in the place of each batch norm of `model`, of `groups` groups or the nearest number that fits.
+    """Replace each batch norm of `model` by a group norm of `groups` groups, or of the nearest divisor of its channels.
 
-    Wu & He, https://arxiv.org/abs/1803.08494. Of two numbers as near, the larger one.
+    Wu & He, https://arxiv.org/abs/1803.08494. Ties go to the larger divisor.
     """
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
@@ -228,11 +225,11 @@ def use_group_norms(model: nn.Module, groups: int) -> None:
 
 
 def initialise_convs(model: nn.Module) -> None:
-    """Draws every convolution of `model` for training from scratch: He normal by fan-in, biases zero.
+    """Initialise every convolution of `model` for training from scratch: He normal by fan-in, biases zero.
 
-    Fan-in is what PaddleSeg's heads start from. Fan-out would be wrong in two places: torch counts it over all groups, which
-    makes depthwise kernels too small by the square root of their channels, and a classifier has few outputs, which makes its
-    first logits large. PaddleSeg draws STDC with a deviation of 0.001; in a small trial from scratch that learned more slowly.
+    Fan-in, as in PaddleSeg's heads. Fan-out would fail twice: torch counts it over all groups, which makes depthwise kernels
+    too small by the square root of their channels, and a classifier has few outputs, which makes its first logits large.
+    PaddleSeg initialises STDC with a standard deviation of 0.001; in a small trial from scratch that learned more slowly.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
@@ -242,10 +239,10 @@ def initialise_convs(model: nn.Module) -> None:
 
 
 def initialise_as_paddle(model: nn.Module) -> None:
-    """Draws convolutions and linear layers of `model` as Paddle does by itself; biases are zero.
+    """Initialise convolutions and linear layers of `model` with Paddle's defaults; biases are zero.
 
-    Convolutions: normal, of variance 2 / (kernel area x input channels), all channels counted whatever the groups. Linear
-    layers: Glorot uniform.
+    Convolutions: normal, of variance 2 / (kernel area x input channels), counting all channels whatever the groups. Linear
+    layers: Glorot (Xavier) uniform.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,7 +1,7 @@
-"""What is random inside a network: values dropped in training, by a mask that each sample takes with it.
+"""Dropout whose masks depend on the samples, not on the ranks.
 
-torch's dropout draws from the generator of its process, so the masks depend on how a batch is cut over ranks. Here a mask is a
-hash of (seed, step, sample, which layer asked, which value): the same on every cut, every kind of device, and after a resume.
+torch's dropout draws from the generator of its process, so its masks depend on how a batch is split over ranks. Here a mask is
+a hash of (seed, step, sample, layer, element): the same for every split, on every kind of device, and after a resume.
 """
 
 from typing import TypeVar
@@ -13,18 +13,18 @@ N = TypeVar('N', int, Tensor)
 
 
 class SampleKeys:
-    """The keys [B] of the samples that the network sees, from which each layer that asks draws numbers of its own."""
+    """Keys [B] of the samples of a forward pass; each dropout layer derives its own keys from them."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None  # None: outside a training step
-        self.asked = 0  # by how many layers in this forward pass
+        self.asked = 0  # number of layers that took keys in this forward pass
 
     def begin(self, keys: Tensor | None) -> None:
-        """To be called before each forward pass, with the keys of its samples."""
+        """Start a forward pass with the keys [B] of its samples; None outside training."""
         self.keys, self.asked = keys, 0
 
     def next_layer_keys(self) -> Tensor | None:
-        """The keys [B] for the layer that asks."""
+        """Return keys [B] for the next layer, None outside a training step."""
         if self.keys is None:
             return None
         self.asked += 1
@@ -32,20 +32,23 @@ class SampleKeys:
 
 
 class Dropout(nn.Module):
-    """x [B, ...] with each value set to 0 with probability `p`, the others scaled by 1 / (1 - p); x itself in evaluation."""
+    """Dropout on x [B, ...]: values are 0 with probability `p`, others scaled by 1 / (1 - p); identity in evaluation."""
 
-    axes: int | None = None  # how many of the first axes of x tell apart what is dropped by itself; None: all do
+    axes: int | None = (
+        None  # number of leading axes with masks of their own; the mask is broadcast over the rest; None: all axes
+    )
     samples: SampleKeys | None = None  # set by `tie`
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f'a probability to drop is at least 0 and below 1, got {p}')
+            raise ValueError(f'a dropout probability must be at least 0 and below 1, got {p}')
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        # Without keys (a network used outside of training by Phalanx) the process generator has to do.
         keys = self.samples.next_layer_keys() if self.samples else None
         if keys is None:
             keys = torch.randint(2**32, (len(x),), device=x.device)
@@ -58,19 +61,19 @@ class Dropout(nn.Module):
 
 
 class ChannelDropout(Dropout):
-    """x [B, C, ...] with whole channels of a sample dropped."""
+    """Dropout of whole channels of x [B, C, ...]."""
 
     axes = 2
 
 
 class DropPath(Dropout):
-    """x [B, ...] with whole samples dropped: stochastic depth, on the branch beside a shortcut (Huang et al. 2016)."""
+    """Stochastic depth (Huang et al. 2016): dropout of whole samples of x [B, ...], on the residual branch."""
 
     axes = 1
 
 
 def tie(model: nn.Module, samples: SampleKeys) -> bool:
-    """Makes what is random in `model` a function of the samples' keys; whether there is any."""
+    """Connect all dropout layers of `model` to `samples`. Returns True if any of them drops values."""
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for layer in layers:
         layer.samples = samples
@@ -78,21 +81,21 @@ def tie(model: nn.Module, samples: SampleKeys) -> bool:
 
 
 def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32
-    """Numbers in [0, 1) of `shape` [B, ...], 24 bits each, those of a sample being a function of its key alone."""
+    """Return uniform numbers in [0, 1) of `shape` [B, ...], 24 bits each; those of a sample depend on its key alone."""
     values = torch.arange(shape[1:].numel(), device=keys.device)
     return (_hash(_hash(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
 
 
 def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set
-    """A key [B] for each sample of a step: int64 below 2^32."""
+    """Return one key per sample of a step, [B] int64 below 2^32."""
     start = _hash(_hash(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
     return _hash(start ^ samples)
 
 
 def _hash(x: N) -> N:
-    """A bijection of 32 bits (held in int64) whose outputs look random: C. Wellons, "hash-prospector", two rounds.
+    """Return a hash of 32-bit numbers (held in int64), a bijection: C. Wellons, "hash-prospector", two rounds.
 
-    Both factors are below 2^31, so that a product never leaves int64.
+    Both factors are below 2^31, so that a product fits int64.
     """
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF

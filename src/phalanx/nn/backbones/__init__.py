@@ -1,12 +1,12 @@
-"""Backbones: networks that turn images into feature maps of falling size.
+"""Backbones: networks that turn images into feature maps of increasing stride.
 
 BACKBONES holds those that `backbone` in a recipe can name, for the networks of every family. A builder takes the strides of the
-maps that the network needs, `(4, 8, 16, 32)` say, and its keyword-only parameters are its keys in the recipe. It may give more
-maps, or others: the network selects its maps by `select_maps`, which refuses a backbone that does not fit.
+maps that the network needs, for example `(4, 8, 16, 32)`, and its keyword-only parameters are its keys in the recipe. It may
+return more maps, or others: the network selects its maps by `select_maps`, which refuses a backbone that does not fit.
 
-To add one: a file here that ends with a builder, and a line in BACKBONES. Batch norms are `parallel.norms.BatchNorm2d`, so that
-they can be synchronised; random dropping is that of `nn.stochastic`; a backbone draws its own initial weights, and every
-parameter takes part in the coarsest map.
+To add one: a file here that ends with a builder, and a line in BACKBONES. Use `parallel.norms.BatchNorm2d`, which can be
+synchronised, and the dropout layers of `nn.stochastic`; a backbone initialises its own weights, and every parameter must
+contribute to the coarsest map.
 """
 
 from collections.abc import Callable

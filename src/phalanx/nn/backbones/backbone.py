@@ -1,4 +1,4 @@
-"""The contract between backbones and the networks that use them."""
+"""Interface between backbones and the networks that use them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ from phalanx.nn.layers import Stride
 
 
 class Backbone(Protocol):
-    """An nn.Module: images [B, 3, H, W] -> feature maps, from fine to coarse.
+    """An nn.Module: images [B, 3, H, W] -> list of feature maps, from fine to coarse.
 
     Map i is [B, channels[i], H / strides[i], W / strides[i]], rounded up.
     """
@@ -19,22 +19,22 @@ class Backbone(Protocol):
 
     @property
     def strides(self) -> tuple[Stride, ...]:
-        """Pixels of the image per place of each map; (down, right) where they differ."""
+        """Stride of each map in pixels of the image; (down, right) where they differ."""
 
     def __call__(self, images: Tensor) -> list[Tensor]: ...
 
 
 def output_stride(strides: Sequence[Stride]) -> int:
-    """The stride of the coarsest of the maps that a network needs, from 8 to 32; 32 where its maps are not square."""
+    """Return the stride of the coarsest map that a network needs, from 8 to 32; 32 where it differs by axis."""
     coarsest = strides[-1]
     return min(max(coarsest, 8), 32) if isinstance(coarsest, int) else 32
 
 
 def select_maps(backbone: Backbone, strides: Sequence[Stride], network: str) -> tuple[int, ...]:
-    """Positions of the maps of `strides` among those of `backbone`, the deepest where several have one stride.
+    """Return the indices of the maps of `strides` among those of `backbone`; of several with one stride, the last.
 
-    Raises ValueError when one is missing, or when the coarsest map of the backbone is not among them: its last layers would
-    have no gradient.
+    `network` is the name for messages. Raises ValueError when a stride is missing, or when the coarsest map of the backbone is
+    not selected: its last layers would have no gradient.
     """
     given = tuple(backbone.strides)
     if not set(strides) <= set(given) or given[-1] != strides[-1]:
@@ -47,5 +47,5 @@ def select_maps(backbone: Backbone, strides: Sequence[Stride], network: str) -> 
 
 
 def _format_strides(strides: Sequence[Stride]) -> str:
-    """`4, 8, 16`, and `32 x 4` for a stride of 32 down and 4 to the right."""
+    """Return strides as text: `4, 8, 16`, and `32 x 4` for a stride of 32 down and 4 to the right."""
     return ', '.join(str(stride) if isinstance(stride, int) else f'{stride[0]} x {stride[1]}' for stride in strides)

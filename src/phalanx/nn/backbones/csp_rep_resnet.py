@@ -1,4 +1,4 @@
-"""CSPRepResNet, the backbone of PP-YOLOE, and the blocks that its neck shares with it.
+"""CSPRepResNet, the backbone of PP-YOLOE, and the blocks shared with its neck.
 
 Xu et al., PP-YOLOE: An evolved version of YOLO, https://arxiv.org/abs/2203.16250. Layer order and channels as in
 PaddleDetection. Shapes: B batch, C channels.
@@ -16,12 +16,12 @@ from phalanx.nn.layers import ConvBN, ConvBNSiLU, Stride, initialise_convs, run_
 
 
 class CSPRepResNet(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and 32, with `channels`."""
 
     strides = (4, 8, 16, 32)
 
     def __init__(self, *, width: float, depth: float, alpha: bool) -> None:
-        """`width` and `depth` multiply the channels and the blocks of size l; `alpha`: as in RepBlock."""
+        """`width` and `depth` multiply the channels and blocks of size l; `alpha`: as in RepBlock."""
         super().__init__()
         channels = [round(count * width) for count in (64, 128, 256, 512, 1024)]
         blocks = [max(round(count * depth), 1) for count in (3, 6, 6, 3)]
@@ -39,12 +39,12 @@ class CSPRepResNet(nn.Module):
 
 
 def csp_rep_resnet(strides: Sequence[Stride], width: float = 0.5, depth: float = 0.33, alpha: bool = False) -> Backbone:
-    """CSPRepResNet of size s. PP-YOLOE hands over the `width` and `depth` of its own size, and `alpha` for PP-YOLOE+."""
+    """CSPRepResNet of size s. PP-YOLOE passes the `width` and `depth` of its own size, and `alpha` for PP-YOLOE+."""
     return CSPRepResNet(width=width, depth=depth, alpha=alpha)
 
 
 def downsampling_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:
-    """A stage of the backbone: [B, in, H, W] -> [B, out, H/2, W/2]."""
+    """Return a stage of the backbone: [B, in, H, W] -> [B, out, H/2, W/2]."""
     middle = (in_channels + out_channels) // 2
     blocks = [BasicBlock(middle // 2, shortcut=True, alpha=alpha) for _ in range(num_blocks)]
     return nn.Sequential(
@@ -54,7 +54,7 @@ def downsampling_stage(in_channels: int, out_channels: int, num_blocks: int, *, 
 
 
 class CSPStage(nn.Module):
-    """Cross-stage partial: [B, in, H, W] -> [B, out, H, W]. One `half` goes through the blocks, the other beside them."""
+    """Cross-stage partial (CSP) stage, [B, in, H, W] -> [B, out, H, W]: `half` of the channels bypass the blocks."""
 
     def __init__(
         self, in_channels: int, half: int, out_channels: int, *, blocks: Iterable[nn.Module], attention: nn.Module
@@ -73,7 +73,7 @@ class CSPStage(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions, the second re-parameterised: [B, C, H, W] -> the same."""
+    """Two 3x3 convolutions, the second re-parameterised (RepBlock): [B, C, H, W] -> [B, C, H, W]."""
 
     def __init__(self, channels: int, *, shortcut: bool, alpha: bool) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class BasicBlock(nn.Module):
 
 
 class RepBlock(nn.Module):
-    """A 3x3 convolution beside a 1x1 one in training, a single 3x3 one after `fuse`: [B, C, H, W] -> the same.
+    """RepVGG block: parallel 3x3 and 1x1 convolutions in training, a single 3x3 one after `fuse`. [B, C, H, W] -> [B, C, H, W].
 
     With `alpha` (PP-YOLOE+) a learned factor scales the 1x1 branch. Ding et al., RepVGG, https://arxiv.org/abs/2101.03697.
     """
@@ -105,10 +105,11 @@ class RepBlock(nn.Module):
         return F.silu(self.large(x) + small)
 
     def fuse_branches(self) -> nn.Sequential:
-        """What this block does in evaluation mode, as one convolution and SiLU."""
+        """Return this block in evaluation mode as one convolution and SiLU."""
         large, small = (fuse_conv_bn_eval(branch.conv, branch.norm) for branch in (self.large, self.small))
         assert large.bias is not None and small.bias is not None
         factor = 1 if self.alpha is None else _branch_scale(self.alpha)
+        # A 1x1 kernel is a 3x3 kernel with zeros around it, so both branches add up to one kernel.
         with torch.no_grad():
             large.weight.add_(factor * F.pad(small.weight, (1, 1, 1, 1)))
             large.bias.add_(factor * small.bias)
@@ -116,15 +117,15 @@ class RepBlock(nn.Module):
 
 
 def _branch_scale(alpha: Tensor) -> Tensor:
-    """What `alpha` [1] scales by, []: PaddleDetection tests `if alpha:`, which is true above 0 only, and else does not scale.
+    """Return the factor [] for `alpha` [1]: `alpha` above 0, else 1, since PaddleDetection tests `if alpha:`.
 
-    Without an axis, it does not turn a map of half precision into one of single.
+    As a scalar tensor without axes, it does not promote a map in half precision to float32.
     """
     return torch.where(alpha > 0, alpha, 1.0).squeeze()
 
 
 def fuse(network: nn.Module) -> None:
-    """Replaces every RepBlock of `network` by its single convolution, for evaluation and export; training ends here."""
+    """Replace every RepBlock of `network` by its single convolution, for evaluation and export, not for training."""
     for module in network.modules():
         for name, child in module.named_children():
             if isinstance(child, RepBlock):
@@ -132,9 +133,9 @@ def fuse(network: nn.Module) -> None:
 
 
 class EffectiveSqueezeExcitation(nn.Module):
-    """Each channel scaled by a function of the means of all channels: [B, C, H, W] -> the same.
+    """ESE attention: x [B, C, H, W] -> x * hardsigmoid(fc(avg_pool(x))).
 
-    The "effective" kind, with a single layer. Lee and Park, CenterMask, https://arxiv.org/abs/1911.06667.
+    Effective squeeze-and-excitation has a single layer. Lee and Park, CenterMask, https://arxiv.org/abs/1911.06667.
     """
 
     def __init__(self, channels: int) -> None:

@@ -1,4 +1,4 @@
-"""HRNet: a backbone that keeps a map of 1/4 of the size all along and joins coarser ones to it, all exchanging what they see.
+"""HRNet: a backbone of parallel branches of strides 4 to 32 that exchange features (multi-resolution fusion).
 
 Wang et al., Deep High-Resolution Representation Learning for Visual Recognition, https://arxiv.org/abs/1908.07919. Layer order,
 padding and initial weights as in PaddleSeg. Shapes: B batch, C channels.
@@ -16,7 +16,7 @@ from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, resize
 
 
 class HRNet(nn.Module):
-    """images [B, 3, H, W] -> the maps of all branches, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> the maps of all branches, of strides 4, 8, 16 and 32, with `channels`."""
 
     strides = (4, 8, 16, 32)
 
@@ -26,6 +26,7 @@ class HRNet(nn.Module):
         branches = [width, 2 * width, 4 * width, 8 * width]
         self.channels = tuple(branches)
         self.stem = nn.Sequential(DownsampleConvBNReLU(3, 64), DownsampleConvBNReLU(64, 64))
+        # layer1 of the original; then the transitions and stages 2 to 4
         self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
         self.joining = nn.ModuleList(DownsampleConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
@@ -39,7 +40,7 @@ class HRNet(nn.Module):
         x = self.first(self.stem(images))  # [B, 256, H/4, W/4]
         maps = [self.finest(x)]
         for join, stage in zip(self.joining, self.stages, strict=True):
-            maps.append(join(x))  # a branch of half the size of the coarsest one so far
+            maps.append(join(x))  # a new branch, at half the size of the coarsest so far
             maps = stage(maps)
             x = maps[-1]
         return maps
@@ -56,9 +57,9 @@ def hrnet_w48(strides: Sequence[Stride]) -> Backbone:
 
 
 class DownsampleConvBN(ConvBN):
-    """A 3x3 convolution that halves the map, rounding up, and the norm of its result.
+    """3x3 ConvBN of stride 2; it halves the map, rounding up.
 
-    It pads as Paddle's 'same': an even size at its end only, so that windows start at 0, 2, ... and not at -1, 1, ...
+    Padding as in Paddle's 'same': even sizes are padded at the end only, so that windows start at 0, 2, ... not at -1, 1, ...
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -71,11 +72,11 @@ class DownsampleConvBN(ConvBN):
 
 
 class DownsampleConvBNReLU(DownsampleConvBN, ConvBNReLU):
-    """The same, rectified."""
+    """DownsampleConvBN with ReLU."""
 
 
 class Residual(nn.Module):
-    """x [B, in, h, w] -> [B, out, h, w]: what convolutions make of it, added to it, or to what a 1x1 one makes of it."""
+    """Residual block [B, in, h, w] -> [B, out, h, w]; the shortcut is a 1x1 convolution where the channels differ."""
 
     def __init__(self, in_channels: int, *convs: ConvBN) -> None:
         super().__init__()
@@ -88,17 +89,17 @@ class Residual(nn.Module):
 
 
 def bottleneck(in_channels: int) -> Residual:
-    """[B, in, h, w] -> [B, 256, h, w], by a 3x3 convolution on few channels."""
+    """Return a bottleneck block [B, in, h, w] -> [B, 256, h, w]."""
     return Residual(in_channels, ConvBNReLU(in_channels, 64, 1), ConvBNReLU(64, 64, 3), ConvBN(64, 256, 1))
 
 
 def basic_block(channels: int) -> Residual:
-    """[B, C, h, w] -> the same, by two 3x3 convolutions."""
+    """Return a basic block [B, C, h, w] -> [B, C, h, w] of two 3x3 convolutions."""
     return Residual(channels, ConvBNReLU(channels, channels, 3), ConvBN(channels, channels, 3))
 
 
 class HighResolutionModule(nn.Module):
-    """The module of the paper: maps of falling size, each through its own branch, then each gets the sum of all."""
+    """High-resolution module: parallel branches of four basic blocks each, then multi-resolution fusion."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         """`channels` of the maps, the finest first."""
@@ -112,7 +113,7 @@ class HighResolutionModule(nn.Module):
 
 
 class FuseLayer(nn.Module):
-    """Maps of falling size -> all of them in the form of the one numbered `end`, added up and rectified."""
+    """Fuse layer: maps of all branches -> their sum, at the size and channels of branch `end`, with ReLU."""
 
     def __init__(self, channels: Sequence[int], end: int) -> None:
         super().__init__()
@@ -121,22 +122,22 @@ class FuseLayer(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         own = maps[self.end]
-        alike = [resize(build_path(x), own) for build_path, x in zip(self.paths, maps, strict=True)]
-        return F.relu(torch.stack(alike).sum(0), inplace=True)
+        aligned = [resize(build_path(x), own) for build_path, x in zip(self.paths, maps, strict=True)]
+        return F.relu(torch.stack(aligned).sum(0), inplace=True)
 
 
 def build_path(channels: Sequence[int], start: int, end: int) -> nn.Module:
-    """What leads from map `start` to map `end`: halvings to a coarser one, new channels (then a resize) to a finer one."""
+    """Return the path from branch `start` to `end`: stride-2 convolutions downwards, a 1x1 one (then a resize) upwards."""
     if end < start:
         return ConvBN(channels[start], channels[end], 1)
     if end == start:
         return nn.Identity()
-    halvings = [DownsampleConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
-    return nn.Sequential(*halvings, DownsampleConvBN(channels[start], channels[end]))
+    downsampling = [DownsampleConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
+    return nn.Sequential(*downsampling, DownsampleConvBN(channels[start], channels[end]))
 
 
 def initialise(model: nn.Module) -> None:
-    """Draws every convolution of `model` as HRNet does for training: from a normal of deviation 0.001, biases zero."""
+    """Initialise every convolution of `model` as HRNet does: normal with standard deviation 0.001, biases zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=0.001)

@@ -1,6 +1,6 @@
-"""PP-LCNetV3: PP-LCNet whose convolutions are sums of several in training and a single one afterwards.
+"""PP-LCNetV3: PP-LCNet with re-parameterised convolutions, several branches in training and a single one afterwards.
 
-The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; layer order as in PaddleOCR. The sums are those of
+The backbone of PP-OCRv4 and PP-OCRv5 mobile, of detectors and recognisers; layer order as in PaddleOCR. Branches as in
 Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040. Shapes: B batch, C channels.
 """
 
@@ -17,16 +17,16 @@ from phalanx.nn.backbones.pp_lcnet import Block, PPLCNet, Stages
 from phalanx.nn.layers import ConvBN, DepthwiseConv2d, Stride, initialise_as_paddle
 from phalanx.parallel.norms import BatchNorm2d
 
-BRANCHES = 4  # convolutions of the full kernel in each sum, as published
-NARROWED = (16, 24, 56, 480)  # channels of the maps of NarrowedLCNetV3, at scale 1
-DETECTION: Stages = (  # the first at 1/2 of the size, then each at half of the one before
+BRANCHES = 4  # branches with the full kernel, as published
+NARROWED = (16, 24, 56, 480)  # output channels of NarrowedLCNetV3, at scale 1
+DETECTION: Stages = (  # the first at stride 2, each further one halves the map
     (Block(3, 32),),
     (Block(3, 64, 2), Block(3, 64)),
     (Block(3, 128, 2), Block(3, 128)),
     (Block(3, 256, 2), *(Block(5, 256),) * 4),
     (Block(5, 512, 2, squeeze=True), Block(5, 512, squeeze=True), Block(5, 512), Block(5, 512)),
 )
-RECOGNITION: Stages = (  # the same at 1/2 of the height and width, which fall to 1/16 and 1/4
+RECOGNITION: Stages = (  # from stride 2 to 16 in height and 4 in width
     (Block(3, 32),),
     (Block(3, 64), Block(3, 64)),
     (Block(3, 128, (2, 1)), Block(3, 128)),
@@ -36,19 +36,18 @@ RECOGNITION: Stages = (  # the same at 1/2 of the height and width, which fall t
 
 
 class PPLCNetV3(PPLCNet):
-    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, `channels` deep.
+    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, with `channels`.
 
-    With DETECTION they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up); the last one of RECOGNITION is of 1/16 of the
-    height and 1/4 of the width.
+    Strides are 4, 8, 16 and 32 with DETECTION; the last map of RECOGNITION has stride 16 in height and 4 in width.
     """
 
     def __init__(self, stages: Stages, *, scale: float, merged: bool = False) -> None:
-        """`scale`: how many channels there are, as a share of the published ones; `merged`: as in RepConv."""
+        """`scale`: multiplies the published channels; `merged`: as in RepConv."""
         super().__init__(scale, stages, multiple=16, stem=ConvBN, conv=partial(RepConv, merged=merged))
 
 
 class NarrowedLCNetV3(PPLCNetV3):
-    """The same with fewer channels in its maps, but those of the finest, as the detectors of PP-OCRv4 have it."""
+    """PP-LCNetV3 with a 1x1 convolution on each map that reduces its channels, as in the detectors of PP-OCRv4."""
 
     def __init__(self, *, scale: float, merged: bool) -> None:
         super().__init__(DETECTION, scale=scale, merged=merged)
@@ -61,10 +60,9 @@ class NarrowedLCNetV3(PPLCNetV3):
 
 
 def pp_lcnet_v3(strides: Sequence[Stride], *, scale: float = 0.75, merged: bool = False) -> Backbone:
-    """PP-LCNetV3 as the detectors of PP-OCRv4 have it; for networks that read text lines, that of its recognisers.
+    """PP-LCNetV3 of the detectors of PP-OCRv4, or of its recognisers for networks that read text lines.
 
-    `scale`: channels as a share of the published ones. `merged`: as in exported files, with one convolution where there are
-    several in training.
+    `scale`: multiplies the published channels. `merged`: re-parameterised, with single convolutions, as in exported files.
     """
     if isinstance(strides[-1], tuple):
         return PPLCNetV3(RECOGNITION, scale=scale, merged=merged)
@@ -72,10 +70,10 @@ def pp_lcnet_v3(strides: Sequence[Stride], *, scale: float = 0.75, merged: bool 
 
 
 class RepConv(nn.Module):
-    """A convolution, rescaled and, unless it halves both sides, put through hard-swish: [B, in, H, W] -> [B, out, h, w].
+    """Learnable re-parameterised layer [B, in, H, W] -> [B, out, h, w].
 
-    It is a ConvSum or, `merged`, a single convolution with a bias. That is the form of exported files, and it can
-    be trained further.
+    A convolution and Affine; without stride 2 also hard-swish and Affine. The convolution is
+    a ConvSum or, if `merged`, a single one with bias: the form of exported files, which can be trained further.
     """
 
     def __init__(
@@ -100,9 +98,9 @@ class RepConv(nn.Module):
 
 
 class ConvSum(nn.Module):
-    """[B, in, H, W] -> [B, out, h, w]: the sum of several convolutions of the same map, each with a norm.
+    """Re-parameterisable sum of parallel branches, [B, in, H, W] -> [B, out, h, w], each with a batch norm.
 
-    They are BRANCHES of the full kernel, one of 1x1 where the kernel is larger, and the map itself where its shape stays.
+    BRANCHES convolutions of the full kernel, a 1x1 one where the kernel is larger, and identity where the shape stays.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> None:
@@ -121,7 +119,8 @@ class ConvSum(nn.Module):
 
     @torch.no_grad()
     def merge_branches(self) -> nn.Conv2d:
-        """The single convolution that does the same in evaluation mode."""
+        """Return the single convolution that equals the sum in evaluation mode."""
+        # Fold each norm into its convolution, pad the kernels to one size, then add up kernels and biases.
         convs = [_fold_norm(part) for part in self.full]
         single, parts = convs[0], [(conv.weight, conv.bias) for conv in convs]
         if self.small is not None:
@@ -130,6 +129,7 @@ class ConvSum(nn.Module):
         if self.identity is not None:
             norm = self.identity
             assert norm.running_mean is not None and norm.running_var is not None
+            # Identity is a kernel with 1 in its middle.
             factors = norm.weight / (norm.running_var + norm.eps).sqrt()
             kernels = nn.init.dirac_(torch.empty_like(single.weight), single.groups) * factors[:, None, None, None]
             parts.append((kernels, norm.bias - norm.running_mean * factors))
@@ -139,18 +139,19 @@ class ConvSum(nn.Module):
 
 
 def _build_conv(in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> nn.Conv2d:
+    """Return a single convolution with bias and "same" padding."""
     Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
     return Conv(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
 
 
 def _fold_norm(part: nn.Module) -> nn.Conv2d:
-    """A convolution with its norm, as they are in evaluation mode."""
+    """Return the convolution with its batch norm folded in, as in evaluation mode."""
     assert isinstance(part, ConvBN)
     return fuse_conv_bn_eval(part.conv, part.norm)
 
 
 class Affine(nn.Module):
-    """x [...] -> scale * x + bias, both learned and the same for all channels."""
+    """Learned affine map x -> scale * x + bias, with scalar scale and bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,12 +159,12 @@ class Affine(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Without an axis, they do not turn a map of half precision into one of single.
+        # Scalar tensors without axes do not promote a map in half precision to float32.
         return self.scale.squeeze() * x + self.bias.squeeze()
 
 
 def merge(network: nn.Module) -> None:
-    """Puts single convolutions for the sums of `network`, for evaluation and export."""
+    """Replace every ConvSum of `network` by its single convolution, for evaluation and export."""
     for module in network.eval().modules():
         if isinstance(module, RepConv) and isinstance(module.conv, ConvSum):
             module.conv = module.conv.merge_branches()

@@ -1,6 +1,6 @@
 """PP-LCNetV4: the backbone of PP-OCRv6 small, of detectors and recognisers.
 
-Each block filters the channels by themselves and then mixes them in each pixel, as in Wang et al., RepViT,
+Blocks separate token mixer (depthwise) and channel mixer (pointwise), as in Wang et al., RepViT,
 https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order and channels as in PaddlePaddle's published files
 and the PyTorch port in the transformers library. Shapes: B batch, C channels.
 """
@@ -20,8 +20,8 @@ class Stage(NamedTuple):
     """Blocks of one size."""
 
     channels: int
-    squeeze: tuple[bool, ...]  # of each block that keeps the size, whether it weighs its channels
-    stride: Stride | None = None  # of a block before them; None: there is none
+    squeeze: tuple[bool, ...]  # one entry per block of stride 1: True adds squeeze-and-excitation
+    stride: Stride | None = None  # of a downsampling block before them; None: without
 
 
 PAIR = True, False
@@ -30,10 +30,9 @@ RECOGNITION = Stage(96, (*PAIR, False)), Stage(192, PAIR * 3, (2, 1)), Stage(384
 
 
 class PPLCNetV4(nn.Module):
-    """images [B, 3, H, W] -> the maps of all stages, from fine to coarse, `channels` deep.
+    """images [B, 3, H, W] -> the maps of all stages, from fine to coarse, with `channels`.
 
-    With DETECTION they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up); the last one of RECOGNITION is of 1/16 of the
-    height and 1/4 of the width.
+    Strides are 4, 8, 16 and 32 with DETECTION; the last map of RECOGNITION has stride 16 in height and 4 in width.
     """
 
     def __init__(self, stages: tuple[Stage, ...], *, stem_channels: int) -> None:
@@ -56,7 +55,7 @@ class PPLCNetV4(nn.Module):
 
 
 def accumulate_strides(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
-    """The strides of the maps of `stages` behind the stem."""
+    """Return the strides of the maps of `stages`, which follow a stem of stride 4."""
     strides, height, width = list[Stride](), 4, 4
     for stage in stages:
         step = stage.stride or 1
@@ -74,7 +73,7 @@ def pp_lcnet_v4(strides: Sequence[Stride]) -> Backbone:
 
 
 class Stem(nn.Module):
-    """images [B, 3, H, W] -> [B, out, H/4, W/4]: what two small windows see, beside the largest values in them."""
+    """Stem of PP-HGNetV2, images [B, 3, H, W] -> [B, out, H/4, W/4]: 2x2 convolutions in parallel with 2x2 max pooling."""
 
     def __init__(self, channels: int, out_channels: int) -> None:
         super().__init__()
@@ -86,13 +85,13 @@ class Stem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.halve(images)
-        largest = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
-        out: Tensor = self.out(self.join(torch.cat([largest, self.widen(self.narrow(x))], dim=1)))
+        pooled = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
+        out: Tensor = self.out(self.join(torch.cat([pooled, self.widen(self.narrow(x))], dim=1)))
         return out
 
 
 class CornerConv(ConvBNReLU):
-    """Windows of 2 x 2 pixels, [B, in, H, W] -> [B, out, H, W]: zeros below and on the right make up for what they lack."""
+    """2x2 ConvBNReLU [B, in, H, W] -> [B, out, H, W], zero-padded at the bottom and on the right."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, 2)
@@ -103,10 +102,9 @@ class CornerConv(ConvBNReLU):
 
 
 class LCNetV4Block(nn.Module):
-    """x [B, in, H, W] -> [B, out, h, w]: each channel filtered by itself, then all of them mixed in each pixel.
+    """RepViT-style block x [B, in, H, W] -> [B, out, h, w]: depthwise convolution, optional SE, pointwise MLP (fc1, fc2).
 
-    Where the size stays, the filters are without a norm, what is mixed is added to what was filtered, and `squeeze` weighs the
-    channels in between.
+    Without stride, the depthwise convolution has no norm and the MLP has a shortcut.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: Stride = 1, squeeze: bool = False) -> None:

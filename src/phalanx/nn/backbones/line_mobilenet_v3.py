@@ -1,4 +1,4 @@
-"""MobileNetV3 for text lines: it halves the height five times and the width twice.
+"""MobileNetV3 for text lines: stride 32 in height and 4 in width.
 
 Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Strides, the pooling at the end and the slope of the
 hard sigmoid as in PaddleOCR. Shapes: B batch, C channels.
@@ -19,7 +19,7 @@ Size = Literal['large', 'small']
 
 LOWER = (2, 1)  # the stride that halves the height
 BLOCKS: dict[Size, tuple[Block, ...]] = {
-    'large': tuple(  # the published ones: what halves the map lowers it, but for the blocks of 80 channels, which keep its size
+    'large': tuple(  # the published blocks with stride (2, 1) for 2, but stride 1 where they have 80 channels
         block._replace(stride=1 if block.stride == 1 or block.channels == 80 else LOWER) for block in chain(*LARGE)
     ),
     'small': (
@@ -40,18 +40,18 @@ LAST = {'large': 960, 'small': 576}
 
 
 class LineMobileNetV3(nn.Module):
-    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/4 of the width, `channels` deep."""
+    """images [B, 3, H, W] -> one map of stride 32 in height and 4 in width, with `channels`."""
 
     strides = ((32, 4),)
 
     def __init__(self, size: Size, *, scale: float, squeeze: bool = True) -> None:
-        """`scale`: channels as a share of the published ones. Without `squeeze`, no block weighs its channels."""
+        """`scale`: multiplies the published channels. `squeeze: false` leaves out squeeze-and-excitation."""
         super().__init__()
         channels = scale_channels(16, scale)
         self.stem = ConvBNHardswish(3, channels, 3, stride=2)
         blocks = []
         for number, block in enumerate(BLOCKS[size]):
-            # The small network has no shortcut beside its first block, though it would fit: its stride is written (1, 1) there.
+            # As published, the first block of the small network has no shortcut: its stride is written (1, 1), not 1.
             shortcut = not (size == 'small' and number == 0)
             blocks.append(InvertedResidual(channels, block, scale, squeeze=squeeze, shortcut=shortcut))
             channels = scale_channels(block.channels, scale)
@@ -66,13 +66,13 @@ class LineMobileNetV3(nn.Module):
 
 
 def mobilenet_v3(strides: Sequence[Stride], *, size: Size = 'large', scale: float = 0.5, squeeze: bool = True) -> Backbone:
-    """MobileNetV3; for networks that read text lines, the one that keeps a quarter of the width.
+    """MobileNetV3; for networks that read text lines, the variant of stride 32 in height and 4 in width.
 
-    `scale`: channels as a share of the published ones. Without `squeeze`, no block weighs its channels. Raises ValueError for
-    size `small` where it is not for text lines.
+    `scale`: multiplies the published channels. `squeeze: false` leaves out squeeze-and-excitation. Raises ValueError for size
+    `small` where it is not for text lines.
     """
     if isinstance(strides[-1], tuple):
         return LineMobileNetV3(size, scale=scale, squeeze=squeeze)
     if size == 'small':
-        raise ValueError('mobilenet_v3 has size small for text lines alone; set size: large and a smaller scale')
+        raise ValueError('mobilenet_v3 has size small only for text lines; set size: large and a smaller scale')
     return MobileNetV3(scale=scale, squeeze=squeeze)

@@ -1,7 +1,7 @@
-"""MiT, the Mix Transformer: a backbone of four stages whose attention looks at a coarser copy of its map.
+"""MiT, the Mix Transformer (backbone of SegFormer): four stages with efficient self-attention and Mix-FFN.
 
 Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation with Transformers, https://arxiv.org/abs/2105.15203.
-Layer order, norms and initial weights as in PaddleSeg. Shapes: B batch, C channels, N = h * w places of a map.
+Layer order, norms and initial weights as in PaddleSeg. Shapes: B batch, C channels, N = h * w tokens of a map.
 """
 
 import math
@@ -15,23 +15,23 @@ from phalanx.nn.backbones.backbone import Backbone
 from phalanx.nn.layers import DepthwiseConv2d, Stride, run_stages
 from phalanx.nn.stochastic import DropPath
 
-HEADS, REDUCTIONS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages
+HEADS, SR_RATIOS = (1, 2, 5, 8), (8, 4, 2, 1)  # of the four stages: attention heads, spatial reduction of keys and values
 
 
 class MixViT(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and 32, with `channels`."""
 
     strides = (4, 8, 16, 32)
 
     def __init__(self, channels: Sequence[int], blocks: Sequence[int], *, drop_path: float) -> None:
-        """`blocks` of each stage; `drop_path`: how often training skips the last block, the ones before it less and less."""
+        """`blocks` per stage; `drop_path`: drop probability of the last block; it falls linearly to 0 at the first."""
         super().__init__()
         self.channels = tuple(channels)
         drops = np.split(np.linspace(0, drop_path, sum(blocks)), np.cumsum(blocks)[:-1])
-        sizes = zip((3, *channels[:3]), channels, drops, HEADS, REDUCTIONS, strict=True)
+        sizes = zip((3, *channels[:3]), channels, drops, HEADS, SR_RATIOS, strict=True)
         self.stages = nn.ModuleList(
-            Stage(before, after, drops.tolist(), heads=heads, reduction=reduction)
-            for before, after, drops, heads, reduction in sizes
+            Stage(before, after, drops.tolist(), heads=heads, sr_ratio=sr_ratio)
+            for before, after, drops, heads, sr_ratio in sizes
         )
         initialise(self)
 
@@ -40,15 +40,16 @@ class MixViT(nn.Module):
 
 
 class Stage(nn.Module):
-    """A map [B, in, ., .] -> [B, out, h, w] of half the size; of a quarter when the map is an image."""
+    """Stage [B, in, ., .] -> [B, out, h, w]: overlap patch embedding (stride 4 on images, else 2), then transformer blocks."""
 
-    def __init__(self, in_channels: int, out_channels: int, drops: list[float], *, heads: int, reduction: int) -> None:
-        """`drops`: how often training skips each block; `heads` and `reduction` of the attention."""
+    def __init__(self, in_channels: int, out_channels: int, drops: list[float], *, heads: int, sr_ratio: int) -> None:
+        """`drops`: drop path probability per block; `heads`, `sr_ratio`: of the attention."""
         super().__init__()
         size, stride = (7, 4) if in_channels == 3 else (3, 2)
+        # overlap patch embedding: projection and norm
         self.embed = nn.Conv2d(in_channels, out_channels, size, stride, size // 2)
         self.embed_norm = nn.LayerNorm(out_channels)
-        self.blocks = nn.ModuleList(Block(out_channels, heads, reduction, drop) for drop in drops)
+        self.blocks = nn.ModuleList(Block(out_channels, heads, sr_ratio, drop) for drop in drops)
         self.norm = nn.LayerNorm(out_channels, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,12 +62,12 @@ class Stage(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer block [B, N, C] -> [B, N, C]."""
+    """Pre-norm transformer block [B, N, C] -> [B, N, C]: attention and Mix-FFN."""
 
-    def __init__(self, channels: int, heads: int, reduction: int, drop_path: float) -> None:
+    def __init__(self, channels: int, heads: int, sr_ratio: int, drop_path: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(channels, eps=1e-6)
-        self.attention = Attention(channels, heads, reduction)
+        self.attention = Attention(channels, heads, sr_ratio)
         self.norm2 = nn.LayerNorm(channels, eps=1e-6)
         self.mlp = MixFFN(channels, 4 * channels)
         self.drop_path = DropPath(drop_path)
@@ -78,17 +79,18 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention [B, N, C] -> [B, N, C], its keys and values taken from the map made `reduction` times smaller."""
+    """Efficient self-attention [B, N, C] -> [B, N, C]: keys and values from the map reduced by `sr_ratio` per side."""
 
-    def __init__(self, channels: int, heads: int, reduction: int) -> None:
+    def __init__(self, channels: int, heads: int, sr_ratio: int) -> None:
         super().__init__()
         self.heads = heads
+        # qkv projections (q and kv in the paper's code), output projection, spatial reduction (sr)
         self.query = nn.Linear(channels, channels)
         self.key_value = nn.Linear(channels, 2 * channels)
         self.out = nn.Linear(channels, channels)
         self.reduce: nn.Conv2d | None = None
-        if reduction > 1:
-            self.reduce = nn.Conv2d(channels, channels, reduction, reduction)
+        if sr_ratio > 1:
+            self.reduce = nn.Conv2d(channels, channels, sr_ratio, sr_ratio)
             self.reduced_norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
@@ -97,19 +99,19 @@ class Attention(nn.Module):
             x = self.reduced_norm(to_tokens(self.reduce(to_map(x, h, w))))  # [B, N', C]
         key, value = self.key_value(x).chunk(2, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
-        seen = F.scaled_dot_product_attention(query, key, value)  # [B, heads, N, C / heads]
-        attended: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        context = F.scaled_dot_product_attention(query, key, value)  # [B, heads, N, C / heads]
+        attended: Tensor = self.out(context.transpose(1, 2).flatten(2))
         return attended
 
 
 class MixFFN(nn.Module):
-    """Two linear layers and between them a depthwise convolution, which tells places where they are: [B, N, C] -> the same."""
+    """Mix-FFN [B, N, C] -> [B, N, C]: fc1, a 3x3 depthwise convolution that provides position information, GELU, fc2."""
 
     def __init__(self, channels: int, inner_channels: int) -> None:
         super().__init__()
-        self.widen = nn.Linear(channels, inner_channels)
+        self.widen = nn.Linear(channels, inner_channels)  # fc1
         self.mix = DepthwiseConv2d(inner_channels, inner_channels, 3, padding=1, groups=inner_channels)
-        self.narrow = nn.Linear(inner_channels, channels)
+        self.narrow = nn.Linear(inner_channels, channels)  # fc2
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
         x = to_tokens(self.mix(to_map(self.widen(x), h, w)))
@@ -122,11 +124,11 @@ def to_tokens(x: Tensor) -> Tensor:  # [B, C, h, w] -> [B, N, C]
 
 
 def to_map(x: Tensor, h: int, w: int) -> Tensor:  # [B, N, C] -> [B, C, h, w]
-    return x.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # len(x) would fix the batch size of an exported network
+    return x.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # shape[0], not len(x), which would fix the batch size of an export
 
 
 def initialise(backbone: MixViT) -> None:
-    """Draws linear layers from a normal of deviation 0.02, cut at two of them, and convolutions by their fan-out a group."""
+    """Initialise linear layers (normal of deviation 0.02, truncated at two) and convolutions (He, fan-out per group)."""
     for module in backbone.modules():
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)

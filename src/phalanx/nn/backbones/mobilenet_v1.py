@@ -1,8 +1,8 @@
-"""MobileNetV1 for text lines, as PP-OCRv3 changed it.
+"""MobileNetV1Enhance: MobileNetV1 for text lines, as modified by PP-OCRv3.
 
 Howard et al., MobileNets, https://arxiv.org/abs/1704.04861; Cui et al., PP-LCNet, https://arxiv.org/abs/2109.15099 (activation,
-5 x 5 filters and squeeze-and-excitation at the end). Strides and pooling as in PaddleOCR: it halves the height five times and
-the width three times. Shapes: B batch, C channels.
+5 x 5 filters and squeeze-and-excitation at the end). Strides and pooling as in PaddleOCR: stride 32 in height and 8 in
+width. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Strid
 
 
 class MobileNetV1Enhance(nn.Module):
-    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/8 of the width, `channels` deep."""
+    """images [B, 3, H, W] -> one map of stride 32 in height and 8 in width, with `channels`."""
 
     strides = ((32, 8),)
 
@@ -35,7 +35,7 @@ class MobileNetV1Enhance(nn.Module):
             DepthwiseSeparable(widths[4], widths[4], 5, stride=(1, 2), squeeze=True),
         )
         self.channels = (widths[4],)
-        initialise_as_paddle(self)  # so PaddleOCR draws squeeze-and-excitation; the other convolutions by He's rule:
+        initialise_as_paddle(self)  # for squeeze-and-excitation as in PaddleOCR; the other convolutions: He normal
         for module in self.modules():
             if isinstance(module, ConvBN):
                 nn.init.kaiming_normal_(module.conv.weight, nonlinearity='relu')
@@ -45,5 +45,5 @@ class MobileNetV1Enhance(nn.Module):
 
 
 def mobilenet_v1_enhance(strides: Sequence[Stride], *, scale: float = 0.5) -> Backbone:
-    """MobileNetV1 for text lines, as PP-OCRv3 changed it. `scale`: channels as a share of the published ones."""
+    """MobileNetV1 for text lines, as modified by PP-OCRv3. `scale`: multiplies the published channels."""
     return MobileNetV1Enhance(scale=scale)

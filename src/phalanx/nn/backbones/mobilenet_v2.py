@@ -1,7 +1,7 @@
-"""MobileNetV2: inverted residuals whose narrow ends are not rectified.
+"""MobileNetV2: inverted residuals with linear bottlenecks.
 
 Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, https://arxiv.org/abs/1801.04381. As in PaddleSeg, the
-first block has a widening convolution like all others, though it widens by nothing. Shapes: B batch, C channels.
+first block has an expansion convolution like all others, although its expansion is 1. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from phalanx.nn.layers import ConvBNReLU6, Stride, initialise_convs
 
 
 class Group(NamedTuple):
-    """Blocks of one width; the first of them has the stride."""
+    """Blocks with the same number of output channels; the first has the stride."""
 
     expansion: int
     channels: int
@@ -36,15 +36,15 @@ GROUPS = (
 
 
 class MobileNetV2(nn.Module):
-    """images [B, 3, H, W] -> two maps, of 1/4 and 1/`output_stride` of the size (rounded up), `channels` deep.
+    """images [B, 3, H, W] -> two maps, of strides 4 and `output_stride`, with `channels`.
 
-    The first is what the last block of that size filters by channel: six times as deep as what it gives.
+    The first is the expanded map inside the last block of stride 4, with six times its output channels.
     """
 
     channels = (GROUPS[1].expansion * GROUPS[1].channels, GROUPS[-1].channels)
 
     def __init__(self, *, output_stride: int) -> None:
-        """`output_stride`: 8, 16 or 32; halvings beyond it are left out."""
+        """`output_stride`: 8, 16 or 32; strides beyond it are replaced by 1."""
         super().__init__()
         self.strides = (4, output_stride)
         self.stem = ConvBNReLU6(3, STEM_CHANNELS, 3, stride=2)

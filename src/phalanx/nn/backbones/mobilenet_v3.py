@@ -1,6 +1,6 @@
-"""MobileNetV3: inverted residuals, of which some weigh their channels.
+"""MobileNetV3: inverted residuals, some with squeeze-and-excitation.
 
-Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. The slope of the hard sigmoid as in PaddleOCR.
+Howard et al., Searching for MobileNetV3, https://arxiv.org/abs/1905.02244. Slope of the hard sigmoid as in PaddleOCR.
 Shapes: B batch, C channels.
 """
 
@@ -24,10 +24,10 @@ from phalanx.nn.layers import (
 
 
 class Block(NamedTuple):
-    """One inverted residual as it is in the published network, at scale 1."""
+    """Parameters of an inverted residual of the published network, at scale 1."""
 
     kernel_size: int
-    inner: int
+    inner: int  # channels after expansion
     channels: int
     squeeze: bool
     activation: Literal['relu', 'relu6', 'hardswish']
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 STEM_CHANNELS, LAST_CHANNELS = 16, 960
-LARGE = (  # in stages: each gives a map, at half the size of the one before
+LARGE = (  # in stages; each halves the map
     (Block(3, 16, 16, False, 'relu'), Block(3, 64, 24, False, 'relu', 2), Block(3, 72, 24, False, 'relu')),
     (Block(5, 72, 40, True, 'relu', 2), Block(5, 120, 40, True, 'relu'), Block(5, 120, 40, True, 'relu')),
     (
@@ -57,7 +57,7 @@ CONVS: dict[str, type[ConvBN]] = {'relu': ConvBNReLU, 'relu6': ConvBNReLU6, 'har
 
 
 class MobileNetV3(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and 32, with `channels`."""
 
     strides: tuple[int, ...] = (4, 8, 16, 32)
     channels: tuple[int, ...]
@@ -70,7 +70,7 @@ class MobileNetV3(nn.Module):
         scale: float,
         squeeze: bool = True,
     ) -> None:
-        """`scale`: how many channels there are, as a share of the paper's. Without `squeeze`, no block weighs its channels."""
+        """`scale`: multiplies the channels of the paper. `squeeze=False` leaves out squeeze-and-excitation."""
         super().__init__()
         before = scale_channels(STEM_CHANNELS, scale)
         self.stem = ConvBNHardswish(3, before, 3, stride=2)
@@ -92,10 +92,10 @@ class MobileNetV3(nn.Module):
 
 
 class HalvedMobileNetV3(MobileNetV3):
-    """images [B, 3, H, W] -> two maps, of 1/8 and 1/32 of the size (rounded up), `channels` deep.
+    """images [B, 3, H, W] -> two maps, of strides 8 and 32, with `channels`.
 
-    The last stage has half of the paper's channels, as in PaddleSeg 0.8. The first map is the widened one inside the last block
-    of its size.
+    The last stage has half of the paper's channels, as in PaddleSeg 0.8. The first map is the expanded one inside the last
+    block of stride 8.
     """
 
     strides = (8, 32)
@@ -110,36 +110,36 @@ class HalvedMobileNetV3(MobileNetV3):
 
 
 def mobilenet_v3_halved(strides: Sequence[Stride]) -> Backbone:
-    """MobileNetV3-large as PaddleSeg's LR-ASPP has it: half of the channels in its last stage, maps of strides 8 and 32."""
+    """MobileNetV3-large of PaddleSeg's LR-ASPP: half the channels in its last stage, maps of strides 8 and 32."""
     return HalvedMobileNetV3()
 
 
 class InvertedResidual(nn.Module):
-    """x [B, in, H, W] -> [B, out, h, w]: widened, filtered by channel, narrowed; beside a shortcut where one fits."""
+    """Inverted residual x [B, in, H, W] -> [B, out, h, w]: expansion, depthwise convolution, SE, projection, shortcut."""
 
     def __init__(self, in_channels: int, block: Block, scale: float, *, squeeze: bool = True, shortcut: bool = True) -> None:
-        """Without `squeeze` or `shortcut` there is none, whatever `block` says and would fit."""
+        """`squeeze=False` and `shortcut=False` leave these out even where `block` has them."""
         super().__init__()
         inner, out_channels = scale_channels(block.inner, scale), scale_channels(block.channels, scale)
         conv = CONVS[block.activation]
-        self.widen = conv(in_channels, inner, 1)
+        self.widen = conv(in_channels, inner, 1)  # expansion
         self.filter = conv(inner, inner, block.kernel_size, stride=block.stride, groups=inner)
         self.squeeze = SqueezeExcitation(inner, slope=0.2) if block.squeeze and squeeze else nn.Identity()
-        self.narrow = ConvBN(inner, out_channels, 1)
+        self.narrow = ConvBN(inner, out_channels, 1)  # projection
         self.has_shortcut = shortcut and block.stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_with_expansion(x)[1]
 
     def forward_with_expansion(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Also what it filters by channel, [B, inner, h, w]: what a decoder takes up, as it is before it is narrowed."""
+        """Return the expanded map [B, inner, h, w] after the depthwise convolution, for decoders, and the output."""
         inner: Tensor = self.filter(self.widen(x))
         y: Tensor = self.narrow(self.squeeze(inner))
         return inner, x + y if self.has_shortcut else y
 
 
 def run_with_expansion(blocks: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the last of `blocks`, inverted residuals, filters by channel, and what they all make of `x`."""
+    """Run inverted residuals on `x`; return the expanded map inside the last one, and the output."""
     *earlier, last = blocks
     for block in earlier:
         x = block(x)

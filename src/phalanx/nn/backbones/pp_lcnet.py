@@ -1,7 +1,7 @@
-"""PP-LCNet: depthwise separable convolutions with large kernels only where they cost little.
+"""PP-LCNet: depthwise separable convolutions, with large kernels only in the late stages.
 
 Cui et al., PP-LCNet: A Lightweight CPU Convolutional Neural Network, https://arxiv.org/abs/2109.15099. Layer order as in
-PaddleOCR. The classification end of the paper's network is left out. Shapes: B batch, C channels.
+PaddleOCR. The classification head is left out. Shapes: B batch, C channels.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from phalanx.nn.layers import ConvBN, ConvBNHardswish, DepthwiseSeparable, Strid
 
 
 class Block(NamedTuple):
-    """A block of the published network, at scale 1."""
+    """Parameters of a block of the published network, at scale 1."""
 
     kernel_size: int
     out_channels: int
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 Stages = tuple[tuple[Block, ...], ...]
 
 STEM_CHANNELS = 16
-PAPER: Stages = (  # the first at 1/2 of the size, then each at half of the one before
+PAPER: Stages = (  # the first at stride 2, each further one halves the map
     (Block(3, 32),),
     (Block(3, 64, 2), Block(3, 64)),
     (Block(3, 128, 2), Block(3, 128)),
@@ -35,9 +35,9 @@ PAPER: Stages = (  # the first at 1/2 of the size, then each at half of the one 
 
 
 class PPLCNet(nn.Module):
-    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, `channels` deep.
+    """images [B, 3, H, W] -> the maps of all stages but the first, from fine to coarse, with `channels`.
 
-    With those of the PAPER they are of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up).
+    Strides are 4, 8, 16 and 32 with the stages of the PAPER.
     """
 
     channels: tuple[int, ...]
@@ -52,9 +52,9 @@ class PPLCNet(nn.Module):
         stem: type[ConvBN] = ConvBNHardswish,
         conv: Callable[..., nn.Module] = ConvBNHardswish,
     ) -> None:
-        """`scale`: how many channels there are, as a share of the published ones, rounded to a `multiple`.
+        """`scale`: multiplies the published channels, rounded to a `multiple`.
 
-        `stem` and `conv` make its first convolution and those of its blocks.
+        `stem` and `conv` build the first convolution and those of the blocks.
         """
         super().__init__()
         before = scale_channels(STEM_CHANNELS, scale, multiple=multiple)
@@ -80,5 +80,5 @@ class PPLCNet(nn.Module):
 
 
 def pp_lcnet(strides: Sequence[Stride], *, scale: float = 1.0) -> Backbone:
-    """PP-LCNet. `scale`: channels as a share of the published ones."""
+    """PP-LCNet. `scale`: multiplies the published channels."""
     return PPLCNet(scale)

@@ -1,4 +1,4 @@
-"""ResNet34-vd for text lines: it halves the height five times and the width twice.
+"""ResNet34-vd for text lines: stride 32 in height and 4 in width.
 
 He et al., Bag of Tricks for Image Classification with Convolutional Neural Networks, https://arxiv.org/abs/1812.01187. Strides
 and the pooling at the end as in PaddleOCR. Shapes: B batch, C channels.
@@ -14,7 +14,7 @@ from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_as_paddle
 
 
 class ResNet34vd(nn.Module):
-    """images [B, 3, H, W] -> one map of 1/32 of the height and 1/4 of the width, 512 deep."""
+    """images [B, 3, H, W] -> one map of stride 32 in height and 4 in width, with 512 channels."""
 
     channels = (512,)
     strides = ((32, 4),)
@@ -29,7 +29,7 @@ class ResNet34vd(nn.Module):
             first = Residual(before, channels, lower=channels != 64)
             stages.append(nn.Sequential(first, *(Residual(channels, channels) for _ in range(count - 1))))
             before = channels
-        # The very first block has a convolution beside it too, though the map keeps its size and depth.
+        # As published, the very first block has a convolution in its shortcut, although the shape stays.
         stages[0][0].shortcut = ConvBN(64, 64, 1)
         self.stages = nn.Sequential(*stages)
         initialise_as_paddle(self)
@@ -39,12 +39,12 @@ class ResNet34vd(nn.Module):
 
 
 def resnet34_vd(strides: Sequence[Stride]) -> Backbone:
-    """ResNet34-vd for text lines, as PaddleOCR's CRNN has it."""
+    """ResNet34-vd for text lines, the backbone of PaddleOCR's CRNN."""
     return ResNet34vd()
 
 
 class Residual(nn.Module):
-    """x [B, in, H, W] -> [B, out, H or H/2, W]: two convolutions beside a shortcut, which averages where it halves."""
+    """Residual block x [B, in, H, W] -> [B, out, H or H/2, W]; with `lower`, the shortcut has average pooling."""
 
     def __init__(self, in_channels: int, out_channels: int, *, lower: bool = False) -> None:
         super().__init__()

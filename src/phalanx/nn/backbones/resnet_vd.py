@@ -1,4 +1,4 @@
-"""ResNet-vd: ResNet with a stem of three small convolutions and shortcuts that average before they halve.
+"""ResNet-vd: ResNet with a deep stem of three 3x3 convolutions, and average pooling in its downsampling shortcuts.
 
 He et al., Bag of Tricks for Image Classification with Convolutional Neural Networks, https://arxiv.org/abs/1812.01187 (its
 ResNet-D). Layer order as in PaddleSeg and PaddleOCR. Shapes: B batch, C channels.
@@ -18,14 +18,16 @@ INNER_CHANNELS = (64, 128, 256, 512)  # of the blocks of each stage
 
 
 class ResNetVD(nn.Module):
-    """images [B, 3, H, W] -> four maps, of 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep.
+    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and 32, with `channels`.
 
-    None is smaller than 1/`output_stride` of the size: a stage sees as far by dilation where it would have halved the map.
+    Strides are limited to `output_stride`: further stages are dilated instead.
     """
 
     def __init__(self, blocks: tuple[int, int, int, int], *, block: type[Bottleneck | Residual], output_stride: int) -> None:
-        """`blocks`: how many each stage has; `output_stride`: 8, 16 or 32. A dilated last stage has three, whose dilations
-        grow from one to the next: by 1, 2 and 4 times that of the stage."""
+        """`blocks` per stage; `output_stride`: 8, 16 or 32.
+
+        A dilated last stage has three blocks, with 1, 2 and 4 times the dilation of the stage (multi-grid).
+        """
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3))
         self.channels = tuple(block.expansion * inner for inner in INNER_CHANNELS)
@@ -48,7 +50,7 @@ class ResNetVD(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A residual block [B, in, ., .] -> [B, 4 * inner, h, w] whose 3x3 convolution works on few channels."""
+    """Bottleneck block [B, in, ., .] -> [B, 4 * inner, h, w]."""
 
     expansion = 4
 
@@ -67,7 +69,7 @@ class Bottleneck(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual block [B, in, ., .] -> [B, inner, h, w] of two 3x3 convolutions, for the shallow networks."""
+    """Basic block [B, in, ., .] -> [B, inner, h, w] of two 3x3 convolutions, for the shallow networks."""
 
     expansion = 1
 
@@ -85,7 +87,7 @@ class Residual(nn.Module):
 def stage(
     block: type[Bottleneck | Residual], in_channels: int, inner_channels: int, dilations: tuple[int, ...], stride: int
 ) -> nn.Sequential:
-    """A block for each of `dilations`; the first has the stride, and a convolution in its shortcut."""
+    """Return one block per entry of `dilations`; the first has the stride, and a convolution in its shortcut."""
     out_channels = block.expansion * inner_channels
     first = block(in_channels, inner_channels, dilations[0], stride, first=True)
     return nn.Sequential(first, *(block(out_channels, inner_channels, dilation) for dilation in dilations[1:]))
@@ -97,10 +99,10 @@ def resnet18_vd(strides: Sequence[Stride]) -> Backbone:
 
 
 def resnet50_vd(strides: Sequence[Stride]) -> Backbone:
-    """ResNet50-vd, dilated where the network needs no map as coarse as 1/32."""
+    """ResNet50-vd, dilated for networks that need no map of stride 32."""
     return ResNetVD((3, 4, 6, 3), block=Bottleneck, output_stride=output_stride(strides))
 
 
 def resnet101_vd(strides: Sequence[Stride]) -> Backbone:
-    """ResNet101-vd, dilated where the network needs no map as coarse as 1/32."""
+    """ResNet101-vd, dilated for networks that need no map of stride 32."""
     return ResNetVD((3, 4, 23, 3), block=Bottleneck, output_stride=output_stride(strides))

@@ -1,8 +1,8 @@
-"""STDC: a light backbone whose blocks concatenate what each of their convolutions gives.
+"""STDC: a light backbone of short-term dense concatenation blocks.
 
 Fan et al., Rethinking BiSeNet For Real-time Semantic Segmentation, https://arxiv.org/abs/2104.13188.
-Layer order as in PaddleSeg. The classification end of the paper's network is left out: parameters without gradients would break
-data-parallel training.
+Layer order as in PaddleSeg. The classification head is left out: parameters without gradients would break data-parallel
+training.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_convs, run_
 
 
 class STDC(nn.Module):
-    """images [B, 3, H, W] -> five maps, of 1/2, 1/4, 1/8, 1/16 and 1/32 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> maps of strides 2, 4, 8, 16 and 32, with `channels`."""
 
     strides = (2, 4, 8, 16, 32)
 
     def __init__(self, blocks: tuple[int, int, int], width: float) -> None:
-        """`blocks`: how many blocks the last three stages have; `width`: channels as a share of the published ones."""
+        """`blocks` of the last three stages; `width`: multiplies the published channels."""
         super().__init__()
         self.channels = tuple(scale_width(count, width) for count in (32, 64, 256, 512, 1024))
         first, second = self.channels[:2]
@@ -36,10 +36,10 @@ class STDC(nn.Module):
 
 
 class STDCBlock(nn.Module):
-    """The short-term dense concatenation: four convolutions in a row, the outputs of all of them side by side.
+    """Short-term dense concatenation (STDC) block: four convolutions in sequence, their outputs concatenated.
 
-    They give 1/2, 1/4, 1/8 and 1/8 of the channels. With stride 2 the second one works on a map halved by a depthwise
-    convolution, while the output of the first is halved by averaging.
+    They have 1/2, 1/4, 1/8 and 1/8 of the channels. With stride 2, a depthwise convolution halves the input of the second, and
+    average pooling the output of the first.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
@@ -50,7 +50,7 @@ class STDCBlock(nn.Module):
         self.pool: nn.Module = nn.Identity()
         if stride == 2:
             self.halve = ConvBN(half, half, 3, stride=2, groups=half)
-            self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)  # as Paddle: the border is not a zero
+            self.pool = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)  # as in Paddle: padding is not averaged
         self.rest = nn.ModuleList([ConvBNReLU(half, quarter, 3), ConvBNReLU(quarter, eighth, 3), ConvBNReLU(eighth, eighth, 3)])
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
@@ -59,15 +59,15 @@ class STDCBlock(nn.Module):
 
 
 def scale_width(channels: int, width: float) -> int:
-    """`channels` times `width`, as a multiple of 8, which STDC's blocks divide by."""
+    """Return `channels` times `width`, rounded to a multiple of 8: the blocks split channels into eighths."""
     return max(8, round(channels * width / 8) * 8)
 
 
 def stdc1(strides: Sequence[Stride], width: float = 1.0) -> Backbone:
-    """STDC813 of the paper. PP-LiteSeg hands over its own `width`."""
+    """STDC1 (STDC813 in the paper). PP-LiteSeg passes its own `width`."""
     return STDC((2, 2, 2), width)
 
 
 def stdc2(strides: Sequence[Stride], width: float = 1.0) -> Backbone:
-    """STDC1446 of the paper. PP-LiteSeg hands over its own `width`."""
+    """STDC2 (STDC1446 in the paper). PP-LiteSeg passes its own `width`."""
     return STDC((4, 5, 3), width)

@@ -1,7 +1,7 @@
 """Backbones of the timm library (Apache-2.0), by their names there.
 
-Networks with maps of several sizes (ConvNeXt, EfficientNet, ResNet) give those. A plain vision transformer (ViT, DINOv2) has
-one map; the simple feature pyramid of Li et al., ViTDet, https://arxiv.org/abs/2203.16527, makes the others of it. Shapes:
+Networks with maps of several strides (ConvNeXt, EfficientNet, ResNet) return those. A plain vision transformer (ViT, DINOv2)
+has one map; the simple feature pyramid of Li et al., ViTDet, https://arxiv.org/abs/2203.16527, derives the others. Shapes:
 B batch, C channels.
 """
 
@@ -20,13 +20,13 @@ from phalanx.nn.stochastic import Dropout, DropPath
 from phalanx.parallel.norms import BatchNorm2d, convert_batch_norms
 
 PYRAMID_CHANNELS = 256  # as published
-VIT_STRIDE = 16  # of the one map of a transformer: images are resized so that its patches, of whatever size, lie that far apart
+VIT_STRIDE = 16  # of the map of a transformer: images are resized so that patches of any size have this stride
 
 
 class TimmBackbone(nn.Module):
-    """images [B, 3, H, W] -> the maps of a timm network, from fine to coarse, `channels` deep.
+    """images [B, 3, H, W] -> the maps of a timm network, from fine to coarse, with `channels`.
 
-    `weights`: the source of the weights of a whole classifier, which fill `body`; None for random ones.
+    `weights`: source of the weights of a whole classifier, for `body`; None for random ones.
     """
 
     def __init__(self, body: Any, weights: str | None) -> None:
@@ -41,10 +41,10 @@ class TimmBackbone(nn.Module):
 
 
 class TimmPyramid(TimmBackbone):
-    """images [B, 3, H, W] -> the maps that a simple feature pyramid makes of the last one of a plain transformer."""
+    """images [B, 3, H, W] -> simple feature pyramid on the last map of a plain vision transformer."""
 
     def __init__(self, body: Any, weights: str | None, *, patch: int, strides: Sequence[int]) -> None:
-        """`patch`: pixels per side of its patches; `strides`: of the maps to make, each of 4, 8, 16 and 32."""
+        """`patch`: pixels per side of its patches; `strides`: of the pyramid maps, each 4, 8, 16 or 32."""
         super().__init__(body, weights)
         self.patch, C = patch, self.channels[-1]
         self.levels = nn.ModuleList(build_pyramid_level(C, stride) for stride in strides)
@@ -59,7 +59,7 @@ class TimmPyramid(TimmBackbone):
 
 
 def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
-    """`images` [B, 3, H, W] with zeros below and on the right up to a `multiple` of pixels."""
+    """Pad `images` [B, 3, H, W] with zeros at the bottom and on the right to a `multiple` of pixels."""
     down, right = (-side % multiple for side in images.shape[-2:])
     if not torch.compiler.is_exporting() and not down and not right:
         return images
@@ -67,13 +67,16 @@ def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
 
 
 def crop_padding(maps: Sequence[Tensor], strides: Sequence[int], images: Tensor) -> list[Tensor]:
-    """`maps` without the places that see nothing but what `filled` added: networks of timm round sizes in ways of their own."""
+    """Crop `maps` to ceil(size / stride), without padding: networks of timm round sizes differently."""
     H, W = images.shape[-2:]
     return [x[:, :, : -(-H // stride), : -(-W // stride)] for x, stride in zip(maps, strides, strict=True)]
 
 
 def build_pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
-    """The map of stride 16 [B, in, h, w] -> that of `stride` [B, PYRAMID_CHANNELS, ., .]. Layer order as in the paper."""
+    """Return the layers from the map of stride 16 [B, in, h, w] to that of `stride` [B, PYRAMID_CHANNELS, ., .].
+
+    Layer order as in ViTDet. Raises ValueError for a stride other than 4, 8, 16 and 32.
+    """
     C = in_channels
     match stride:
         case 4:
@@ -102,14 +105,14 @@ def build_pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
 
 
 class ChannelNorm(nn.LayerNorm):
-    """The layer norm of each place of a map [B, C, h, w]."""
+    """Layer norm over the channels of a map [B, C, h, w] (LayerNorm2d)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.movedim(1, 3)).movedim(3, 1)
 
 
 class BatchNormAct(BatchNorm2d):
-    """Batch norm and activation in one layer, as timm has them."""
+    """Batch norm and activation in one layer, timm's BatchNormAct2d with our batch norm."""
 
     drop: nn.Module
     act: nn.Module
@@ -120,11 +123,11 @@ class BatchNormAct(BatchNorm2d):
 
 
 def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None = None, drop_path: float = 0.0) -> Backbone:
-    """A network of timm, which `pip install phalanx-vision[timm]` brings: `model: convnext_tiny`, say.
+    """Backbone from timm, for example `model: convnext_tiny`; needs `pip install phalanx-vision[timm]`.
 
-    `weights`: a file of a whole classifier, an address, `hf://owner/repo`, or the tag that timm has for them, `fb_in1k` say;
-    without them training starts from random ones. `drop_path`: probability of skipping the last block in training; it falls
-    linearly to 0 at the first. Raises ValueError for a name that timm does not have, and a network that cannot be a backbone.
+    `weights`: a file of a whole classifier, a URL, `hf://owner/repo`, or a tag of timm, for example `fb_in1k`; default: random
+    weights. `drop_path`: probability of skipping the last block in training; it falls
+    linearly to 0 at the first. Raises ValueError for an unknown name, and for a network without feature maps.
     """
     timm = _timm()
     if not timm.is_model(model):
@@ -135,9 +138,10 @@ def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None 
     weights = _resolve_weights(timm, model, weights)
     body = _build_body(timm, model, options)
     reductions: list[int] = body.feature_info.reduction()
-    if len(reductions) > 1 and len(set(reductions)) == 1:  # all blocks of a plain transformer have maps of one size
+    if len(reductions) > 1 and len(set(reductions)) == 1:  # a plain transformer: all its blocks have one stride
         body = _build_body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
         return TimmPyramid(body, weights, patch=reductions[0], strides=[step for step in strides if isinstance(step, int)])
+    # Dilated convolutions keep the coarsest map at the stride that the network needs.
     if (stride := output_stride(strides)) < 32:
         options['output_stride'] = stride
         reductions = _build_body(timm, model, options).feature_info.reduction()
@@ -154,12 +158,12 @@ def _timm() -> Any:
 
 
 def _build_body(timm: Any, model: str, options: dict[str, Any]) -> Any:
-    """timm's network with maps as outputs and random weights. Raises ValueError."""
+    """Build the network of timm with feature maps as outputs and random weights. Raises ValueError when timm cannot."""
     try:
         body = timm.create_model(model, features_only=True, feature_cls='getter', pretrained=False, **options)
     except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, AssertionError) as error:
-        said = ', '.join(f'{name} {value}' for name, value in options.items())
-        raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {said}' if said else ''}: {error}") from None
+        listed = ', '.join(f'{name} {value}' for name, value in options.items())
+        raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {listed}' if listed else ''}: {error}") from None
     for name, module in list(body.named_modules()):
         if (own := _replacement(module)) is not None:
             body.set_submodule(name, own)
@@ -167,7 +171,7 @@ def _build_body(timm: Any, model: str, options: dict[str, Any]) -> Any:
 
 
 def _replacement(module: nn.Module) -> nn.Module | None:
-    """The layer that takes the place of `module`, whose random numbers or statistics would depend on the number of ranks."""
+    """Return our layer in place of `module` if its random numbers or statistics depend on the number of ranks, else None."""
     kind = type(module).__name__
     if kind == 'DropPath':
         return DropPath(module.drop_prob)  # type: ignore[arg-type]
@@ -182,18 +186,18 @@ def _replacement(module: nn.Module) -> nn.Module | None:
 
 
 def _resolve_weights(timm: Any, model: str, weights: str | None) -> str | None:
-    """Where `weights` are: a tag of timm's is an address. Raises ValueError for a tag that timm does not have."""
+    """Return the address of `weights`, resolving tags of timm. Raises ValueError for an unknown tag."""
     tags = [name.partition('.')[2] for name in timm.list_pretrained(f'{model.partition(".")[0]}.*')]
     if weights in tags:
         config = timm.get_pretrained_cfg(f'{model.partition(".")[0]}.{weights}')
         return f'hf://{config.hf_hub_id}' if config.hf_hub_id else config.url
     if weights is not None and not any(mark in weights for mark in './:'):
-        raise ValueError(f'weights: {weights!r} is no file, no address, and none of the tags of {model} ({", ".join(tags)})')
+        raise ValueError(f'weights: {weights!r} is not a file, a URL or one of the tags of {model} ({", ".join(tags)})')
     return weights
 
 
 def find_pretrained_backbones(network: nn.Module) -> Iterator[tuple[str, TimmBackbone]]:
-    """The parts of `network` that start from weights of their own, by their names in it."""
+    """Yield the backbones of `network` that have `weights` of their own, with their names in it."""
     for name, part in network.named_modules():
         if isinstance(part, TimmBackbone) and part.weights is not None:
             yield name, part

@@ -1,4 +1,4 @@
-"""Xception-65 as DeepLab has it: residual blocks of separable convolutions.
+"""Xception-65 in the version of DeepLab: residual blocks of separable convolutions.
 
 Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, https://arxiv.org/abs/1802.02611.
 Layer order and norms as in PaddleSeg with output stride 16. Shapes: B batch, C channels.
@@ -15,7 +15,7 @@ from phalanx.parallel.norms import BatchNorm2d
 
 
 class Xception(nn.Module):
-    """images [B, 3, H, W] -> two maps, of 1/4 and 1/16 of the size (rounded up), `channels` deep."""
+    """images [B, 3, H, W] -> two maps, of strides 4 and 16, with `channels`."""
 
     channels = (128, 2048)
     strides = (4, 16)
@@ -40,7 +40,7 @@ class Xception(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block [B, in, ., .] -> [B, out, h, w] of three separable convolutions, the last one with the stride."""
+    """Residual block [B, in, ., .] -> [B, out, h, w] of three separable convolutions, the last one with the stride."""
 
     def __init__(self, in_channels: int, out_channels: tuple[int, int, int], stride: int = 1) -> None:
         super().__init__()
@@ -56,17 +56,17 @@ class Block(nn.Module):
 
 
 def build_separable_conv(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
-    """A rectifier, not in place because the shortcut needs its input, then a depthwise and a pointwise convolution."""
+    """Return ReLU (not in place: the shortcut needs its input), a depthwise and a pointwise convolution."""
     depthwise = ConvBN(in_channels, in_channels, 3, stride=stride, groups=in_channels)
     return nn.Sequential(nn.ReLU(), depthwise, ConvBN(in_channels, out_channels, 1))
 
 
 def build_exit_conv(in_channels: int, out_channels: int) -> nn.Sequential:
-    """The separable convolution of the last block: each of its two halves rectified afterwards, the windows spread by 2."""
+    """Return a separable convolution of the exit flow: dilation 2, with ReLU after both of its convolutions."""
     depthwise = ConvBNReLU(in_channels, in_channels, 3, dilation=2, groups=in_channels)
     return nn.Sequential(depthwise, ConvBNReLU(in_channels, out_channels, 1))
 
 
 def xception65(strides: Sequence[Stride]) -> Backbone:
-    """Xception-65 of DeepLabv3+, with maps of strides 4 and 16 and no others."""
+    """Xception-65 of DeepLabv3+; it has maps of strides 4 and 16 only."""
     return Xception()
