@@ -272,7 +272,7 @@ def test_ctc_needs_a_blank_between_equal_characters(text: str, needed: int) -> N
     assert ctc_steps_needed(text) == needed
 
 
-def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_too_narrow_for_their_text_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CRNN gives one place for four columns: 8 for 32, which `1234567` fits into and `1111111` (13 places) does not."""
     for name in ('a', 'b'):
         Image.fromarray(picture(ord(name), 32, 64)).save(tmp_path / f'{name}.png')
@@ -284,8 +284,8 @@ def test_lines_whose_text_the_width_has_no_places_for_are_counted(tmp_path: Path
         == 0
     )
     remarks = json.loads(capsys.readouterr().out)['remarks']
-    cure = 'their texts need more than the 8 places that a width of 32 gives CTC, so nothing is learned from them'
-    assert f'train: 1 sample (too long for the width): {cure}; make `image_size` wider' in remarks
+    cure = 'their texts need more than the 8 time steps that CTC has at a width of 32, so nothing is learned from them'
+    assert f'train: 1 sample (too long for the width): {cure}; increase the width in `image_size`' in remarks
 
 
 def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
