@@ -20,6 +20,8 @@ def new_parser() -> Parser:
     parser.add_argument('folder', metavar='DIR', type=parse_path, help='the folder, or a zip archive; nothing in it is changed')
     parser.add_argument('--family', choices=FAMILIES, help='what to train (default: what fits the annotations best)')
     parser.add_argument('--format', choices=tuple(FORMATS), help='the annotations to read, if there are several kinds')
+    masks = "the folder of the masks, or a pattern of their names such as '*_seg.png', if `new` does not find them"
+    parser.add_argument('--masks', metavar='FOLDER', help=masks)
     parser.add_argument(
         '--out', type=parse_path, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)'
     )

@@ -1,6 +1,7 @@
 """Options of `phalanx predict`, `read`, `export` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
+from pathlib import Path
 
 from phalanx.cli.options import WEIGHTS
 from phalanx.config.arguments import Parser, add_assignments, add_offline
@@ -38,7 +39,8 @@ def predict_parser() -> Parser:
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
     parser.add_argument('images', metavar='IMAGE', nargs='+', type=parse_path, help=what)
-    parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
+    out = 'the folder to write to (default: results)'
+    parser.add_argument('--out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
     parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
     ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
     parser.add_argument('--save', metavar='A,B,..', help=ways)
@@ -90,7 +92,7 @@ def read_parser() -> Parser:
 
 def serve_parser() -> Parser:
     parser = Parser('phalanx serve', 'Serves an exported model over HTTP.', SERVE_EXAMPLES)
-    parser.add_argument('model', metavar='MODEL.onnx', type=parse_path, help='what `phalanx export` wrote')
+    parser.add_argument('model', metavar='MODEL', type=parse_path, help='what `phalanx export` wrote, or its run folder')
     parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: this node alone can ask)')
     parser.add_argument('--port', type=_natural, default=8000, metavar='N', help='default: 8000')
     parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images that are predicted at once (default: 8)')

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from phalanx.cli.deploy_options import serve_parser
+from phalanx.deploy.exported import find_exported
 from phalanx.runtime import ArtifactError, load
 from phalanx.system.errors import RequestError
 
@@ -22,7 +23,7 @@ def command(words: Sequence[str]) -> int:
     from phalanx.deploy.serve.batching import Batcher
 
     try:
-        model = load(given.model, threads=given.threads)
+        model = load(find_exported(given.model), threads=given.threads)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
     app = application(Batcher(model, most=given.batch, room=given.queue), most_bytes=given.max_mib * 2**20)

@@ -18,6 +18,7 @@ import torch
 
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
+from phalanx.deploy.exported import find_exported
 from phalanx.engine import worker
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
 from phalanx.engine.job import Job, open_job
@@ -49,6 +50,7 @@ def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> Non
 
     Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
     """
+    file = find_exported(file)
     if given.data is None and not (file.parent / 'config.yml').is_file():
         raise RequestError(
             f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'

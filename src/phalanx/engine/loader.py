@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
@@ -212,7 +213,15 @@ def check_bad_samples(bad: dict[int, str], allowed: int) -> None:
     """Raise BadSampleError, naming the first ones, if more samples are unusable than the recipe allows."""
     reasons = list(dict.fromkeys(bad.values()))  # unique: in a mixture of data sets the index of a sample changes every epoch
     if len(reasons) > allowed:
-        shown = '; '.join(reasons[:10]) + (f'; and {len(reasons) - 10} more' if len(reasons) > 10 else '')
+        alike = defaultdict[str, list[str]](list)  # messages that differ only in the file they begin with
+        for reason in reasons:
+            alike[reason.partition(': ')[2]].append(reason)
+        problems = []
+        for same in alike.values():
+            others = ', '.join(reason.partition(': ')[0] for reason in same[1:6])
+            more = f' and {len(same) - 6} more' if len(same) > 6 else ''
+            problems.append(f'{same[0]} (also {others}{more})' if others else same[0])
+        shown = '; '.join(problems[:3]) + (f'; and {len(problems) - 3} other problems' if len(problems) > 3 else '')
         cure = 'fix or remove them, or allow some with train.bad_samples'
         raise BadSampleError(
             f'{pluralize(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}'

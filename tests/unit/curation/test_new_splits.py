@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import drawn
+from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import look
-from phalanx.curation.prepare.samples import Found, LeftOut
+from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.yolo import YoloText
+from running import run_here
 
 EXPECTED = {'0': 'train', '1': 'train', '2': 'val', '3': 'test'}
 
@@ -136,3 +138,29 @@ def test_an_even_number_of_fields_points_to_the_shape_of_keypoints() -> None:
     refused: dict[str, LeftOut] = {}
     assert look(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
     assert 'then data.yaml needs kpt_shape' in refused['yolo'][0]
+
+
+# Random splits.
+
+
+def with_boxes(name: str, count: int) -> Sample:
+    path = Path(f'{name}.png')
+    path.write_bytes(name.encode())  # so that no two files are equal
+    return Sample(path, things=(Thing('a', (0, 0, 9, 9)),) * count)
+
+
+@pytest.mark.parametrize('count', range(2, 6))
+def test_both_lists_have_objects_when_there_are_two_images_with_some(count: int) -> None:
+    samples = [with_boxes(f'{number}', int(number < count)) for number in range(12)]
+    for seed in range(20):
+        train, val = deal(samples, [0.8, 0.2], seed, None, lambda sample: {thing.label for thing in sample.things})
+        assert any(sample.things for sample in train) and any(sample.things for sample in val)
+        assert len(train) + len(val) == 12 and len(val) in (2, 3)
+
+
+def test_a_validation_set_without_objects_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    yolo_in('train', '012')
+    drawn.draw(Path('mine/val/3.png'), 1)
+    drawn.write(Path('mine/val/3.txt'), '')
+    assert run_here('new', 'mine', '--no_trial') == 0
+    assert 'warning: no image in val shows an object, so nothing can be measured' in capsys.readouterr().out

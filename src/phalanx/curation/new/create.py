@@ -12,6 +12,7 @@ from shlex import quote
 from statistics import fmean
 
 from phalanx.curation.new import plan
+from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import text_of
@@ -40,11 +41,12 @@ CLEARLY = 1.1  # times the rate of float32: what is measured so varies
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     """Writes a recipe into `out` for the data in `folder`; the exit status. Raises RequestError."""
     try:
-        tree = Tree(unpacked(folder, out / UNPACKED))
+        tree = Tree(unpacked(folder, out / UNPACKED), given.masks or '')
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     refused: dict[str, LeftOut] = {}
-    held = look(tree, [given.format] if given.format else FORMATS, refused)
+    wanted = given.format or ('masks' if given.masks else None)
+    held = look(tree, [wanted] if wanted else FORMATS, refused)
     picked = chosen(held, given.family)
     if picked is None:
         raise RequestError(_nothing(tree, held, refused, given))
@@ -100,13 +102,25 @@ def _nothing(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], gi
         *(['there are: ' + '; '.join(possible)] if possible else []),
         'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
         *reasons[:SHOWN],
+        *describe_near_misses(tree)[:SHOWN],
         'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
     ]
     return '\n'.join(lines)
 
 
 def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
-    """The samples by split: as the annotations say it; what they do not say is dealt out. Raises ValueError."""
+    """The samples by split: as the annotations give it, or at random, with a warning where one has no object."""
+    lists = _split(found, given)
+    if any(sample.things for samples in lists.values() for sample in samples):
+        for split in ('train', 'val'):
+            if not any(sample.things for sample in lists.get(split, [])):
+                verb = 'learned' if split == 'train' else 'measured'
+                print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; --val and --seed split anew')
+    return lists
+
+
+def _split(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
+    """The lists of `_lists`. Raises ValueError."""
 
     def labels_of(sample: Sample) -> set[str]:
         return {thing.label for thing in sample.things if thing.text is None}
@@ -138,6 +152,8 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
         of = 'boxes' if family == 'detection' else 'pixels'
         more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
         print(f'  {pluralize(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
+        if family == 'segmentation' and sum(written.units[name] > 0 for name in written.class_names) < 2:
+            print('  warning: all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
         if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.curation.prepare.samples import Sample, SplitName
+from phalanx.report.readable import pluralize
 
 ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # copies of one image that were distorted in different ways
 FOLDER = 'folder'
@@ -41,7 +42,8 @@ def deal(
     """
     members = list(grouped(samples, groups).values())
     if len(members) < len(shares):
-        raise ValueError(f'{len(samples)} images are {len(members)} groups, too few for {len(shares)} lists; see --groups')
+        groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
+        raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
     counts = [Counter(label for sample in group for label in labels_of(sample)) for group in members]
     rng = np.random.default_rng(seed)
     waiting = rng.permutation(len(members)).tolist()
@@ -60,6 +62,7 @@ def deal(
     for group in waiting:
         places[group] = max(range(len(shares)), key=lambda place: room[place])
         room[places[group]] -= len(members[group])
+    _share_labels(places, counts, members, len(shares))
     for empty in set(range(len(shares))) - set(places.values()):
         largest = Counter(places.values()).most_common(1)[0][0]
         places[next(group for group, place in places.items() if place == largest)] = empty
@@ -67,6 +70,21 @@ def deal(
     for group in range(len(members)):
         lists[places[group]] += members[group]
     return lists
+
+
+def _share_labels(places: dict[int, int], counts: Sequence[Counter[str]], members: Sequence[list[Sample]], lists: int) -> None:
+    """Gives a list without any label a group from the list that has most of them: nothing is measured on empty images."""
+    for place in range(lists):
+        labelled = Counter(places[group] for group in places if counts[group])
+        donor, most = labelled.most_common(1)[0] if labelled else (place, 0)
+        if labelled[place] or most < 2:
+            continue
+        candidates = [group for group in places if places[group] == donor and counts[group]]
+        given = min(candidates, key=lambda group: len(members[group]))
+        back = next((group for group in places if places[group] == place and len(members[group]) == len(members[given])), None)
+        places[given] = place
+        if back is not None:  # so that the shares stay as they are
+            places[back] = donor
 
 
 def grouped(samples: Sequence[Sample], groups: str | None) -> dict[str, list[Sample]]:

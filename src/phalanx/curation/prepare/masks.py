@@ -1,6 +1,5 @@
 """Masks: an image for each image, in which numbers, a palette or colours say what every pixel is."""
 
-import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +10,16 @@ import cv2
 import numpy as np
 
 from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
+from phalanx.curation.prepare.class_files import CLASS_FILES, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, code_of, found_in
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import Found, Sample
-from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.curation.prepare.tree import Tree
 from phalanx.data.image import LabelMap
 
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
 FOR_PEOPLE = {'visualization', 'viz', 'vis', 'overlay', 'overlays', 'object', 'instance', 'instances', 'colored', 'coloured'}
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
-CLASS_FILES = ('classes.txt', 'labels.txt', 'labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt')
 LOOKED_AT = 200  # masks that are read to learn which values there are
 FEW = 64  # more colours than that are a photograph, or JPEG's work
 
@@ -34,13 +33,15 @@ def find_masks(tree: Tree, found: Found) -> None:
             of_stem[path.stem.lower()].append(path)
     for mask in tree.images:
         if is_mask[mask]:
-            stem = mask.stem.lower()
+            stem = (own_stem(mask, tree) or mask.stem).lower()
             known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or []
             if not known:
                 found.left_out.append(f'{mask}: there is no image that is named like this mask')
                 continue
             image = max(known, key=lambda path: len(set(path.parts) & set(mask.parts)))
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
+    if tree.masks and not any(is_mask.values()):
+        found.left_out.append(f'--masks {tree.masks}: no image lies in such a folder, or has such a name')
     # Exporters write masks of classes, of instances, and pictures to look at, side by side; those of classes count.
     plain = {sample.image for sample in found.samples if not _is_aside(sample, tree)}
     found.samples = [sample for sample in found.samples if sample.image not in plain or not _is_aside(sample, tree)]
@@ -49,12 +50,26 @@ def find_masks(tree: Tree, found: Found) -> None:
 
 
 def _is_mask(path: Path, tree: Tree) -> bool:
+    if tree.masks:
+        return own_stem(path, tree) is not None
     folders = [_words(folder) for folder in path.relative_to(tree.root).parts[:-1]]
     words = {word for folder in folders for word in folder}
     by_folder = bool(words & {*WORDS}) and not words & IMAGE_WORDS
     both = bool(folders) and bool(folders[-1] & {*WORDS}) and bool(folders[-1] & IMAGE_WORDS)  # `mask_images`
     stem = path.stem.lower()
     return by_folder or both or _without_word(stem) != stem
+
+
+def own_stem(path: Path, tree: Tree) -> str | None:
+    """The name of the image that `path` is the mask of by `tree.masks`, a folder or a pattern `*_l.png`; None if it is none."""
+    relative, wanted = path.relative_to(tree.root), tree.masks.strip('/')
+    if '*' not in wanted:
+        folders = relative.parts[:-1]
+        parts = Path(wanted).parts
+        return path.stem if any(folders[n : n + len(parts)] == parts for n in range(len(folders))) else None
+    before, _, behind = Path(wanted).name.partition('*')
+    is_there = relative.match(wanted) and len(path.name) > len(before) + len(behind)
+    return path.name[len(before) : len(path.name) - len(behind)] if is_there else None
 
 
 def _is_aside(sample: Sample, tree: Tree) -> bool:
@@ -91,7 +106,7 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
     coloured, blurred = False, False
-    names, colours = _names(classes_from)
+    names, numbered, colours = read_class_file(classes_from)
     by_colour = _palettes_differ(chosen)
     for mask in chosen:
         content = _content(mask, by_colour=by_colour)
@@ -102,6 +117,7 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     found = set(pixels)
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
+        names = [*numbered.values()] if len(numbered) == 2 else names
         names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
         note = f'two values: {names[0]}, and brighter ones: {names[1]}'
         return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
@@ -110,6 +126,12 @@ def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
+    if numbered and numbers:
+        named = {number: numbered.get(number, f'class_{number}') for number in sorted({*numbers, *numbered})}
+        places: dict[Colour | int, int] = {number: place for place, number in enumerate(named)}
+        unnamed = [str(number) for number in numbers if number not in numbered]
+        notes = (f'{classes_from} does not name the values {", ".join(unnamed[:10])} of the masks',) if unnamed else ()
+        return Meaning(tuple(named.values()), places, is_plain=[*named] == [*range(len(named))], notes=notes)
     if names and numbers and numbers[-1] < len(names):
         own: dict[Colour | int, int] = {number: number for number in range(len(names))}
         return Meaning(tuple(names), own, is_plain=True)
@@ -202,21 +224,3 @@ def _values(content: LabelMap) -> dict[Colour | int, int]:
         return dict(zip(colours, of_each, strict=True))
     values, counts = np.unique(content, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def _names(file: Path | None) -> tuple[list[str], dict[Colour, str]]:
-    """The names of classes in a file, one a line; and by colour, where each has one before or behind it."""
-    colours: dict[Colour, str] = {}
-    names = []
-    lines = text_in(file).splitlines() if file else []
-    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
-        words = re.split(r'[,:\s]+', ','.join(fields).strip(' ,:'))
-        behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', ','.join(fields))
-        before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', ','.join(fields))
-        if before:
-            colours[(int(before[1]), int(before[2]), int(before[3]))] = before[4].strip()
-        elif behind:
-            colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
-        elif words[1:] != ['r', 'g', 'b']:
-            names.append(','.join(fields).strip())
-    return list(colours.values()) or names, colours

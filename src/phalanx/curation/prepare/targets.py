@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from phalanx.curation.prepare.checks import size_of
+from phalanx.curation.prepare.checks import AnnotationError, size_of
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, painted, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, label_map, meaning_of
@@ -265,6 +265,18 @@ WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tup
 
 
 def meaning_for(family: Family, found: Found) -> Meaning | None:
-    """What masks mean, where there are some. Raises AnnotationError."""
-    masks = [sample.mask for sample in found.samples if sample.mask]
-    return meaning_of(masks, found.classes_from) if family == 'segmentation' and masks else None
+    """The meaning of the masks, where there are some. Raises AnnotationError."""
+    pairs = [(sample.image, sample.mask) for sample in found.samples if sample.mask]
+    if family != 'segmentation' or not pairs:
+        return None
+    try:
+        return meaning_of([mask for _, mask in pairs], found.classes_from)
+    except AnnotationError as error:
+        images = [image for image, _ in pairs]
+        try:
+            meaning_of(images, None)  # a photograph has too many colours for that
+        except AnnotationError:
+            raise error from None
+        image, mask = pairs[0]
+        swapped = f'{mask.parent.name}/ holds photographs, {image.parent.name}/ the masks: swapped? Rename the folders'
+        raise AnnotationError(f'{swapped} ({error})') from None

@@ -22,8 +22,9 @@ SPLITS: dict[str, SplitName] = {
 class Tree:
     """All files below `root` that are not hidden, in order."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, masks: str = '') -> None:
+        """`masks`: the folder of the masks, or a pattern of their names, where these are not the usual ones."""
+        self.root, self.masks = root, masks
         self.files: list[Path] = []
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if not name.startswith(('.', '__MACOSX')))

@@ -32,7 +32,9 @@ class FileList:
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
         path = self.root / self.lists[split]
-        return Pairs(self.root, [self._pair(line, f'{path}:{number}') for number, line in read_lines(path)], self.ids)
+        pairs = [self._pair(line, f'{path}:{number}') for number, line in read_lines(path)]
+        count = len(self.class_names)
+        return Pairs(self.root, pairs, self.ids, f': data.classes names {count} class{"es" * (count != 1)}')
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
         """Return image and label map of a line. Lists are not trusted: paths outside the data set are refused."""

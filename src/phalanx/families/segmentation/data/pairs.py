@@ -19,9 +19,10 @@ INVALID = 254  # marks label values without a class; hence at most 254 classes
 class Pairs:
     """Source of images with label maps, both in files below `root`."""
 
-    def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap) -> None:
-        """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`."""
-        self.root, self.ids = root, ids
+    def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap, origin: str = '') -> None:
+        """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`; `origin`:
+        end of the message about a value that is not in the table, with the reason why others are."""
+        self.root, self.ids, self.origin = root, ids, origin
         # An array of bytes, not a list of strings: reference counting of strings would make each worker process copy the list.
         self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
 
@@ -52,7 +53,7 @@ class Pairs:
             found = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
             raise SampleError(
                 f'{self.path(index, 1)}: has pixels of value {_format_ranges(found)}; '
-                f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}'
+                f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}{self.origin}'
             )
         return image, labels
 

@@ -1,0 +1,73 @@
+"""Pairs of images with equal names, for the message of `phalanx new` where it finds no annotation that it can read."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.curation.prepare.checks import AnnotationError, decoded
+from phalanx.curation.prepare.tree import IMAGES, Tree
+
+READ = 5  # images per folder that are looked at
+FEW = 64  # colours; a photograph has more
+
+
+def describe_near_misses(tree: Tree) -> list[str]:
+    """Lines about folders, or endings of names, that pair images: what they look like and the option that takes them."""
+    groups = _by_folder(tree.images)
+    lines = []
+    for name, own in groups.items():
+        for other_name, other in groups.items():
+            common = own.keys() & other.keys()
+            if name == other_name or len(common) < max(2, 0.8 * min(len(own), len(other))):
+                continue
+            looks, other_looks = (_looks([files[stem] for stem in sorted(common)]) for files in (own, other))
+            if not looks.endswith('colours') and other_looks.endswith('colours'):
+                lines.append(
+                    f'{len(common)} images of {name} ({looks}) and {other_name} ({other_looks}) have equal names: '
+                    f"if the latter are masks, add --masks '{other_name}'"
+                )
+    return lines + _other_files(tree)
+
+
+def _by_folder(images: Sequence[Path]) -> dict[str, dict[str, Path]]:
+    """Stem -> image, by folder, and by the ending `*_x.png` of names that go on where another's ends."""
+    groups = defaultdict[str, dict[str, Path]](dict)
+    stems = {(path.parent, path.stem) for path in images}
+    for path in images:
+        cuts = (place for place in range(len(path.stem) - 1, 0, -1) if (path.parent, path.stem[:place]) in stems)
+        cut = next(cuts, None)
+        if cut is None:
+            groups[path.parent.name or '.'][path.stem] = path
+        else:
+            groups[f'*{path.name[cut:]}'][path.stem[:cut]] = path
+    return groups
+
+
+def _looks(paths: Sequence[Path]) -> str:
+    """`photographs`, or the number of colours of the first few images."""
+    most = 0
+    for path in paths[:READ]:
+        try:
+            with decoded(path) as picture:
+                pixels = np.asarray(picture.convert('RGB')).reshape(-1, 3)
+        except AnnotationError as error:
+            return str(error)
+        most = max(most, len(np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1))))
+    return f'{most} colours' if most <= FEW else 'photographs'
+
+
+def _other_files(tree: Tree) -> list[str]:
+    """Endings of files that are named like the images, but are of no format."""
+    stems = {path.stem for path in tree.images}
+    endings = defaultdict[str, set[str]](set)
+    for path in tree.files:
+        stem, dot, ending = path.name.partition('.')
+        if path.suffix.lower() not in IMAGES and stem in stems:
+            endings[dot + ending].add(stem)
+    return [
+        f'{len(named)} files *{ending} are named like images'
+        for ending, named in endings.items()
+        if len(named) >= max(2, len(stems) // 2)
+    ]

@@ -1,0 +1,56 @@
+"""Files with the names of the classes of masks: in order, behind numbers, or beside colours."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from phalanx.curation.prepare.colours import Colour
+from phalanx.curation.prepare.label_maps import BACKGROUND
+from phalanx.curation.prepare.tree import text_in
+
+CLASS_FILES = (
+    *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
+    *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt'),
+)
+
+
+class ClassFile(NamedTuple):
+    names: list[str]  # in order
+    numbered: dict[int, str]  # by the number that stands before each, if one does
+    colours: dict[Colour, str]  # by colour, if each has one
+
+
+def read_class_file(file: Path | None) -> ClassFile:
+    """The names in a file with one on each line; empty without a file. Raises AnnotationError."""
+    colours: dict[Colour, str] = {}
+    names = []
+    lines = text_in(file).splitlines() if file else []
+    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
+        line = ','.join(fields).strip()
+        words = re.split(r'[,:\s]+', line.strip(' ,:'))
+        behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', line)
+        before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', line)
+        if before:
+            colours[(int(before[1]), int(before[2]), int(before[3]))] = before[4].strip()
+        elif behind:
+            colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
+        elif words[1:] != ['r', 'g', 'b'] and words != ['Pixel', 'Value', 'Class']:
+            names.append(line)
+    # labelme2voc: `__ignore__` is 255 in its masks, and the numbers begin behind it
+    names = [BACKGROUND if name == '_background_' else name for name in names if name != '__ignore__']
+    return ClassFile(list(colours.values()) or names, {} if colours else _numbered(names), colours)
+
+
+def _numbered(lines: Sequence[str]) -> dict[int, str]:
+    """The names by number, as in `_classes.csv` of Roboflow (`0, background`); empty where some line has no number.
+
+    Without a comma or colon the numbers must be 0, 1, ...: `1 euro` and `2 euro` are names.
+    """
+    found = [re.fullmatch(r'(\d+)(\s*[,:;]\s*|\s+)(\D.*)', line) for line in lines]
+    numbered = {int(match[1]): match[3].strip() for match in found if match}
+    if len(numbered) < len(lines):
+        return {}
+    is_separated = all(match and match[2].strip() for match in found)
+    return dict(sorted(numbered.items())) if is_separated or [*numbered] == [*range(len(lines))] else {}

@@ -1,0 +1,111 @@
+"""Names of the classes of masks, masks in unusual places, and messages about what only looks like masks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import drawn
+from phalanx.curation.prepare.class_files import read_class_file
+from running import run_here
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def new(*words: str) -> int:
+    return run_here('new', 'mine', '--no_trial', *words)
+
+
+def classes() -> list[str]:
+    names: list[str] = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())['data']['classes']
+    return names
+
+
+@pytest.mark.parametrize(
+    ('file', 'text'),
+    [
+        ('class_names.txt', '_background_\nbolt\nnut\n'),
+        ('labels.txt', '__ignore__\n_background_\nbolt\nnut\n'),
+        ('_classes.csv', 'Pixel Value, Class\n0, background\n1, bolt\n2, nut\n'),
+        ('classes.txt', '0: background\n1: bolt\n2: nut\n'),
+        ('classes.txt', '0 background\n1 bolt\n2 nut\n'),
+    ],
+)
+def test_names_of_classes_are_found_in_the_files_of_exporters(file: str, text: str) -> None:
+    drawn.masks_palette(Path('mine'))
+    Path('mine/labels.txt').unlink()
+    Path('mine', file).write_text(text)
+    assert new() == 0
+    assert classes() == ['background', 'bolt', 'nut']
+    assert not Path('mine_phalanx/labels').exists()  # they are trained on as they are
+
+
+def test_numbers_with_gaps_keep_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Values 0, 7 and 40, of which 7 has no name."""
+    drawn.masks_palette(Path('mine'))
+    Path('mine/labels.txt').unlink()
+    Path('mine/_classes.csv').write_text('Pixel Value, Class\n0, background\n40, nut\n')
+    for path in Path('mine/SegmentationClass').iterdir():
+        Image.fromarray(np.array([0, 7, 40], np.uint8)[np.array(Image.open(path))]).save(path)
+    assert new() == 0
+    assert classes() == ['background', 'class_7', 'nut']
+    assert '_classes.csv does not name the values 7 of the masks' in capsys.readouterr().out
+
+
+def test_amounts_are_names_not_numbers_of_classes(tmp_path: Path) -> None:
+    file = tmp_path / 'classes.txt'
+    file.write_text('1 euro\n2 euro\n')
+    assert read_class_file(file)[:2] == (['1 euro', '2 euro'], {})
+
+
+def test_masks_of_one_class_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_binary(Path('mine'))
+    for path in Path('mine/masks').iterdir():
+        Image.fromarray(np.zeros((48, 64), np.uint8)).resize(Image.open(path).size).save(path)
+    assert new() == 0
+    assert 'all pixels of the training masks are of one class, so nothing is learned' in capsys.readouterr().out
+
+
+def test_swapped_folders_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_binary(Path('mine'))
+    Path('mine/masks').rename('mine/other')
+    Path('mine/images').rename('mine/masks')
+    Path('mine/other').rename('mine/images')
+    assert new() == 2
+    assert 'masks/ holds photographs, images/ the masks: swapped?' in capsys.readouterr().err
+
+
+def test_two_folders_of_equal_names_are_offered_with_the_option_that_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_palette(Path('mine'))
+    Path('mine/SegmentationClass').rename('mine/y')
+    assert new() == 2
+    assert "(2 colours) have equal names: if the latter are masks, add --masks 'y'" in capsys.readouterr().err
+    assert new('--masks', 'y') == 0
+    assert classes() == ['background', 'bolt', 'nut']
+
+
+def test_an_ending_of_names_is_offered_with_the_option_that_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_palette(Path('mine'))
+    for path in [*Path('mine/SegmentationClass').iterdir()]:
+        (image,) = [other for other in Path('mine').rglob(f'{path.stem}.*') if other.parent != path.parent]
+        shutil.move(path, image.with_name(f'{path.stem}_zz.png'))
+    assert new() == 2
+    assert "if the latter are masks, add --masks '*_zz.png'" in capsys.readouterr().err
+    assert new('--masks', '*_zz.png') == 0
+    assert classes() == ['background', 'bolt', 'nut']
+
+
+def test_masks_that_are_nowhere_and_masks_of_another_format_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_palette(Path('mine'))
+    assert new('--masks', 'nowhere') == 2
+    assert '--masks nowhere: no image lies in such a folder, or has such a name' in capsys.readouterr().err
+    assert new('--masks', 'y', '--format', 'coco') == 2
+    assert '--masks: is for --format masks, not coco' in capsys.readouterr().err
