@@ -1,21 +1,21 @@
-"""A table as it is annotated, and as a network says it, whatever the data set and the vocabulary."""
+"""Annotated or predicted tables, independent of data set and vocabulary."""
 
 from dataclasses import dataclass
 
-CELL_STARTS = ('<td>', '<td', '<td></td>')  # each stands for one cell: plain, the beginning of one with spans, merged
+CELL_STARTS = ('<td>', '<td', '<td></td>')  # tokens that begin a cell: plain, with spans, merged
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is in a cell; one without text has no box."""
+    """Text and box of a cell; a cell without text has no box."""
 
     text: tuple[str, ...] = ()  # characters, and tags such as <b> and </b>
     box: tuple[float, float, float, float] | None = None  # around the text, xyxy in pixels of the image
-    corners: tuple[float, ...] | None = None  # where annotated: x, y of four corners, of which the box is that around them
+    corners: tuple[float, ...] | None = None  # x, y of four corners, if annotated; the box is their bounding box
 
     @property
     def quadrangle(self) -> tuple[float, ...] | None:
-        """The corners (x, y) one after the other; those of the box, from the upper left clockwise, where none are annotated."""
+        """The four corners x, y, ...; by default those of the box, clockwise from the upper left."""
         if self.corners is not None or self.box is None:
             return self.corners
         x0, y0, x1, y1 = self.box
@@ -24,10 +24,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The structure of a table as HTML tokens, and its cells in the order in which their tokens come.
+    """Structure of a table as HTML tokens, and its cells in the order of their tokens.
 
-    Tokens are those of PubTabNet: tags without what spans add (`<tr>`, `</td>`), and for a cell with spans `<td`, one token for
-    each span (` colspan="2"`), and `>`. Raises ValueError when there are not as many cells as tokens that begin one.
+    Tokens as in PubTabNet: tags (`<tr>`, `</td>`); a cell with spans is `<td`, one token per span (` colspan="2"`), and `>`.
+    Raises ValueError unless there is one cell per token that begins a cell.
     """
 
     structure: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def has_spans(self) -> bool:
-        """Whether a cell spans several rows or columns: what PubTabNet calls a complex table."""
+        """True if a cell spans several rows or columns: a complex table in PubTabNet."""
         return '<td' in self.structure
 
     @property

@@ -1,4 +1,4 @@
-"""Tables as pictures and files."""
+"""Pictures and files of tables."""
 
 import base64
 import json
@@ -19,13 +19,13 @@ from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
 ROW_HEIGHT = 14  # of a drawn structure, in pixels
-MOST_ROWS = 60  # that are drawn: a network that has hardly trained says hundreds
+MOST_ROWS = 60  # limit of drawn rows: an untrained network predicts hundreds
 PAPER, HEADER, LINE = (255, 255, 255), (222, 230, 242), (90, 100, 120)
 Box = Sequence[float]  # xyxy in pixels
 
 
 def draw_cells(image: Image, boxes: Iterable[Box], *, numbered: bool = False) -> Image:
-    """The image with a coloured box on each cell, and the number of the cell in it if wanted."""
+    """Return the image with a coloured box per cell; `numbered` adds the number of the cell."""
     lines, areas = image.copy(), image.copy()
     for number, box in enumerate(boxes):
         x0, y0, x1, y1 = (round(value) for value in box)
@@ -38,7 +38,7 @@ def draw_cells(image: Image, boxes: Iterable[Box], *, numbered: bool = False) ->
 
 
 class GridCell(NamedTuple):
-    """A cell in the grid that a browser would lay a table out in."""
+    """Position of a cell in the layout of a browser."""
 
     row: int
     column: int
@@ -48,7 +48,7 @@ class GridCell(NamedTuple):
 
 
 def lay_out_cells(table: Element) -> list[GridCell]:
-    """Where each cell stands: a cell that spans rows takes its columns from the rows below it. Sizes are those asked for."""
+    """Lay out the cells as a browser does: a cell that spans rows takes its columns from the rows below it."""
     taken: set[tuple[int, int]] = set()
     squares = []
     for row, (cells, is_header) in enumerate(_rows(table)):
@@ -63,9 +63,9 @@ def lay_out_cells(table: Element) -> list[GridCell]:
 
 
 def _rows(table: Element) -> Iterable[tuple[list[Element], bool]]:
-    """The cells of each row, and whether it is of the header."""
+    """Yield the cells of each row, and True if it belongs to the header."""
     for child in table.children:
-        if child.tag == 'td':  # of no row
+        if child.tag == 'td':  # outside any row
             yield [child], False
         elif child.tag == 'tr':
             yield child.children, False
@@ -75,7 +75,7 @@ def _rows(table: Element) -> Iterable[tuple[list[Element], bool]]:
 
 
 def draw_grid(table: Element, width: int) -> Image:
-    """The structure as a drawing [., width, 3] with columns of one width; of its rows the first MOST_ROWS."""
+    """Draw the structure [., width, 3] with columns of equal width, up to MOST_ROWS rows."""
     squares = [square for square in lay_out_cells(table) if square.row < MOST_ROWS]
     rows = max((square.row + 1 for square in squares), default=1)
     columns = max((square.column + square.colspan for square in squares), default=1)
@@ -91,14 +91,14 @@ def draw_grid(table: Element, width: int) -> Image:
 
 
 def draw_structure(image: Image, boxes: Iterable[Box], structure: Sequence[str]) -> Image:
-    """The image with its cells, and the structure drawn below it."""
+    """Return the image with its cells, and the structure drawn below it."""
     return np.concatenate([draw_cells(image, boxes), draw_grid(build_tree(structure), image.shape[1])])
 
 
 def draw_comparison(image: Image, size: tuple[int, int], truth: Table, prediction: Prediction) -> list[tuple[str, Image]]:
-    """Captioned pictures: the image, and with it the cells and the structure that are true and those that were said.
+    """Return captioned pictures: the image, and the cells and structure of truth and prediction.
 
-    `size` (height, width) is that of the image whose pixels the boxes are in; `image` shows the same at another size.
+    Boxes are in pixels of an image of `size` (height, width), of which `image` is a resized copy.
     """
     image = np.ascontiguousarray(image)
     (h, w), (H, W) = image.shape[:2], size
@@ -112,32 +112,33 @@ def draw_comparison(image: Image, size: tuple[int, int], truth: Table, predictio
 
 
 def draw_prediction(image: Image, prediction: Prediction) -> Image:
-    """The image with the cells that are said, and their numbers."""
+    """Return the image with the predicted cells and their numbers."""
     return draw_cells(image, prediction.boxes, numbered=True)
 
 
 def write_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
+    """Write the table as `stem`.html."""
     return write_text(stem, '.html', to_html(build_tree(prediction.structure)) + '\n')
 
 
 def write_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    """The HTML, the box of each cell in its order, and the mean probability of a token."""
-    said = {
+    """Write `stem`.json: the HTML, the boxes of the cells in order, and the mean probability of a token."""
+    content = {
         'html': to_html(build_tree(prediction.structure)),
         'boxes': [[round(value, 2) for value in box] for box in prediction.boxes.tolist()],
         'score': prediction.score,
     }
-    return write_text(stem, '.json', json.dumps(said, ensure_ascii=False) + '\n')
+    return write_text(stem, '.json', json.dumps(content, ensure_ascii=False) + '\n')
 
 
 def write_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    """Each cell cut out, with its number in the name: `table_cell001.jpg`."""
+    """Write a crop per cell, numbered: `table_cell001.jpg`."""
     boxes = enumerate(prediction.boxes.clip(0).tolist(), 1)
     return [file for number, box in boxes for file in write_crop(stem, f'_cell{number:03}.jpg', image, box)]
 
 
 def write_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    """The image with its cells, and a page with it and the table side by side."""
+    """Write the image with its cells, and an HTML page with image and table side by side."""
     (cells,) = write_picture(stem, '_cells.jpg', draw_prediction(image, prediction))
     return [cells, *write_text(stem, '_page.html', _page(prediction, stem.name, cells.read_bytes()))]
 
@@ -147,7 +148,7 @@ WRITERS = Writers(draw_prediction, WAYS, default=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:
-    """The picture, and beside it the table with the numbers of its cells. It asks for nothing and runs nothing."""
+    """Return a page with the picture and the table of cell numbers; it loads nothing and runs no scripts."""
     numbered = build_tree(prediction.structure, [str(number + 1) for number in range(len(prediction.boxes))])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

@@ -1,6 +1,6 @@
-"""Losses of tables, those of PaddleOCR's SLALoss: called with the output of a network and its targets, they give Terms.
+"""Table losses, those of PaddleOCR's SLALoss: callables of output and targets that return Terms.
 
-Shapes: B tables, L steps: as many as the longest table of the whole step has tokens.
+Shapes: B tables, L decoding steps: the number of tokens of the longest table of the whole step.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from phalanx.nn.precision import at_least_float32
 
 
 class Targets(NamedTuple):
-    """What follows each token."""
+    """The next token after each token, and its cell."""
 
     ids: Tensor  # int64 [B, L] tokens
-    boxes: Tensor  # float32 [B, L, 4] of the cells, xyxy in shares of width and height, or [B, L, 8] corners
+    boxes: Tensor  # float32 [B, L, 4] of the cells, xyxy relative to width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The mean cross-entropy over all steps, those after the end of a shorter table too: the original has no void token.
+    """Mean cross-entropy of the structure tokens over all steps, padding after the end of shorter tables included.
 
-    So a short table costs less than a long one, and its network learns to say start tokens after its end.
+    As in the original, which has no ignore index: the network learns to predict start tokens after the end.
     """
 
     def __call__(self, outputs: TableOutput, targets: Targets) -> Loss:
@@ -39,12 +39,12 @@ class Structure:
         return {'structure': targets.ids.new_full((), targets.ids.numel(), dtype=torch.float64)}
 
 
-EPSILON = 1e-12  # a table's addition to the weight: a step without a box costs 0, not 0/0
+EPSILON = 1e-12  # added to the divisor per table: a step without boxes costs 0, not 0/0
 
 
 @dataclass(frozen=True, kw_only=True)
 class L1:
-    """A box costs the sum of the distances of its coordinates."""
+    """Mean over boxes of the L1 distance, summed over coordinates."""
 
     distance: ClassVar[Callable[..., Tensor]] = F.l1_loss
 
@@ -59,17 +59,17 @@ class L1:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1(L1):
-    """A box costs the sum, not the mean, of the smooth L1 distances of its coordinates: half the square below 1."""
+    """Mean over boxes of the smooth L1 distance (half the square below 1), summed over coordinates, not averaged."""
 
     distance: ClassVar[Callable[..., Tensor]] = F.smooth_l1_loss
 
 
 class TableLoss(Protocol):
-    """What every loss of tables is."""
+    """Protocol of table losses."""
 
     def __call__(self, outputs: TableOutput, targets: Targets) -> Loss: ...
     def weights(self, targets: Targets) -> dict[str, Tensor]:
-        """The weights [] (float64) of its Terms, which the targets alone determine."""
+        """Return the weights [] (float64) of the Terms, which depend on the targets alone."""
 
 
 LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': SmoothL1, 'l1': L1}

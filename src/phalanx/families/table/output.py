@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class TableOutput(NamedTuple):
-    """Logits of the token after each token, and where its cell is."""
+    """Logits of the next token after each token, and the box of its cell."""
 
     logits: Tensor  # [B, L, K]
     boxes: Tensor  # [B, L, 4] xyxy, or [B, L, 8] corners, in shares of the sides; meaningful where the token is a cell

@@ -1,4 +1,4 @@
-"""What `phalanx data check` asks about the samples of a data set of tables."""
+"""Cell statistics of table data sets, for `phalanx data check`."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 
 @dataclass(frozen=True)
 class CellSurvey(FromSource):
-    """The tables of one split as they lie in their files, counted by cells."""
+    """The untransformed tables of one split, counted in cells."""
 
     vocabulary: Vocabulary
     max_length: int
@@ -21,9 +21,9 @@ class CellSurvey(FromSource):
     unit: str = 'cells'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """The image, and the cells of each kind, one over several rows or columns being of that kind whatever is in it.
+        """Return the image and the number of cells per kind; cells with spans are one kind, empty or not.
 
-        A table that is too long to train with counts as one (too long). Raises SampleError.
+        A table too long for training counts as one `(too long)`. Raises SampleError.
         """
         image, table = self.source.read(Draw(index))
         starts = [token for token in table.structure if token in CELL_STARTS]
@@ -35,6 +35,6 @@ class CellSurvey(FromSource):
         return image, dict(kinds) | ({'(too long)': 1} if is_too_long else {})
 
     def picture(self, index: int) -> Image:
-        """The image with its cells, and the structure drawn below it."""
+        """Return the image with its cells, and the structure drawn below it."""
         image, table = self.source.read(Draw(index))
         return draw_structure(image, table.boxes, table.structure)

@@ -1,4 +1,4 @@
-"""Table structure: the HTML of a table and the boxes of its cells. The family's table of contents, and its part of a recipe."""
+"""Table structure recognition: the Task, its samples and batches, and the keys of its recipes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,10 +39,12 @@ HTML = (
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, side, side], in its upper left corner the picture
-    fitted: tuple[int, int]  # height and width of the picture there
-    size: tuple[int, int]  # its height and width before
-    table: Table  # boxes in pixels of the picture as it was before
+    """An image, resized and padded to a square, with its table."""
+
+    image: Tensor  # uint8 [3, side, side], the resized image in its upper left corner
+    fitted: tuple[int, int]  # height and width of the resized image
+    size: tuple[int, int]  # height and width of the original image
+    table: Table  # boxes in pixels of the original image
     index: int = 0  # the number of the sample in its data set
 
 
@@ -50,9 +52,9 @@ class Sample:
 class TableBatch(ImageBatch):
     """Shapes: L tokens of the longest table, start and end tokens included."""
 
-    fitted: Tensor  # int64 [B, 2] height and width of the picture in each
-    ids: Tensor  # int64 [B, L] tokens, filled up with start tokens
-    boxes: Tensor  # float32 [B, L, 4] of the cells, in shares of width and height, or [B, L, 8] corners
+    fitted: Tensor  # int64 [B, 2] height and width of the resized images
+    ids: Tensor  # int64 [B, L] token ids, padded with start tokens
+    boxes: Tensor  # float32 [B, L, 4] of the cells, relative to width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
     sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
     truths: tuple[Table, ...]
@@ -61,6 +63,8 @@ class TableBatch(ImageBatch):
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
+    """The transformed samples of one split."""
+
     side: int
     notes: tuple[str, ...] = ()
 
@@ -76,7 +80,7 @@ class Samples(Dataset[Sample]):
 
 
 def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
-    """The sample to evaluate or predict: the network sees `image` transformed, `table` keeps its place in `image`."""
+    """Return a sample for evaluation or prediction: `image` is transformed, `table` stays in pixels of the original."""
     seen, rng = image, np.random.default_rng(0)
     for transform in transforms:
         seen, _ = transform(seen, Table(), rng)
@@ -84,7 +88,7 @@ def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transfo
 
 
 def prepare_sample(image: Image, table: Table, side: int) -> Sample:
-    """The sample of an image, fitted into the upper left corner of a square."""
+    """Return the sample of an image, resized to fit a square of `side` pixels and padded at the bottom and on the right."""
     picture = fit_square(image, side)
     h, w = picture.shape[:2]
     square = np.pad(picture, ((0, side - h), (0, side - w), (0, 0)))
@@ -93,12 +97,11 @@ def prepare_sample(image: Image, table: Table, side: int) -> Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class TableKeys(FamilyKeys):
-    """The keys of a recipe of tables.
+    """Recipe keys of tables, besides those that all families share (`FamilyKeys`).
 
-    `image_size`: of the square that an image is fitted into, in pixels. `max_length`: the most tokens a table may have; longer
-    ones are not trained with, and in evaluation their end is cut off. `merge_cells`: a cell without spans is one token.
-    `name_empty_cells`: cells without text have tokens of their own. `tokens`: which there are, in which order. `mean` and `std`
-    are those of BGR values. What all families have: `FamilyKeys`.
+    `image_size`: side of the square network input, in pixels. `max_length`: maximum number of tokens of a table; longer ones
+    are left out of training, and predictions end there. `merge_cells`: a cell without spans is one token. `name_empty_cells`:
+    cells without text have tokens of their own. `tokens`: the token dictionary. `mean` and `std` normalise BGR values.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -119,11 +122,11 @@ class TableKeys(FamilyKeys):
     def __post_init__(self) -> None:
         if self.image_size < 32 or self.max_length < 1:
             given = f'{self.image_size} and {self.max_length}'
-            raise ValueError(f'image_size is at least 32 and max_length at least 1, got {given}')
+            raise ValueError(f'image_size must be at least 32 and max_length at least 1, got {given}')
 
 
 class TableStructure(Family):
-    """The Task, made from the keys of a recipe."""
+    """The table Task, built from the keys of a recipe."""
 
     Keys = TableKeys
     channels = 'BGR'
@@ -138,7 +141,7 @@ class TableStructure(Family):
         return self.build_network(len(self.vocabulary))
 
     def dataset(self, split: Split) -> Samples:
-        """Training leaves out the tables that are too long, and notes it; evaluation takes all, and counts them.
+        """Return the samples of a split; training leaves out tables longer than `max_length`, with a note.
 
         Raises ValueError when all are too long, and FileNotFoundError when files are missing.
         """
@@ -153,11 +156,11 @@ class TableStructure(Family):
         return Samples(kept, transforms, split, self.image_size, notes)
 
     def _short(self, source: Source) -> SubsetSource:
-        """The tables of `source` that are not too long to train with."""
+        """Return the tables of `source` with at most `max_length` tokens."""
         return SubsetSource(source, np.flatnonzero(source.lengths(self.vocabulary) <= self.max_length))
 
     def survey(self, split: Split) -> CellSurvey:
-        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        """Return the untransformed samples of a split, for `phalanx data check`."""
         return CellSurvey(self.data().split(split), self.vocabulary, self.max_length)
 
     def collate(self, samples: Sequence[Sample]) -> TableBatch:
@@ -165,7 +168,7 @@ class TableStructure(Family):
         ids, boxes, has_box = (
             nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True)
             for parts in zip(*targets, strict=True)
-        )  # filled up with 0, which is START
+        )  # padded with 0, which is START
         return TableBatch(
             images=stack_images([sample.image for sample in samples]),
             fitted=torch.tensor([sample.fitted for sample in samples]),
@@ -178,7 +181,7 @@ class TableStructure(Family):
         )
 
     def network_input(self, batch: TableBatch) -> Tensor:
-        """Padding is 0 after normalisation, as in the training of the published weights."""
+        """Return the normalised images; padding is 0 after normalisation, as in the training of the published weights."""
         inputs = super().network_input(batch)
         places = torch.arange(inputs.shape[-1], device=inputs.device)
         is_row, is_column = (places < size[:, None] for size in batch.fitted.unbind(1))  # [B, side] each
@@ -187,7 +190,7 @@ class TableStructure(Family):
     has_fixed_size = True
 
     def align(self, batch: TableBatch, whole: WholeStep) -> TableBatch:
-        """As many tokens as the longest table on any rank has."""
+        """Pad the tokens to the longest table of the step, over all ranks."""
         (longest,) = whole.largest([batch.ids.shape[1]])
         missing = longest - batch.ids.shape[1]
         return replace(
@@ -223,7 +226,7 @@ class TableStructure(Family):
     writers = drawing.WRITERS
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """The network with its greedy decoding; joining tokens to HTML is the caller's."""
+        """Export the network with greedy decoding; joining tokens to HTML is left to the caller."""
         preparation = {
             'resize': {'longer_side': 'that of the input', 'sides': 'cut off to whole pixels', 'interpolation': 'linear'},
             'filled_up': 'on the right and at the bottom, with zeros after normalisation',
@@ -242,9 +245,9 @@ class TableStructure(Family):
 def decode_tables(
     probabilities: Tensor, boxes: Tensor, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
 ) -> list[Prediction]:
-    """The likeliest tokens up to the end token, and the boxes of their cells in pixels of images of `sizes` (height, width).
+    """Decode the most probable tokens up to the end token, with cell boxes in pixels of images of `sizes` (height, width).
 
-    `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as a `TableOutput` has them.
+    `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`.
     """
     chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
     shares = boxes.float().cpu().numpy()
@@ -252,5 +255,5 @@ def decode_tables(
 
 
 def shift_targets(batch: TableBatch) -> Targets:
-    """What follows each token that the network is given."""
+    """Return the targets shifted by one: the next token after each input token."""
     return Targets(batch.ids[:, 1:], batch.boxes[:, 1:], batch.has_box[:, 1:])

@@ -1,4 +1,4 @@
-"""Structure tokens and their numbers, as PaddleOCR's TableLabelEncode has them. Shapes: L tokens."""
+"""Structure tokens and their ids, as in PaddleOCR's TableLabelEncode. Shapes: L tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from phalanx.families.table.annotation import CELL_STARTS, Cell, Table
 from phalanx.runtime.table import START
 
-# In the order of table_structure_dict.txt, with which SLANet was published; it follows how often PubTabNet has them.
+# Order of table_structure_dict.txt, the dictionary of the published SLANet: by frequency in PubTabNet.
 PUBLISHED = (
     *('<thead>', '<tr>', '<td>', '</td>', '</tr>', '</thead>', '<tbody>', '</tbody>', '<td', ' colspan="5"', '>'),
     *(' colspan="2"', ' colspan="3"', ' rowspan="2"', ' colspan="4"', ' colspan="6"', ' rowspan="3"', ' colspan="9"'),
@@ -19,13 +19,13 @@ PUBLISHED = (
     *(' rowspan="6"', ' rowspan="7"', ' rowspan="10"'),
 )
 
-# In the order of table_structure_dict_ch.txt, with which SLANet_ch was published.
+# Order of table_structure_dict_ch.txt, the dictionary of the published SLANet_ch.
 CHINESE = (
     *('<thead>', '</thead>', '<tbody>', '</tbody>', '<tr>', '</tr>', '<td>', '<td', '>', '</td>'),
     *(f' {span}="{count}"' for span in ('colspan', 'rowspan') for count in range(2, 21)),
 )
 
-# What an empty cell is called by how it is empty, as in TableMASTER (Ye et al., https://arxiv.org/abs/2105.01848).
+# Tokens of empty cells by their content, as in TableMASTER (Ye et al., https://arxiv.org/abs/2105.01848).
 EMPTY_CELLS = {
     (): '<eb></eb>',
     (' ',): '<eb1></eb1>',
@@ -43,20 +43,20 @@ CELLS = frozenset((*CELL_STARTS, *EMPTY_CELLS.values()))  # the tokens that stan
 
 
 class Target(NamedTuple):
-    """A table as the network is to say it."""
+    """Training target of a table."""
 
-    ids: npt.NDArray[np.int64]  # [L] the numbers of its tokens, from the start token to the end token
-    boxes: npt.NDArray[np.float32]  # [L, 4] of the cells, xyxy in shares of width and height, or [L, 8] corners; else 0
+    ids: npt.NDArray[np.int64]  # [L] token ids, from the start token to the end token
+    boxes: npt.NDArray[np.float32]  # [L, 4] of the cells, xyxy relative to width and height, or [L, 8] corners; 0 without a box
     has_box: npt.NDArray[np.bool_]  # [L]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens a network knows, each by its number: the start token is the first, the end token the last.
+    """Tokens of a network and their ids: the start token is first, the end token last.
 
-    `merge_cells`: a cell without spans is one token, `<td></td>`; else `<td>` and `</td>`, which makes tables longer.
-    `name_empty_cells`: cells without text have tokens of their own. `chinese`: the tokens of SLANet_ch, which has spans up to
-    20. `corners`: the places of cells are their four corners.
+    `merge_cells`: a cell without spans is one token, `<td></td>`, instead of `<td>` and `</td>`, for shorter sequences.
+    `name_empty_cells`: cells without text have tokens of their own. `chinese`: the tokens of SLANet_ch, with spans up to 20.
+    `corners`: cells are located by their four corners, not by boxes.
     """
 
     merge_cells: bool = True
@@ -80,16 +80,16 @@ class Vocabulary:
 
     @property
     def end(self) -> int:
-        """The number of the token after the last."""
+        """The id of the end token."""
         return len(self) - 1
 
     def length(self, structure: Sequence[str]) -> int:
-        """How many tokens a structure has once cells are merged: what the limit on long tables is about."""
+        """Return the number of tokens of a structure after merging cells, which `max_length` limits."""
         merged = structure.count('<td>') if self.merge_cells else 0
         return len(structure) - structure.count('') - merged
 
     def encode(self, table: Table, size: tuple[int, int]) -> Target:
-        """What the network is to say of `table` in an image of `size` (height, width). A token not known is left out."""
+        """Encode `table` in an image of `size` (height, width); unknown tokens are left out."""
         known = [(token, cell) for token, cell in self.spell(table) if token in self._ids]
         ids = [START, *(self._ids[token] for token, _ in known), self.end]
         boxes = [None, *(self._place(cell) if cell is not None and cell.text else None for _, cell in known), None]
@@ -100,14 +100,14 @@ class Vocabulary:
 
     @property
     def coordinates(self) -> int:
-        """How many numbers say where a cell is."""
+        """The number of coordinates of a cell: 4 for a box, 8 for corners."""
         return 8 if self.corners else 4
 
     def _place(self, cell: Cell) -> tuple[float, ...] | None:
         return cell.quadrangle if self.corners else cell.box
 
     def spell(self, table: Table) -> Iterator[tuple[str, Cell | None]]:
-        """The tokens of `table` in the spelling of this vocabulary, each with the cell it stands for, if it stands for one."""
+        """Yield the tokens of `table` in the spelling of this vocabulary, each with the cell that it begins, or None."""
         cells, tokens = iter(table.cells), iter(table.structure)
         for token in tokens:
             cell = next(cells) if token in CELL_STARTS else None

@@ -1,6 +1,6 @@
-"""Augmentations of the image of a table, of which the original has none.
+"""Augmentations of table images; PaddleOCR has none.
 
-They are built from keyword options and called with an image [H, W, 3] uint8, its table and the random numbers of its sample.
+They are built from keyword options and called with an image [H, W, 3] uint8, its table and the random generator of its sample.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ Transform = Callable[[Image, Table, Rng], tuple[Image, Table]]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
+    """Distorts the colours of the image."""
+
     def __call__(self, image: Image, table: Table, rng: Rng) -> tuple[Image, Table]:
         return self.distort(image, rng), table
 

@@ -1,4 +1,4 @@
-"""Tables as trees: what a sequence of tokens means as HTML, whatever is wrong with it, and HTML that is always well-formed."""
+"""Tables as trees: parsing of any token sequence, well-formed or not, and well-formed HTML from it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from html import escape
 
 from phalanx.families.table.tokens import CELLS
 
-DEPTH = {'thead': 1, 'tbody': 1, 'tr': 2, 'td': 3}  # where an element stands; `table` is around them
+DEPTH = {'thead': 1, 'tbody': 1, 'tr': 2, 'td': 3}  # nesting level of an element; `table` is level 0
 SPAN = re.compile(r' ?(colspan|rowspan)="(\d+)"')
 FORMATTING = re.compile(r'</?(b|i|u|sub|sup|strike|overline|underline)>')
 
 
 @dataclass(slots=True)
 class Element:
-    """An element of a table; its content is characters and tags, which only cells have."""
+    """HTML element of a table; cells have content, characters and tags."""
 
     tag: str
     colspan: int = 1
@@ -25,17 +25,17 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def last_to_first(self) -> Iterator[Element]:
-        """All elements below this one and then itself: children before parents, the last child first."""
+        """Yield all elements below this one and then itself: children before parents, the last child first."""
         for child in reversed(self.children):
             yield from child.last_to_first()
         yield self
 
 
 def build_tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) -> Element:
-    """The table that `tokens` describe, its cells filled with `contents` in order as far as they go.
+    """Parse `tokens` into a table; `contents` fill its cells in order, as far as they go.
 
-    What a network says may be no HTML: then an element ends where the next one cannot be inside it, and what opens or closes
-    nothing is passed over, as browsers do.
+    Predicted tokens may be malformed: as in browsers, an element ends where the next one cannot be inside it, and unmatched
+    tags are ignored.
     """
     root = Element('table')
     opened, cells = [root], iter(contents)
@@ -61,7 +61,7 @@ def build_tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) ->
 
 
 def to_html(node: Element) -> str:
-    """The element as HTML. Nothing in it is trusted: text is escaped, and only tags that format text are let through."""
+    """Return the element as HTML. Content is not trusted: text is escaped, only text formatting tags are kept."""
     spans = ''.join(f' {name}="{getattr(node, name)}"' for name in ('colspan', 'rowspan') if getattr(node, name) != 1)
     text = ''.join(piece if FORMATTING.fullmatch(piece) else escape(piece) for piece in node.content)
     return f'<{node.tag}{spans}>{text}{"".join(to_html(child) for child in node.children)}</{node.tag}>'

@@ -92,7 +92,7 @@ def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
         pytest.param(
             [line('a.png', 'train'), '{}'],
             ValueError,
-            'jsonl:2: has no filename, as an annotation of PubTabNet has',
+            'jsonl:2: has no filename, which every line of PubTabNet has',
             id='other lines',
         ),
         pytest.param([json.dumps([line('a.png', 'train')])], ValueError, 'jsonl:1: is an array; each line must', id='an array'),
@@ -161,5 +161,5 @@ def test_rendered_tables_are_as_long_as_they_say() -> None:
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r'data.rows is the fewest and the most, between 1 and 10; got 4, 2'):
+    with pytest.raises(ValueError, match=r'data.rows must be a minimum and a maximum between 1 and 10, got 4, 2'):
         rendered(rows=(4, 2))

@@ -192,7 +192,7 @@ def test_a_picture_shows_image_truth_and_prediction() -> None:
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'image_size': 16}, 'image_size is at least 32'),
+        ({'image_size': 16}, 'image_size must be at least 32'),
         ({'max_length': 0}, 'max_length at least 1'),
         ({'std': (0.1, 0.0, 0.1)}, 'std must be above 0'),
     ],

@@ -1,8 +1,8 @@
-"""Data sets of tables: each gives a Source of images with annotated tables for each split.
+"""Table data sets: per split a Source of images with annotated tables.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads nothing, so that a trained run works where its images are not; `split` looks for every file, so that a
-missing one is reported before training starts.
+The constructor reads nothing, so that a trained run works without its images; `split` looks for every file, so that missing
+ones are reported before training starts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class Source(samples.Source[Table], Protocol):
     """The tables of one split."""
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-        """[N] how many tokens each table has; without reading images."""
+        """Return the number of tokens per table [N], without reading images."""
 
 
 Data = samples.Data[Source]
 
 
 class Mixture(mixing.Mixture):
+    """Several table data sets as one."""
+
     def __init__(self, *, parts: tuple[Annotated[partial[Data], DATA], ...], train_shares: tuple[float, ...] = ()) -> None:
         super().__init__(parts, train_shares)
 

@@ -1,7 +1,7 @@
-"""PubTabNet, and data sets in its format: a file whose lines are JSON, each the annotation of one image.
+"""PubTabNet, and data sets in its format: JSON Lines, one image annotation per line.
 
-Zhong et al., https://arxiv.org/abs/1911.10683: 568,000 tables of scientific articles. A line holds `filename`, `split` and
-`html` with `structure.tokens` and `cells`, of which those with text have `tokens` and a `bbox` in pixels.
+Zhong et al., https://arxiv.org/abs/1911.10683: 568,000 tables of scientific articles. A line has `filename`, `split` and
+`html` with `structure.tokens` and `cells`; cells with text have `tokens` and a `bbox` in pixels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ STRUCTURE = re.compile(rb'"structure":\s*\{\s*"tokens":\s*')
 
 @dataclass(frozen=True, kw_only=True)
 class PubTabNet:
-    """The data set as its archive unpacks: PubTabNet_2.0.0.jsonl and the images in train/ and val/.
+    """PubTabNet in the layout of its archive: PubTabNet_2.0.0.jsonl and the images in train/ and val/.
 
-    `train` and `eval`: the files with the annotations, below `root`; only lines are used whose `split` is `train_split` or
-    `eval_split`, and lines without any; null takes all of them. `train_images` and `eval_images`: the folders of the images,
-    below `root`. For the examples in PubTabNet's repository: `train: PubTabNet_Examples.jsonl, train_images: examples`, and
+    `train`, `eval`: annotation files below `root`. `train_split`, `eval_split`: use the lines with this `split`, and lines
+    without any; null uses all lines. `train_images`, `eval_images`: image folders below `root`. For the examples in
+    PubTabNet's repository: `train: PubTabNet_Examples.jsonl, train_images: examples`, and
     the same for `eval` with `eval_split: train`.
     """
 
@@ -55,17 +55,19 @@ class PubTabNet:
 
 
 def icdar2013_tables(*, root: Path) -> PubTabNet:
-    """The tables of the ICDAR 2013 competition (Goebel et al. 2013), cut out of their pages and annotated as in PubTabNet:
-    icdar2013.jsonl and images/. They have no `<thead>`."""
+    """Tables of the ICDAR 2013 competition (Goebel et al. 2013), cropped from their pages and annotated as in PubTabNet.
+
+    Files: icdar2013.jsonl and images/. The tables have no `<thead>`.
+    """
     file, images = 'icdar2013.jsonl', 'images'
     return PubTabNet(root=root, train=file, eval=file, train_images=images, eval_images=images)
 
 
 class Lines:
-    """A Source of the lines of one split."""
+    """Source of the annotated lines of one split."""
 
     def __init__(self, annotations: Path, images: Path, split: str | None) -> None:
-        """Raises FileNotFoundError without annotations, ValueError when a line is malformed or none is of the split."""
+        """Raises FileNotFoundError without annotations, ValueError for a malformed line or when no line has the split."""
         check_file(annotations)
         stat = annotations.stat()
         lines = index_lines(annotations, stat.st_mtime_ns, stat.st_size)
@@ -92,6 +94,7 @@ class Lines:
 
     def read(self, draw: Draw) -> tuple[Image, Table]:
         name, number = self.name(draw.index), self.lines.numbers[draw.index]
+        # One seek and one line: the annotations of a large data set do not fit in memory.
         with self.annotations.open('rb') as file:
             file.seek(self.lines.offsets[draw.index])
             line = file.readline()
@@ -102,13 +105,13 @@ class Lines:
         try:
             table = parse_table(annotation['html'])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            what = f'there is no {error}' if isinstance(error, KeyError) else str(error)
-            raise SampleError(f'{name} ({self.annotations.name}:{number}): its annotation cannot be used: {what}') from None
+            reason = f'there is no {error}' if isinstance(error, KeyError) else str(error)
+            raise SampleError(f'{name} ({self.annotations.name}:{number}): its annotation cannot be used: {reason}') from None
         return read_image(name), table
 
 
 def parse_table(html: dict[str, Any]) -> Table:
-    """The table that the `html` of a line describes. Raises KeyError, TypeError or ValueError when it does not."""
+    """Parse the `html` of a line. Raises KeyError, TypeError or ValueError when it describes no table."""
     cells = []
     for cell in html['cells']:
         has_box = cell['tokens'] and 'bbox' in cell
@@ -120,9 +123,9 @@ def parse_table(html: dict[str, Any]) -> Table:
 
 
 def _parse_box(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float], tuple[float, ...] | None]:
-    """The box and, of eight numbers or four points, the corners of a cell. Raises TypeError or ValueError for others."""
+    """Return the box and, from eight numbers or four points, the corners of a cell. Raises TypeError, ValueError."""
     place = tuple(float(number) for point in numbers for number in (point if isinstance(point, list) else (point,)))
-    if not all(map(math.isfinite, place)):  # JSON as Python reads it has NaN
+    if not all(map(math.isfinite, place)):  # Python's JSON reader accepts NaN
         raise ValueError(f'the box {place} has a coordinate that is not a number')
     if len(place) == 8:
         x, y = place[::2], place[1::2]
@@ -132,21 +135,21 @@ def _parse_box(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float
 
 
 class Index(NamedTuple):
-    """What must be known of all N lines of a file, without keeping them."""
+    """Index of the N lines of a file, which stay on disk."""
 
-    offsets: npt.NDArray[np.int64]  # [N] where each begins
-    numbers: npt.NDArray[np.int64]  # [N] counted from 1, empty ones too
+    offsets: npt.NDArray[np.int64]  # [N] in bytes
+    numbers: npt.NDArray[np.int64]  # [N] line numbers from 1, for messages
     splits: npt.NDArray[np.str_]  # [N]
-    filenames: npt.NDArray[np.bytes_]  # [N] bytes, not strings: counting references would make every worker copy them
-    tokens: npt.NDArray[np.int64]  # [N] of the structure
-    plain: npt.NDArray[np.int64]  # [N] how many of them begin a cell without spans
+    filenames: npt.NDArray[np.bytes_]  # [N] bytes, not strings: reference counting would make each worker copy them
+    tokens: npt.NDArray[np.int64]  # [N] number of structure tokens
+    plain: npt.NDArray[np.int64]  # [N] number of these that begin a cell without spans
 
 
 @cache
 def index_lines(annotations: Path, modified: int, size: int) -> Index:
-    """The index of a file, kept while the file stays as it is: reading that of PubTabNet takes seconds.
+    """Index a file, cached while it is unchanged: indexing PubTabNet takes seconds.
 
-    Only the structure is parsed; the cells make nine tenths of a line. Raises ValueError, naming the line.
+    Only the structure is parsed; nine tenths of a line are cells. Raises ValueError, naming the line.
     """
     offset, offsets, numbers, splits, filenames, structures = 0, [], [], [], [], []
     with annotations.open('rb') as file:
@@ -157,7 +160,7 @@ def index_lines(annotations: Path, modified: int, size: int) -> Index:
                 split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
                 if filename is None or structure is None:
                     missing = 'html.structure.tokens' if filename else 'filename'
-                    raise ValueError(f'{annotations}:{number}: has no {missing}, as an annotation of PubTabNet has')
+                    raise ValueError(f'{annotations}:{number}: has no {missing}, which every line of PubTabNet has')
                 offsets.append(offset)
                 numbers.append(number)
                 splits.append(split[1].decode() if split else '')
@@ -170,7 +173,7 @@ def index_lines(annotations: Path, modified: int, size: int) -> Index:
 
 
 def _filename(word: bytes, folder: Path, where: str) -> bytes:
-    """The name of an image in its JSON string. Raises ValueError."""
+    """Return the file name from its JSON string. Raises ValueError for others, and for paths outside `folder`."""
     try:
         name = json.loads(word)
     except ValueError as error:
@@ -179,7 +182,7 @@ def _filename(word: bytes, folder: Path, where: str) -> bytes:
 
 
 def _count_tokens(rest: bytes, where: str) -> tuple[int, int]:
-    """How many tokens the structure has with which the rest of a line begins, and how many of them are `<td>`."""
+    """Count all tokens and the `<td>` in the structure at the beginning of `rest`. Raises ValueError."""
     try:
         tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
     except (ValueError, RecursionError) as error:

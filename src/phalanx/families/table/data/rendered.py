@@ -1,6 +1,6 @@
-"""The data set that comes with the package: tables drawn on demand, of words and numbers.
+"""Synthetic tables of words and numbers that come with the package, rendered on demand.
 
-A table is a function of (seed, split, number) alone. Shapes: R rows, C columns, N cells, H, W of the picture.
+A table depends on (seed, split, index) alone. Shapes: R rows, C columns, N cells, H, W of the image.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Grey = npt.NDArray[np.uint8]  # [h, w]
 FACES = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)
 SYLLABLES = ('al', 'be', 'cor', 'du', 'en', 'fi', 'gra', 'ho', 'is', 'ka', 'lu', 'mo', 'ne', 'or', 'pa', 'ri', 'so', 'ta', 'vi')
 RULES = ('grid', 'lines', 'booktabs', 'none')  # around every cell, below every row, around header and table, nowhere
-ALIGNMENTS = (0.0, 0.5, 1.0)  # what share of the free room is to the left of a text
+ALIGNMENTS = (0.0, 0.5, 1.0)  # share of the free space that is left of a text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedTables:
-    """Tables of `rows` and `columns`, fewest and most (a header besides), some cells spanning several or empty.
+    """Tables with a header, `rows` and `columns` (minimum, maximum), some cells with spans, some empty.
 
-    Rules, alignment, font, spacing and colours differ from table to table.
+    Rules, alignment, font, spacing and colours vary.
     """
 
     train_tables: int = 4000
@@ -40,7 +40,7 @@ class RenderedTables:
     def __post_init__(self) -> None:
         for name, (least, most) in (('rows', self.rows), ('columns', self.columns)):
             if not 1 <= least <= most <= 10:
-                raise ValueError(f'data.{name} is the fewest and the most, between 1 and 10; got {least}, {most}')
+                raise ValueError(f'data.{name} must be a minimum and a maximum between 1 and 10, got {least}, {most}')
 
     def split(self, split: Split) -> DrawnTables:
         return DrawnTables(split, self.train_tables if split == 'train' else self.eval_tables, self)
@@ -48,6 +48,8 @@ class RenderedTables:
 
 @dataclass(frozen=True)
 class DrawnTables(GeneratedSource):
+    """Source of the rendered tables of one split."""
+
     kind = 'rendered table'
 
     options: RenderedTables
@@ -63,13 +65,13 @@ class DrawnTables(GeneratedSource):
         return np.array([vocabulary.length(structure) for structure in structures], np.int64)
 
     def _plan(self, index: int) -> tuple[Layout, Rng]:
-        """A table before it is drawn, and the random numbers that draw it."""
+        """Return the layout of a table, and the random generator to render it."""
         rng = self.rng(self.options.seed, index)
         return plan_layout(self.options.rows, self.options.columns, rng), rng
 
 
 class PlannedCell(NamedTuple):
-    """A cell: where in the grid it begins, over how much of it it goes, and what is in it."""
+    """Grid position, spans and text of a cell."""
 
     row: int
     column: int
@@ -80,15 +82,15 @@ class PlannedCell(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A table before it is drawn."""
+    """Layout of a table before rendering."""
 
     rows: int
     columns: int
-    header: int  # how many of the rows
-    places: list[PlannedCell]  # row after row
+    header: int  # number of header rows
+    places: list[PlannedCell]  # row by row
 
     def structure(self) -> tuple[str, ...]:
-        """The tokens of PubTabNet."""
+        """Return the structure tokens, as in PubTabNet."""
         tokens: list[str] = []
         for section, rows in (('thead', range(self.header)), ('tbody', range(self.header, self.rows))):
             tokens.append(f'<{section}>')
@@ -100,25 +102,26 @@ class Layout:
 
 
 def _cell_tokens(place: PlannedCell) -> list[str]:
+    """Return the structure tokens of a cell."""
     spans = [f' {name}="{span}"' for name, span in (('colspan', place.colspan), ('rowspan', place.rowspan)) if span > 1]
     return ['<td', *spans, '>', '</td>'] if spans else ['<td>', '</td>']
 
 
 def plan_layout(rows: tuple[int, int], columns: tuple[int, int], rng: Rng) -> Layout:
-    """What is in a table, and which cells span several."""
+    """Draw a random layout: texts and spans of the cells."""
     R, C = int(rng.integers(*rows, endpoint=True)), int(rng.integers(*columns, endpoint=True))
     header = 2 if C > 2 and rng.random() < 0.3 else 1
     R += header
-    spans: dict[tuple[int, int], tuple[int, int]] = {}  # where it begins -> rowspan, colspan
-    if header == 2:  # a title over some columns, the other columns have headers of both rows
+    spans: dict[tuple[int, int], tuple[int, int]] = {}  # (row, column) -> (rowspan, colspan)
+    if header == 2:  # a title above some columns; headers of the other columns span both rows
         width = int(rng.integers(2, C, endpoint=True)) if C < 10 else 9
         start = int(rng.integers(0, C - width, endpoint=True))
         spans = {(0, column): (2, 1) for column in range(C) if not start <= column < start + width}
         spans[0, start] = (1, width)
-    if R - header >= 3 and rng.random() < 0.25:  # a group of rows with one name
+    if R - header >= 3 and rng.random() < 0.25:  # one name for a group of rows
         height = int(rng.integers(2, R - header - 1, endpoint=True))
         spans[int(rng.integers(header, R - height, endpoint=True)), 0] = (height, 1)
-    kinds = [0, *rng.integers(0, len(CONTENTS), C - 1)]  # the first column has names
+    kinds = [0, *rng.integers(0, len(CONTENTS), C - 1)]  # the first column holds names
     covered: set[tuple[int, int]] = set()
     places = []
     for row in range(R):
@@ -153,7 +156,8 @@ CONTENTS = (_word, _integer, _decimal, _share)
 
 
 def render_table(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, float, float, float] | None]]:
-    """A picture [H, W, 3] of the table, and the box of the ink in each cell."""
+    """Render the table; return the image [H, W, 3] and the box of the ink per cell, None for empty cells."""
+    # Texts first: their sizes determine the grid.
     face, scale = int(rng.choice(FACES)), rng.uniform(0.4, 0.65)
     inks = [_ink(place.text, face, scale) for place in layout.places]
     pad_x, pad_y = int(rng.integers(4, 13)), int(rng.integers(3, 8))
@@ -168,9 +172,10 @@ def render_table(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, flo
     for place, ink in zip(layout.places, inks, strict=True):
         (left, right), (top, bottom) = _extent(place, xs, ys)
         h, w = ink.shape
-        alignment = alignments[place.column] if place.colspan == 1 else 0.5  # what is over several columns is in their middle
+        alignment = alignments[place.column] if place.colspan == 1 else 0.5  # cells over several columns are centred
         x = left + pad_x + round((right - left - 2 * pad_x - w) * alignment)
         y = (top + bottom - h) // 2
+        # Blend the ink over the paper in place (`under` is a view).
         under = picture[y : y + h, x : x + w]
         under += ink[..., None] / np.float32(255) * (ink_colour - under)
         boxes.append((x, y, x + w, y + h) if place.text else None)
@@ -180,7 +185,7 @@ def render_table(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, flo
 
 
 def _ink(text: str, face: int, scale: float) -> Grey:
-    """How much of each pixel is ink, 0 to 255, in a box that is tight around the text; [0, 0] for no text."""
+    """Render a text as ink coverage per pixel, 0 to 255, cropped to the text; [0, 0] for no text."""
     (width, height), below = cv2.getTextSize(text, face, scale, 1)
     canvas = np.zeros((height + 2 * below + 4, width + 8), np.uint8)
     cv2.putText(canvas, text, (4, height + below), face, scale, 255, 1, cv2.LINE_AA)
@@ -189,7 +194,8 @@ def _ink(text: str, face: int, scale: float) -> Grey:
 
 
 def _grid(layout: Layout, inks: list[Grey], pad_x: int, pad_y: int, margin: int) -> tuple[list[int], list[int]]:
-    """Where columns and rows begin, in pixels, and where the last ones end: [C + 1], [R + 1]."""
+    """Return the edges of columns and rows in pixels, [C + 1] and [R + 1]."""
+    # Single columns first; a spanning cell widens its last column if needed.
     widths = [2 * pad_x + 4] * layout.columns
     for place, ink in sorted(zip(layout.places, inks, strict=True), key=lambda pair: pair[0].colspan):
         columns = range(place.column, place.column + place.colspan)
@@ -201,13 +207,14 @@ def _grid(layout: Layout, inks: list[Grey], pad_x: int, pad_y: int, margin: int)
 
 
 def _extent(place: PlannedCell, xs: list[int], ys: list[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The left and right, and the top and bottom, of a cell in pixels."""
+    """Return (left, right) and (top, bottom) of a cell in pixels."""
     return ((xs[place.column], xs[place.column + place.colspan]), (ys[place.row], ys[place.row + place.rowspan]))
 
 
 def _draw_rules(
     picture: npt.NDArray[np.float32], layout: Layout, xs: list[int], ys: list[int], colour: npt.NDArray[np.int64], rules: str
 ) -> None:
+    """Draw the rules of one of the styles RULES into `picture`."""
     shade = tuple(colour.tolist())
     if rules in ('lines', 'booktabs'):
         for y in (ys[0], ys[layout.header], ys[-1]):
@@ -218,5 +225,5 @@ def _draw_rules(
             cv2.rectangle(picture, (left, top), (right, bottom), shade)
         elif rules == 'lines':
             cv2.line(picture, (left, bottom), (right, bottom), shade)
-        elif place.colspan > 1:  # else nobody could see over how many columns it goes
+        elif place.colspan > 1:  # otherwise its span would be invisible
             cv2.line(picture, (left + 3, bottom), (right - 3, bottom), shade)

@@ -1,4 +1,4 @@
-"""How good predicted tables are. Shapes: N cells said, M true cells that have a box."""
+"""Table metrics: TEDS, accuracy, precision and recall of cells. Shapes: N predicted cells, M true cells with a box."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ SECTIONS = ('<thead>', '</thead>', '<tbody>', '</tbody>')
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What is counted of one table."""
+    """Counts and scores of one table."""
 
-    is_right: bool  # every token of the structure
-    teds: float | None  # None where no cell has a box: then nobody knows which text a cell would have
+    is_right: bool  # every token of the structure is correct
+    teds: float | None  # None if no cell has a box: texts cannot be assigned to cells
     teds_structure: float
     predicted_cells: int
     true_cells: int  # that have a box
@@ -37,7 +37,7 @@ class Score:
     is_too_long: bool
 
     def grade(self) -> Grade | None:
-        """By TEDS, of the structure alone where no cell has a box."""
+        """Grade the table by TEDS, of the structure alone where no cell has a box; None for a perfect one."""
         value = self.teds_structure if self.teds is None else self.teds
         if self.is_right and value == 1:
             return None
@@ -46,10 +46,10 @@ class Score:
 
 
 class TableMetric:
-    """accuracy, teds, teds_structure, cell_precision, cell_recall: counts tables by how right they are.
+    """accuracy, teds, teds_structure, cell_precision, cell_recall.
 
-    A network that says structure and boxes reads no text. For `teds` each true text is given to the cell whose box it is in, as
-    if another network had read it without fault; so it measures structure and boxes, and `teds_structure` the structure alone.
+    The network predicts structure and boxes, no text. For `teds` each true text is assigned to the cell whose box contains it,
+    as if read by a perfect recogniser; so it measures structure and boxes, and `teds_structure` the structure alone.
     Precision and recall of cells are at an IoU of 0.5; empty cells, which have no true box, count against precision.
     """
 
@@ -57,9 +57,9 @@ class TableMetric:
     tie_breakers = ('teds', 'teds_structure', 'cell_recall')
 
     def __init__(self, vocabulary: Vocabulary, max_length: int, *, ignore_sections: bool = False) -> None:
-        """`max_length`: the most tokens of an output; longer tables are evaluated too, and counted as `too_long`.
+        """`max_length`: maximum number of predicted tokens; longer tables are evaluated too, and counted as `too_long`.
 
-        `ignore_sections`: a table is right whatever its sections, head and body, are.
+        `ignore_sections`: accuracy ignores the sections, head and body.
         """
         self.left_out = SECTIONS if ignore_sections else ()
         self.vocabulary, self.max_length = vocabulary, max_length
@@ -68,7 +68,7 @@ class TableMetric:
     worst = 'Tables of the lowest TEDS'
 
     def update(self, prediction: Sequence[Prediction], batch: Labelled[Table]) -> list[Grade | None]:
-        """One prediction a table."""
+        """Count one prediction per table; return a grade per table."""
         scores = [self._score(said, truth) for said, truth in zip(prediction, batch.truths, strict=True)]
         self._scores += scores
         return [score.grade() for score in scores]
@@ -92,15 +92,15 @@ class TableMetric:
         return ''.join(token for token in tokens if token not in self.left_out)
 
     def gather(self) -> None:
-        """Brings the counts of all tables to the main rank."""
+        """Collect the scores of all tables on the main rank."""
         self._scores = [score for of_rank in dist.gather_objects_to_main(self._scores) for score in of_rank]
 
     def compute(self) -> dict[str, float]:
-        """accuracy (the share of tables that are wholly right), teds, teds_structure, cell_precision, cell_recall, too_long."""
+        """Return accuracy (share of exact structures), teds, teds_structure, cell_precision, cell_recall, too_long."""
         return {**_means(self._scores), 'too_long': sum(score.is_too_long for score in self._scores)}
 
     def table(self) -> list[dict[str, str | float]]:
-        """One row a kind of table: those without and with spans, as PubTabNet tells them apart, and those that are too long."""
+        """Return one row per kind of table: simple, with spans (complex in PubTabNet), and too long."""
         kinds = {
             'simple': [score for score in self._scores if not score.has_spans],
             'with spans': [score for score in self._scores if score.has_spans],
@@ -113,13 +113,13 @@ class TableMetric:
 
 
 def compute_iou(boxes: Floats, truth: Table) -> Floats:
-    """[N, M] the intersection over union of each box said with each true one."""
+    """Return the IoU [N, M] of predicted and true boxes."""
     true = torch.tensor(truth.boxes, dtype=torch.float32).view(-1, 4)
     return pairwise_iou(torch.from_numpy(boxes), true).numpy()
 
 
 def count_found(iou: Floats, at_least: float = 0.5) -> int:
-    """How many true cells are found; each said cell finds one at most, the pair that overlaps most comes first."""
+    """Count the true cells found by greedy one-to-one matching, the pair of largest IoU first."""
     left, found = iou.copy(), 0
     while left.size and left.max() >= at_least:
         said, true = np.unravel_index(left.argmax(), left.shape)
@@ -129,10 +129,9 @@ def count_found(iou: Floats, at_least: float = 0.5) -> int:
 
 
 def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ...]]:
-    """The text of each cell said, if every text of the picture were found and read without fault.
+    """Return the text of each predicted cell, as if every text of the image were detected and recognised perfectly.
 
-    A text goes to the cell whose box overlaps its own most; where none does, to the nearest, as PaddleOCR matches the lines
-    of a text detector.
+    A text goes to the cell of largest IoU or, without overlap, to the nearest, as PaddleOCR matches detected text lines.
     """
     contents: list[tuple[str, ...]] = [()] * len(boxes)
     texts = [cell.text for cell in truth.cells if cell.box is not None]
@@ -145,7 +144,7 @@ def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ..
 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:
-    """Sums are exact, so that they do not depend on which rank has which table; a mean of nothing is NaN."""
+    """Return the means of all scores: exact sums, independent of the order of tables over ranks; NaN without any."""
     found, said = sum(table.found_cells for table in scores), sum(table.predicted_cells for table in scores)
     true = sum(table.true_cells for table in scores)
     return {

@@ -1,4 +1,4 @@
-"""TEDS: how alike two tables are, as trees.
+"""TEDS, the tree-edit-distance-based similarity of tables.
 
 Zhong et al., Image-based Table Recognition: Data, Model, and Evaluation, https://arxiv.org/abs/1911.10683; costs and counts are
 those of the reference implementation. Shapes: N, M nodes of the two tables.
@@ -14,16 +14,16 @@ from rapidfuzz.process import cdist
 from phalanx.families.table.metric.tree_edit import Floats, edit_distance, index_tree
 from phalanx.families.table.tree import Element
 
-FIRST_TAG = 0xF0000  # the character that stands for the first tag in a cell, in a plane that texts do not use
+FIRST_TAG = 0xF0000  # code point for the first tag in a cell, in a private use plane
 
 
 def teds(one: Element, other: Element, *, structure_only: bool = False) -> float:
-    """1 for equal tables, about 0 for those with little in common, at worst below. `structure_only`: whatever cells hold.
+    """Return 1 - edit distance / elements of the larger table: 1 for equal tables, about 0 (or less) for unrelated ones.
 
-    That is 1 - distance / elements of the larger table. Elements are those below `table`, also tags within cells, although
-    to the distance a tag in a cell is but one more character; so it is in the reference implementation.
+    `structure_only` ignores the content of cells. Elements are counted below `table` and include tags within cells, although
+    the distance treats such a tag as one character: as in the reference implementation.
     """
-    # From the last to the first: so the body of a table, its largest part, shares the leaf of the whole and is not a keyroot.
+    # Mirrored trees: the body of a table, its largest part, then shares the leftmost leaf of the root and is not a keyroot.
     nodes, others = list(one.last_to_first()), list(other.last_to_first())
     elements = max(count_elements(nodes), count_elements(others))
     if elements == 0 or _are_equal(nodes, others, structure_only):
@@ -35,12 +35,14 @@ def teds(one: Element, other: Element, *, structure_only: bool = False) -> float
 
 
 def count_elements(nodes: Sequence[Element]) -> int:
-    """How many HTML elements are below the last of `nodes`, which is the table."""
+    """Count the HTML elements below the last of `nodes`, which is the table."""
     in_cells = (piece for node in nodes for piece in node.content if len(piece) > 1)
     return len(nodes) - 1 + sum(piece.startswith('<') and not piece.startswith('</') for piece in in_cells)
 
 
 def _are_equal(nodes: list[Element], others: list[Element], structure_only: bool) -> bool:
+    """True if both tables are equal, for which no edit distance is needed."""
+
     def content(node: Element) -> tuple[object, ...]:
         return node.tag, node.colspan, node.rowspan, len(node.children), () if structure_only else node.content
 
@@ -48,12 +50,13 @@ def _are_equal(nodes: list[Element], others: list[Element], structure_only: bool
 
 
 def _child_numbers(nodes: list[Element]) -> list[list[int]]:
+    """Return the indices of the children of each node, mirrored."""
     number = {id(node): place for place, node in enumerate(nodes)}
     return [[number[id(child)] for child in reversed(node.children)] for node in nodes]
 
 
 def _label_costs(nodes: list[Element], others: list[Element]) -> Floats:
-    """[N, M] 1 where tag or spans are not the same, else 0."""
+    """Return the costs [N, M]: 1 where tag or spans differ, else 0."""
     numbers: dict[tuple[str, int, int], int] = {}
     labels = [
         np.array([numbers.setdefault((node.tag, node.colspan, node.rowspan), len(numbers)) for node in of])
@@ -64,17 +67,17 @@ def _label_costs(nodes: list[Element], others: list[Element]) -> Floats:
 
 
 def _content_costs(nodes: list[Element], others: list[Element]) -> Floats:
-    """[N, M] the Levenshtein distance of the contents, as a share of the longer one."""
+    """Return the Levenshtein distances [N, M] of the contents, divided by the longer length."""
     tags: dict[str, str] = {}
     (texts, places), (other_texts, other_places) = _number_texts(nodes, tags), _number_texts(others, tags)
     lengths, other_lengths = (np.array([len(text) for text in of]) for of in (texts, other_texts))
     edits: npt.NDArray[np.int32] = cdist(texts, other_texts, scorer=Levenshtein.distance, dtype=np.int32)
     shares: Floats = edits / np.maximum(lengths[:, None], other_lengths).clip(min=1)
-    return shares[np.ix_(places, other_places)]  # each text once: many cells of a table are alike
+    return shares[np.ix_(places, other_places)]  # each distinct text was computed once: many cells are equal
 
 
 def _number_texts(nodes: list[Element], tags: dict[str, str]) -> tuple[list[str], list[int]]:
-    """The different contents, with one character for each character or tag, and which of them each node has."""
+    """Return the distinct contents, one character per character or tag, and the index of that of each node."""
     numbers: dict[str, int] = {}
     places = []
     for node in nodes:

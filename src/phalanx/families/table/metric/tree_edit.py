@@ -1,12 +1,12 @@
-"""The edit distance of ordered trees, exact, in array operations.
+"""Exact edit distance of ordered trees, in array operations.
 
 The algorithm is that of Zhang & Shasha, Simple Fast Algorithms for the Editing Distance between Trees and Related Problems
-(SIAM Journal on Computing, 1989). It goes through pairs of keyroots (a node that is not a first child, and the root), each with
-the nodes below it. A table has hundreds of keyroots, nearly all of them cells without anything below, then rows, then sections:
-all pairs of one such level with another are worked on at once.
+(SIAM Journal on Computing, 1989). It iterates over pairs of keyroots (nodes that are not first children, and the root), each
+with its subtree. A table has hundreds of keyroots, nearly all of them leaves (cells), then rows, then sections: all pairs of
+two such levels are computed at once.
 
-Deleting or inserting a node costs 1, renaming one at most 1. Shapes: N, M nodes of the two trees, A, B keyroots of a group, a,
-b nodes below a keyroot of a group at most, itself included.
+Deleting or inserting a node costs 1, renaming one at most 1. Shapes: N, M nodes of the two trees; A, B keyroots of two groups;
+a, b maximum subtree sizes in these groups.
 """
 
 from collections.abc import Sequence
@@ -21,21 +21,21 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """What the algorithm knows of a tree; nodes are numbered children before parents, first to last."""
+    """Index of a tree for the algorithm; nodes are numbered in postorder."""
 
-    first: Ints  # [N] the first node below each: its leftmost leaf
-    keyroots: tuple[Ints, ...]  # those with something below, in groups: what is below a keyroot is in earlier groups
+    first: Ints  # [N] leftmost leaf of each subtree
+    keyroots: tuple[Ints, ...]  # inner ones, in groups; keyroots in a subtree are in earlier groups
 
     @property
     def size(self) -> Ints:
-        """[N] how many nodes are below each, itself included."""
+        """Subtree sizes [N], the node itself included."""
         return np.arange(len(self.first)) - self.first + 1
 
 
 def index_tree(children: Sequence[Sequence[int]]) -> TreeShape:
-    """The shape of the tree of which `children` gives the children of each node.
+    """Return the TreeShape for the `children` of each node, in postorder.
 
-    Keyroots of a group are of one level and of similar size, so that little padding is needed.
+    Keyroots of a group have the same level and similar sizes, so that little padding is needed.
     """
     first: list[int] = []
     level: list[int] = []
@@ -52,8 +52,8 @@ def index_tree(children: Sequence[Sequence[int]]) -> TreeShape:
 
 
 def edit_distance(one: TreeShape, other: TreeShape, rename: Floats) -> float:
-    """The least cost of turning tree `one` into `other`; `rename` [N, M]: what it costs to make a node another, at most 1."""
-    trees = np.full(rename.shape, np.nan)  # the distance of what is below each pair of nodes
+    """Return the minimum cost of editing tree `one` into `other`; `rename` [N, M]: cost of renaming a node, at most 1."""
+    trees = np.full(rename.shape, np.nan)  # distance of the subtrees of each pair of nodes
     _fill_leaves(trees, other, rename, np.flatnonzero(one.size == 1))
     _fill_leaves(trees.T, one, rename.T, np.flatnonzero(other.size == 1))
     for group in one.keyroots:
@@ -66,7 +66,7 @@ def edit_distance(one: TreeShape, other: TreeShape, rename: Floats) -> float:
 
 
 def _fill_leaves(trees: Floats, other: TreeShape, rename: Floats, leaves: Ints) -> None:
-    """The distances of single nodes: such a node becomes the one that it is most alike to, and the rest is inserted."""
+    """Fill in distances of leaves to subtrees: the leaf is renamed to the cheapest node, the others are inserted."""
     sentinel = np.ones((len(leaves), 1))
     spans = np.stack([other.first, np.arange(len(other.first)) + 1], axis=1).ravel()
     nearest = np.minimum.reduceat(np.concatenate([rename[leaves], sentinel], axis=1), spans, axis=1)[:, ::2]
@@ -74,9 +74,9 @@ def _fill_leaves(trees: Floats, other: TreeShape, rename: Floats, leaves: Ints) 
 
 
 def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats, group: Ints, with_group: Ints) -> None:
-    """The distances of the keyroots of two groups, and of the nodes that share their leftmost leaf.
+    """Fill in distances between the keyroots of two groups, and between the nodes that share their leftmost leaves.
 
-    `forests[x]`: how far the first x nodes below each keyroot of `group` are from the first 0, 1, ... below each of the others.
+    `forests[x]`: distances of the first x nodes of each subtree of `group` to the first 0, 1, ... of each of the others.
     """
     rows, from_rows, is_row = _descendants(one, group)  # [A, a] each
     columns, from_columns, is_column = _descendants(other, with_group)  # [B, b] each
@@ -86,15 +86,17 @@ def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats,
     forests[0] = inserted = np.arange(b + 1.0)
     for x in range(a):
         node, before, after = rows[:, x, None, None], forests[x], forests[x + 1]
-        without = forests[from_rows[:, x, None, None], each_row, each_column, from_columns]  # what is below the node is gone
+        without = forests[from_rows[:, x, None, None], each_row, each_column, from_columns]  # before the subtree of the node
         kept = without + trees[node, columns]  # [A, B, b]
+        # Where both forests are whole subtrees, the roots are renamed instead.
         are_trees = (from_rows[:, x, None, None] == 0) & (from_columns == 0) if (from_rows[:, x] == 0).any() else None
         if are_trees is not None:
             kept = np.where(are_trees, before[..., :-1] + rename[node, columns], kept)
+        # Deletion, match, then insertion: a running minimum along the columns.
         after[..., 0] = x + 1
         np.minimum(before[..., 1:] + 1, kept, out=after[..., 1:])
         after -= inserted
-        np.minimum.accumulate(after, axis=-1, out=after)  # less what is inserted, the cheapest so far
+        np.minimum.accumulate(after, axis=-1, out=after)  # relative to the cost of insertion
         after += inserted
         if are_trees is not None:
             at = np.nonzero(are_trees & is_row[:, x, None, None] & is_column)
@@ -102,7 +104,7 @@ def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats,
 
 
 def _descendants(tree: TreeShape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """For each keyroot: the nodes below it, how many of these come before what is below each, and which are not padding."""
+    """Return per keyroot: nodes of its subtree, number of these before the subtree of each, and mask of valid ones."""
     sizes = tree.size[group]
     places = np.arange(sizes.max())
     nodes = np.minimum(tree.first[group, None] + places, group[:, None])

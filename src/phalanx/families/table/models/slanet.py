@@ -1,4 +1,4 @@
-"""SLANet: says the HTML tokens of a table one after the other, and where each cell is.
+"""SLANet: autoregressive prediction of the HTML tokens of a table and the box of each cell.
 
 Li et al., PP-StructureV2, https://arxiv.org/abs/2210.05391. Layer order and channels as in PaddleOCR. Shapes: B batch,
 K tokens of the vocabulary, L tokens of a table, N pixels of the coarsest map, C channels, D hidden.
@@ -20,15 +20,15 @@ from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
 from phalanx.runtime.table import START
 
-STRIDES = (4, 8, 16, 32)  # of the maps that the neck joins
-LOOK_EVERY = 16  # steps between looks at whether all tables have ended: each look makes a GPU wait
+STRIDES = (4, 8, 16, 32)  # of the input maps of the neck
+CHECK_EVERY = 16  # steps between checks if all tables have ended: each check synchronises with the GPU
 
 
 class SLANet(nn.Module):
-    """images [B, 3, H, W] -> what they show, as `TableOutput`.
+    """images [B, 3, H, W] -> `TableOutput`.
 
-    With the true tokens [B, L], from the start token on, it says what follows each of them. Without, it goes on from its own
-    likeliest tokens until every table has ended, at most `max_steps`.
+    With the true tokens [B, L], from the start token on, it predicts the next token after each (teacher forcing). Without, it
+    decodes greedily until every table has ended, at most `max_steps`.
     """
 
     def __init__(self, num_tokens: int, backbone: Backbone, *, channels: int, hidden: int, corners: bool = False) -> None:
@@ -45,7 +45,7 @@ class SLANet(nn.Module):
         return output
 
     def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
-        """What `phalanx export` writes: a module of images, with the greedy decoding inside, and the meaning of its outputs."""
+        """Return the module for `phalanx export`, with greedy decoding inside, and descriptions of its outputs."""
         loop = DecodingLoop(self, max_steps)
         what = '8]: x, y of four corners' if self.corners else '4]: x0, y0, x1, y1'
         boxes = f'[batch, steps, {what} in shares of the picture, where the token is one of `cells`'
@@ -61,14 +61,14 @@ class SLANet(nn.Module):
         }
 
     def pixels(self, images: Tensor) -> Tensor:
-        """What the head sees, the pixels [B, N, C] of the coarsest map."""
-        found = self.backbone(images)
-        maps: list[Tensor] = self.neck([found[place] for place in self.maps])
+        """Return the input of the head, the pixels [B, N, C] of the coarsest map."""
+        features = self.backbone(images)
+        maps: list[Tensor] = self.neck([features[place] for place in self.maps])
         return maps[-1].flatten(2).transpose(1, 2)
 
 
 class CSPPAN(nn.Module):
-    """Maps [B, ., h, w], from fine to coarse -> maps [B, C, h, w] of the same sizes, with features from one another.
+    """CSP-PAN neck: maps [B, ., h, w], from fine to coarse -> fused maps [B, C, h, w] of the same sizes.
 
     Yu et al., PP-PicoDet, https://arxiv.org/abs/2111.00902.
     """
@@ -83,6 +83,7 @@ class CSPPAN(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         *finer, coarsest = [conv(x) for conv, x in zip(self.inputs, maps, strict=True)]
+        # top-down path (FPN), then bottom-up path (PAN)
         inner = [coarsest]
         for block, x in zip(self.top_down, reversed(finer), strict=True):
             enlarged = F.interpolate(inner[0], x.shape[-2:], mode='nearest')
@@ -94,7 +95,7 @@ class CSPPAN(nn.Module):
 
 
 class CSPBlock(nn.Module):
-    """A map [B, in, h, w] -> [B, out, h, w]: half of the channels go through the convolutions, half past them.
+    """CSP block [B, in, h, w] -> [B, out, h, w]: half of the channels bypass the convolutions.
 
     Wang et al., CSPNet, https://arxiv.org/abs/1911.11929.
     """
@@ -114,7 +115,7 @@ class CSPBlock(nn.Module):
 
 
 class SLAHead(nn.Module):
-    """The pixels [B, N, C] of a map -> `TableOutput`."""
+    """SLAHead: pixels [B, N, C] -> `TableOutput`, by a GRU cell with attention, a structure head and a loc head."""
 
     def __init__(self, channels: int, hidden: int, num_tokens: int, *, coordinates: int = 4) -> None:
         super().__init__()
@@ -122,16 +123,17 @@ class SLAHead(nn.Module):
         self.attention = Attention(channels, hidden)
         self.cell = nn.GRUCell(channels + num_tokens, hidden)
         self.structure = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, num_tokens))
+        # loc head
         self.box = nn.Sequential(nn.Linear(hidden, hidden), nn.Linear(hidden, coordinates), nn.Sigmoid())
         initialise_as_paddle(self)
 
     def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
-        said = self.follow(pixels, tokens) if tokens is not None else self.decode(pixels, max_steps)
-        states = torch.stack(said, dim=1)  # [B, L, D]
+        steps = self.follow(pixels, tokens) if tokens is not None else self.decode(pixels, max_steps)
+        states = torch.stack(steps, dim=1)  # [B, L, D]
         return TableOutput(self.structure(states), self.box(states))
 
     def follow(self, pixels: Tensor, tokens: Tensor) -> list[Tensor]:
-        """The states [B, D] after each of the true tokens [B, L]."""
+        """Return the states [B, D] after each of the true tokens [B, L] (teacher forcing)."""
         keys = self.attention.keys(pixels)
         state, states = self.beginning(pixels), []
         for before in tokens.unbind(1):
@@ -140,7 +142,7 @@ class SLAHead(nn.Module):
         return states
 
     def decode(self, pixels: Tensor, max_steps: int) -> list[Tensor]:
-        """The states [B, D] after each of the likeliest tokens, up to that in which the last table of the batch ends."""
+        """Return the states [B, D] of greedy decoding, up to the step in which the last table of the batch ends."""
         keys = self.attention.keys(pixels)
         state, states = self.beginning(pixels), []
         token = pixels.new_full((len(pixels),), START, dtype=torch.long)
@@ -150,25 +152,26 @@ class SLAHead(nn.Module):
             states.append(state)
             token = self.structure(state).argmax(1)
             last = last.where((token != self.num_tokens - 1) | (last < step), step)
-            if (step + 1) % LOOK_EVERY == 0 and int(last.max()) <= step:
+            if (step + 1) % CHECK_EVERY == 0 and int(last.max()) <= step:
                 break
         return states[: int(last.max()) + 1]
 
     def beginning(self, pixels: Tensor) -> Tensor:
+        """Return the initial state [B, D], zeros."""
         return pixels.new_zeros(pixels.shape[0], self.cell.hidden_size)  # len() would fix the batch size of an export
 
     def step(self, pixels: Tensor, keys: Tensor, token: Tensor, state: Tensor) -> Tensor:
-        """The state [B, D] after the token [B] that was said last."""
-        seen = self.attention(pixels, keys, state)
-        said = F.one_hot(token, self.num_tokens).to(seen.dtype)
-        after: Tensor = self.cell(torch.cat([seen, said], dim=1), state)
-        return after
+        """Return the state [B, D] after the last token [B]."""
+        context = self.attention(pixels, keys, state)
+        one_hot = F.one_hot(token, self.num_tokens).to(context.dtype)
+        following: Tensor = self.cell(torch.cat([context, one_hot], dim=1), state)
+        return following
 
 
 class Attention(nn.Module):
-    """What a state [B, D] looks at among pixels [B, N, C]: their mean, each weighted by how well it fits the state, [B, C].
+    """Additive attention of a state [B, D] to pixels [B, N, C]; returns the context [B, C].
 
-    Bahdanau et al., https://arxiv.org/abs/1409.0473.
+    Bahdanau et al., https://arxiv.org/abs/1409.0473. In PaddleOCR the layers are i2h, h2h and score.
     """
 
     def __init__(self, channels: int, hidden: int) -> None:
@@ -178,21 +181,21 @@ class Attention(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def keys(self, pixels: Tensor) -> Tensor:
-        """The part that is the same in every step, [B, N, D]."""
+        """Return the projected pixels [B, N, D], the same in every step."""
         keys: Tensor = self.of_pixel(pixels)
         return keys
 
     def forward(self, pixels: Tensor, keys: Tensor, state: Tensor) -> Tensor:
         scores = self.score(torch.tanh(keys + self.of_state(state)[:, None]))  # [B, N, 1]
-        seen: Tensor = (scores.softmax(1) * pixels).sum(1)
-        return seen
+        context: Tensor = (scores.softmax(1) * pixels).sum(1)
+        return context
 
 
 class DecodingLoop(nn.Module):
     """Normalised images [B, 3, H, W] -> probabilities [B, L, K] of the tokens and boxes [B, L, 4]; L is `max_steps`.
 
-    The loop is in the graph, as ONNX has it, and ends when every table of the batch has ended; what stands behind the end of a
-    table means nothing.
+    The loop is part of the graph, as an ONNX Loop, and ends when every table of the batch has ended; values after the end of a
+    table are meaningless.
     """
 
     def __init__(self, network: SLANet, max_steps: int) -> None:
@@ -202,16 +205,16 @@ class DecodingLoop(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         head = self.network.head
         pixels = self.network.pixels(images)
-        states = self.looped(pixels) if torch.compiler.is_exporting() else self.decoded(pixels)  # [B, L, D]
+        states = self.trace_loop(pixels) if torch.compiler.is_exporting() else self.decode(pixels)  # [B, L, D]
         return head.structure(states).softmax(-1), head.box(states)
 
-    def decoded(self, pixels: Tensor) -> Tensor:
-        """The states as the network itself finds them, zeros behind the end."""
+    def decode(self, pixels: Tensor) -> Tensor:
+        """Return the states of greedy decoding [B, L, D], padded with zeros."""
         states = torch.stack(self.network.head.decode(pixels, self.max_steps), dim=1)
         return F.pad(states, (0, 0, 0, self.max_steps - states.shape[1]))
 
-    def looped(self, pixels: Tensor) -> Tensor:
-        """The same, in words that torch can export: what a step changes is handed from one to the next."""
+    def trace_loop(self, pixels: Tensor) -> Tensor:
+        """Return the same by `while_loop`, which torch can export: all loop state is passed from step to step."""
         from torch._higher_order_ops import while_loop  # has no public name yet
 
         head, max_steps = self.network.head, self.max_steps
@@ -223,7 +226,7 @@ class DecodingLoop(nn.Module):
         def goes_on(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> Tensor:
             return (step < max_steps) & ~has_ended.all()
 
-        def said(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+        def run_step(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> tuple[Tensor, ...]:
             state = head.step(pixels, keys, token, state)
             token = head.structure(state).argmax(1)
             has_ended = has_ended | (token == head.num_tokens - 1)
@@ -236,12 +239,12 @@ class DecodingLoop(nn.Module):
             first,
             first.new_zeros(pixels.shape[0], max_steps, head.cell.hidden_size),
         )
-        states: Tensor = while_loop(goes_on, said, begin)[-1]  # type: ignore[no-untyped-call]
+        states: Tensor = while_loop(goes_on, run_step, begin)[-1]  # type: ignore[no-untyped-call]
         return states
 
 
 class TokenChoice(nn.Module):
-    """Normalised images [B, 3, H, W] -> the likeliest tokens [B, L], their probabilities [B, L] and boxes [B, L, 4]."""
+    """Normalised images [B, 3, H, W] -> most probable tokens [B, L], their probabilities [B, L] and boxes [B, L, 4]."""
 
     def __init__(self, loop: DecodingLoop) -> None:
         super().__init__()
@@ -263,7 +266,7 @@ def slanet(
 ) -> SLANet:
     """SLANet, published on PP-LCNet.
 
-    `channels`: of the maps between backbone and head; `hidden`: of the state from which tokens are predicted. `corners`: the
-    four corners of a cell instead of its box, as SLANet_ch. Raises ValueError for a backbone without maps of strides 4 to 32.
+    `channels`: of the maps of the neck; `hidden`: size of the GRU state. `corners`: predict the four corners of a cell instead
+    of its box, as SLANet_ch. Raises ValueError for a backbone without maps of strides 4 to 32.
     """
     return SLANet(num_tokens, backbone(STRIDES), channels=channels, hidden=hidden, corners=corners)
