@@ -16,13 +16,9 @@ UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it w
 LONG = 2  # times its height that a text is wide at least for its slope to count
 ALIKE = math.radians(2)  # slopes that are averaged differ by no more from their median
 SAMPLE = 5  # texts that are read both ways round to know where the top of a page is
-SLOPES = (
-    1.0,
-    1.03,
-    1.06,
-    1.09,
-    1.12,
-)  # times that of the rectangles; PP-OCRv4's slant 4 to 8 % less than texts of 10 and 20 degrees
+# Slopes to try, as multiples of that of the rectangles: 0 and 0.5, since corners rounded to pixels give a straight page a slope
+# of up to half a degree; above 1 because PP-OCRv4's rectangles slant 4 to 8 % less than texts of 10 and 20 degrees.
+SLOPES = (0.0, 0.5, 1.0, 1.03, 1.06, 1.09, 1.12)
 STRIP, LOW = 8, 30  # width over height above which, and pixels of height up to which, a page gets a margin: rapidocr's numbers
 TOGETHER = 16  # lines that are read at once
 SURE = 0.9  # PP-OCRv4 reads 93 % of the lines of receipts with more confidence, and 5 % of them upside down
@@ -139,8 +135,8 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
     """`lines` in reading order: rows from the top, each from the left, as `angle_of_page` says how the page is turned.
 
     A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
-    not distinguished: they are read across. Rectangles around slanting texts slant less than the texts, so somewhat larger
-    slopes are tried, too: the one that gives the fewest rows, and of these the evenest, counts.
+    not distinguished: they are read across. Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the
+    one with the fewest rows counts, and of these the evenest.
     """
     quarter, slope = angle_of_page([line.points for line in lines])
     tried = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
