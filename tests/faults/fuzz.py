@@ -11,12 +11,14 @@ import io
 import json
 import pickle
 import random
+import struct
 import sys
 import tarfile
 import tempfile
 import time
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,15 +34,21 @@ import torch
 from phalanx.config.read import ConfigError, Node, load_yaml, override
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import Draw, SampleError
+from phalanx.families.detection import transforms as of_boxes
 from phalanx.families.detection.data.coco import CocoJson
+from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
 from phalanx.families.recognition.data.label_files import LabelFiles
+from phalanx.families.segmentation import transforms as of_labels
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.table.data.pubtabnet import PubTabNet
 from phalanx.families.table.models.slanet import slanet
+from phalanx.families.text_detection import transforms as of_texts
+from phalanx.families.text_detection.data.source import Texts
 from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.report.page import PageError, write_page
+from phalanx.runtime.prepare import MOST_PIXELS, TooLargeError, fit_line, fit_square
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.checkpoint import Checkpoints, load
 from phalanx.weights.finding import find
@@ -224,6 +232,38 @@ def archives(content: bytes) -> tuple[bytes, ...]:
     return (*made, file.getvalue())
 
 
+def sizes(file: Path) -> None:
+    """Read a PNG file that claims the size in 8 bytes, and resize a strip of about that shape as each family does."""
+    size = file.read_bytes()[:8].ljust(8, b'\0')
+    claiming = bytearray(encoded(np.zeros((1, 1, 3), np.uint8), 'PNG'))
+    claiming[16:24] = size
+    claiming[29:33] = zlib.crc32(claiming[12:29]).to_bytes(4)
+    picture = file.with_name('claiming.png')
+    picture.write_bytes(claiming)
+    with suppress(SampleError):
+        read_image(picture)
+
+    width, height = struct.unpack('>II', size)
+    long, short = max(width, height) % 40_000 + 1, min(width, height) % 3 + 1
+    strip = np.zeros((long, short, 3) if height > width else (short, long, 3), np.uint8)
+    rng = np.random.default_rng(0)
+    for resize in (
+        lambda: fit_line(strip, (48, 320), grow=True)[0],
+        lambda: fit_square(strip, 488),
+        lambda: of_texts.LimitSide()(strip, Texts(), of_texts.TransformContext(rng, lambda: (strip, Texts())))[0],
+        lambda: of_labels.ResizeByLong(side=1024)(strip, strip[..., 0], rng)[0],
+        lambda: of_labels.Rescale(factor=2.0)(strip, strip[..., 0], rng)[0],
+        lambda: of_boxes.Resize(target_size=(800, 1333), keep_ratio=True)(strip, Objects.none(), of_boxes_context(strip))[0],
+    ):
+        with suppress(TooLargeError):
+            assert 0 < resize().size <= 3 * MOST_PIXELS
+
+
+def of_boxes_context(image: np.ndarray) -> of_boxes.TransformContext:
+    rng = np.random.default_rng(0)
+    return of_boxes.TransformContext(rng, lambda: rng, lambda: (image, Objects.none()))
+
+
 def readers(folder: Path) -> dict[str, Reader]:
     """All of them, by name; what stands beside an input is put into `folder`."""
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
@@ -268,10 +308,14 @@ def readers(folder: Path) -> dict[str, Reader]:
     grey = tuple(encoded(pixels[..., 0], kind) for kind in ('PNG', 'GIF', 'TIFF', 'JPEG'))
     small = slanet(4, backbone=partial(pp_lcnet, scale=0.5), channels=8, hidden=8)
     recipe = b'task: segmentation\nmodel: {name: unet, channels: &c [8, 16]}\nother: {<<: {a: 1}, b: *c}\nlosses:\n- x: 1e-3\n'
+    strips = np.zeros((1, 300, 3), np.uint8), np.zeros((300, 1, 3), np.uint8)
+    shapes = pixels, *strips
+    others = tuple(encoded(shape, kind) for kind in ('BMP', 'GIF', 'TIFF', 'WEBP', 'PPM') for shape in shapes)
     return {
-        'JPEG': Reader('i.jpg', turned, read_image),
-        'PNG': Reader('i.png', (encoded(pixels, 'PNG'), encoded(pixels[..., 0], 'PNG')), read_image),
-        'other images': Reader('i', tuple(encoded(pixels, kind) for kind in ('BMP', 'GIF', 'TIFF', 'WEBP', 'PPM')), read_image),
+        'JPEG': Reader('i.jpg', (*turned, *(encoded(strip, 'JPEG') for strip in strips)), read_image),
+        'PNG': Reader('i.png', (*(encoded(shape, 'PNG') for shape in shapes), encoded(pixels[..., 0], 'PNG')), read_image),
+        'other images': Reader('i', others, read_image),
+        'sizes': Reader('size', tuple(struct.pack('>II', *size) for size in ((1, 40_000), (30_000, 1), (2**31, 2**31))), sizes),
         'label maps': Reader('l.png', grey, read_labels),
         'YAML': Reader('a.yml', (recipe,), load_yaml),
         '--set': Reader('set', (b'a.b=[1, {x: 2}]', b'a.0=!!int 5', b'b={x: &y 1, z: *y}'), assigned),
