@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.data.samples import Split
 from phalanx.engine.loader import epoch_order
-from phalanx.synthetic.scenes import DIGITS, scene
+from phalanx.synthetic.scenes import DIGITS, render_scene
 from running import TINY
 
 FILES = (*TINY, 'data={name: file_list, root: data, classes: [sky, road]}', 'train.global_batch_size=4')
@@ -36,7 +36,9 @@ def write_sparse_objects(folder: Path, train: int, evaluation: int) -> None:
         (folder / split).mkdir(parents=True)
         annotations = []
         for number in range(count):
-            drawn = scene(number, split, size=(64, 64), lines=(0, 0), singles=(0, 0) if number in empty[split] else (2, 6))
+            drawn = render_scene(
+                number, split, size=(64, 64), lines=(0, 0), singles=(0, 0) if number in empty[split] else (2, 6)
+            )
             cv2.imwrite(str(folder / split / f'{number}.png'), drawn.image)
             for (x0, y0, x1, y1), digit in zip(drawn.boxes.tolist(), drawn.classes.tolist(), strict=True):
                 box = {'bbox': [x0, y0, x1 - x0, y1 - y0], 'area': (x1 - x0) * (y1 - y0), 'iscrowd': 0}

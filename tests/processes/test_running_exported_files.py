@@ -148,11 +148,11 @@ WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'prepa
 @pytest.mark.parametrize(
     ('said', 'told'),
     [
-        ('no JSON', r'what it says about classes and images cannot be read \(Expecting value'),
-        ('[1]', 'what it says about classes and images cannot be read'),
-        ('{}', 'says nothing about format; export again'),
+        ('no JSON', r'its metadata about classes and images cannot be read \(Expecting value'),
+        ('[1]', 'its metadata about classes and images cannot be read'),
+        ('{}', 'its metadata lacks format; export again'),
         (json.dumps({**WHOLE, 'format': 2, 'phalanx': '9.0'}), 'was written by phalanx 9.0, which is newer than this'),
-        (json.dumps({'format': 1, 'phalanx': '1', 'task': 'table'}), 'says nothing about input, preparation, reading'),
+        (json.dumps({'format': 1, 'phalanx': '1', 'task': 'table'}), 'its metadata lacks input, preparation, reading'),
         (json.dumps({**WHOLE, 'task': 'pose'}), "is for 'pose'; this version knows segmentation, detection, "),
     ],
 )

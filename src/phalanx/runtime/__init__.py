@@ -1,10 +1,10 @@
-"""Exported models, run without torch: numpy, OpenCV and onnxruntime (or OpenVINO) are all that this folder needs.
+"""Exported models without torch: this folder needs numpy, OpenCV and onnxruntime (or OpenVINO) only.
 
     predict = phalanx.runtime.load('model.onnx')
     result = predict(image)  # [H, W, 3] uint8 RGB
 
-Everything about the images and the results comes from the file. What training and this share, the fitting of an image and the
-reading of a text say, stands here, and the families import it.
+Preparation of images and meaning of results come from the file. Code shared with training, such as resizing and decoding, is
+here, and the families import it.
 """
 
 from phalanx.runtime.model import Model, load

@@ -16,7 +16,7 @@ from phalanx.runtime.session import ArtifactError
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found on one image, the most probable first; not clipped to it."""
+    """Detections of one image by falling score; boxes are not clipped to the image."""
 
     boxes: Floats  # [n, 4] xyxy in pixels of the image as it was read
     scores: Floats  # [n] 0 to 1
@@ -26,7 +26,7 @@ class Detections:
         return len(self.boxes)
 
     def named(self, names: Sequence[str], size: tuple[int, ...]) -> list[Found]:
-        """With the names of classes, and boxes cut off at the edges of the image of `size` (height, width, ...)."""
+        """Add class names and clip boxes to the image of `size` (height, width, ...)."""
         H, W = size[:2]
         boxes = self.boxes.clip(0, np.array([W, H, W, H], np.float32))
         rows = zip(self.classes.tolist(), self.scores.tolist(), boxes.tolist(), strict=True)
@@ -34,7 +34,7 @@ class Detections:
 
 
 class Detection(Family):
-    """Reads the guide of a detection network."""
+    """Pre- and post-processing of a detection network."""
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
@@ -45,7 +45,7 @@ class Detection(Family):
         return normalise(pad_to_multiple(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Detections:
-        """What is left of the boxes once they are suppressed."""
+        """Detections after non-maximum suppression."""
         if 'detections' in outputs:  # suppressed in the graph
             rows = outputs['detections']
             boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64)
@@ -58,7 +58,7 @@ class Detection(Family):
         return prediction.named(self.reading['classes'], image.shape)
 
     def _scale(self, image: Image) -> tuple[float, float]:
-        """How many pixels of the image one of the input is, along x and y."""
+        """Image pixels per input pixel, along x and y."""
         H, W = seen = image.shape[:2]
         width, height = float(W), float(H)
         for transform in self.preparation['transforms']:
@@ -69,7 +69,7 @@ class Detection(Family):
 
 
 def factors(size: Size, transform: Mapping[str, Any]) -> tuple[float, float]:
-    """What a transform of the guide multiplies the width and height of `size` by."""
+    """Factors by which a transform of the guide scales width and height of `size`. Raises ArtifactError."""
     if transform['name'] != 'Resize':
         raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
     x, y = resize_factors(size, size_of(transform, 'target_size'), keep_ratio=transform['keep_ratio'])
@@ -79,7 +79,10 @@ def factors(size: Size, transform: Mapping[str, Any]) -> tuple[float, float]:
 def suppress_boxes(
     boxes: Floats, scores: Floats, *, score_threshold: float, nms_threshold: float, pre_top_k: int, keep_top_k: int
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """The boxes [n, 4], scores [n] and classes [n] left of `boxes` [A, 4] and `scores` [A, K], as `multiclass_nms`."""
+    """Non-maximum suppression per class of `boxes` [A, 4] with `scores` [A, K], as in `multiclass_nms`.
+
+    Returns boxes [n, 4], scores [n] and classes [n], by falling score.
+    """
     found = []
     for label in range(scores.shape[1]):
         above = np.flatnonzero(scores[:, label] > score_threshold)
@@ -93,7 +96,7 @@ def suppress_boxes(
 
 
 def kept_of(boxes: npt.NDArray[np.float64], threshold: float) -> list[int]:
-    """Which of `boxes` [n, 4], the most probable first, do not overlap one that is kept before by an IoU above `threshold`."""
+    """Indices that greedy NMS keeps of `boxes` [n, 4] by falling score: no two have an IoU above `threshold`."""
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     left, kept = np.arange(len(boxes)), []
     while len(left):

@@ -1,4 +1,4 @@
-"""What the guide of an exported file means; the modules named as the families say it for each."""
+"""Base class of the pre- and post-processing that the guide of an exported file describes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,23 +9,23 @@ from phalanx.runtime.session import Run
 
 
 class Family(ABC):
-    """Reads the guide of a network."""
+    """Pre- and post-processing of a network, from its guide."""
 
     def __init__(self, guide: Mapping[str, Any]) -> None:
         self.preparation, self.reading = guide['preparation'], guide['reading']
 
     @abstractmethod
     def prepare(self, image: Image) -> Floats:
-        """What the network takes of an image, [3, h, w]."""
+        """Prepare an image as input of the network, [3, h, w]."""
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        """What it says about prepared images [B, 3, h, w] of one size: arrays [B, ...]."""
+        """Outputs of the network for prepared images [B, 3, h, w]: arrays [B, ...]."""
         return run(images)
 
     @abstractmethod
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Any:
-        """What the outputs mean, a row of each, for the image that they belong to: what a metric takes."""
+        """Prediction of one image, as metrics take it, from its row of each output."""
 
     def result(self, prediction: Any, image: Image) -> Any:
-        """The same as a person wants it."""
+        """Result for the user, from a prediction."""
         return prediction

@@ -25,28 +25,29 @@ FAMILIES: dict[str, type[Family]] = {
 
 
 class Model:
-    """Images to results; `guide` is what the file says about itself. Several threads may call one model at once."""
+    """Exported network, called on images; `guide` is its metadata. Thread-safe."""
 
     def __init__(self, guide: Mapping[str, Any], run: Run) -> None:
         self.guide, self.run = guide, run
         self.family = FAMILIES[guide['task']](guide)
 
     def __call__(self, image: Image) -> Any:
-        """The result for an image [H, W, 3] uint8 RGB, as `phalanx.load_run` gives it.
+        """Result for an image [H, W, 3] uint8 RGB, the same as that of `phalanx.load_run`.
 
-        Raises ValueError for what is not such an image, ArtifactError for a size that the file does not take.
+        Raises ValueError for another array, ArtifactError for a size that the file does not take.
         """
         return self.batch([image])[0]
 
     def batch(self, images: Sequence[Image]) -> list[Any]:
-        """The results for images, those that the network sees at one size at once."""
+        """Results for images; those of equal input size go through the network together."""
         pairs = zip(self.predictions(images), images, strict=True)
         return [self.family.result(prediction, image) for prediction, image in pairs]
 
     def predictions(self, images: Sequence[Image]) -> list[Any]:
-        """What `batch` makes results of, as an evaluation takes it: boxes are not cut off at the edges of the image."""
+        """Predictions for metrics, before `batch` makes results of them: boxes are not clipped to the image."""
         pixels = [check_image(image) for image in images]
         prepared = [self.family.prepare(image) for image in pixels]
+        # Images of one input size share a pass, if the file takes batches; results return in the order of `images`.
         together: dict[tuple[int, ...], list[int]] = {}
         for place, seen in enumerate(prepared):
             key = seen.shape if self.guide['input']['shape'][0] != 1 else (place,)  # the file may take one image at a time
@@ -62,7 +63,7 @@ class Model:
 
 
 def load(file: str | Path, *, threads: int = 0) -> Model:
-    """The model in a file that `phalanx export` wrote; 0 threads: as many as there are cores. Raises ArtifactError."""
+    """Load a file written by `phalanx export`; 0 threads: one per core. Raises ArtifactError."""
     guide, run = open_model(Path(file), threads)
     if guide['task'] not in FAMILIES:
         raise ArtifactError(f'{file}: is for {guide["task"]!r}; this version knows {", ".join(FAMILIES)}')

@@ -1,4 +1,4 @@
-"""How an image becomes what a network takes. Shapes: H, W of the image; h, w of the input."""
+"""Preparation of images for networks. Shapes: H, W of the image; h, w of the input."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ INTERPOLATIONS = {
     'cubic': cv2.INTER_CUBIC,
     'lanczos4': cv2.INTER_LANCZOS4,
 }
-# Bounds on what is made of one image, so that a file of any shape costs a known amount of memory (docs/security.md).
+# Limits per image, so that a file of any shape costs a known amount of memory (docs/security.md).
 MOST_PIXELS = 2**27  # of an image, decoded or augmented: 400 MB
-MOST_SEEN = 2**25  # pixels that a network is given of one image
-MAX_SIDE = 4000  # of a page that texts are sought on: PaddleOCR's max_side_limit
+MOST_SEEN = 2**25  # input pixels of a network per image
+MAX_SIDE = 4000  # of a page for text detection: PaddleOCR's max_side_limit
 MAX_LINE = 3200  # columns of a line that is wider than the recipe says: PaddleX's MAX_IMG_W
-STEP = 32  # multiples of which networks take: an image is filled up to the next one
-# What a guide says about them: who resizes elsewhere must hit the same pixels.
+STEP = 32  # sides of network inputs are padded to multiples of it
+# Description of resizing in guides: other implementations must compute the same pixels.
 RESIZING = (
     'cv2.resize of OpenCV on uint8 pixels, with cv2.INTER_LINEAR or what a transform names as `interpolation` '
     '(cubic: cv2.INTER_CUBIC, a = -0.75); pixel centres at 0.5, no anti-aliasing'
@@ -33,17 +33,17 @@ RESIZING = (
 
 
 class TooLargeError(ValueError):
-    """An image of which more pixels would be made than fit into memory; the message gives their number and a remedy."""
+    """Image that would become too large for memory; the message gives its size and the fix."""
 
 
 def check_image_size(height: int, width: int) -> None:
-    """Raises TooLargeError when a transform would make an image of more than MOST_PIXELS."""
+    """Raise TooLargeError when a transform would make an image of more than MOST_PIXELS."""
     if height * width > MOST_PIXELS:
         raise TooLargeError(f'would be enlarged to {width} x {height} pixels, more than {MOST_PIXELS // 2**20} million')
 
 
 def check_input_size(height: int, width: int) -> None:
-    """Raises TooLargeError when a network would be given more than MOST_SEEN pixels of an image."""
+    """Raise TooLargeError when the input of a network would have more than MOST_SEEN pixels per image."""
     height, width = (-(-side // STEP) * STEP for side in (height, width))
     if height * width > MOST_SEEN:
         raise TooLargeError(
@@ -53,7 +53,7 @@ def check_input_size(height: int, width: int) -> None:
 
 
 def check_batch(images: int, height: int, width: int) -> None:
-    """Raises TooLargeError when `images`, filled up to one size, would each have more than MOST_SEEN pixels."""
+    """Raise TooLargeError when `images`, padded to a common size, would have more than MOST_SEEN pixels each."""
     if height * width > MOST_SEEN:
         raise TooLargeError(
             f'{images} images of very different shapes would be filled up to {width} x {height} pixels each; '
@@ -62,18 +62,18 @@ def check_batch(images: int, height: int, width: int) -> None:
 
 
 def limit_factor(size: Size, factor: float) -> float:
-    """`factor`, or less where both sides times `factor` would make more than MOST_PIXELS; never less than 1 for that."""
+    """Reduce `factor` so that an image of `size` scaled by it has at most MOST_PIXELS, but not below 1."""
     return min(factor, max(1.0, math.sqrt(MOST_PIXELS / (size[0] * size[1]))))
 
 
 def size_of(options: Mapping[str, Any], name: str) -> Size:
-    """The (height, width) that a guide has as `name`."""
+    """The (height, width) in the guide entry `name`."""
     height, width = options[name]
     return height, width
 
 
 def check_image(image: Any) -> Image:
-    """`image` as an array. Raises ValueError when it is not an image [H, W, 3] uint8."""
+    """Return `image` as an array. Raises ValueError when it is not an image [H, W, 3] uint8."""
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))
@@ -82,7 +82,7 @@ def check_image(image: Any) -> Image:
 
 
 def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
-    """[3, h, w] float32: `(value / 255 - mean) / std` for each channel, in the order that the guide says.
+    """Normalise an image to [3, h, w] float32: `(value / 255 - mean) / std` per channel, in the channel order of the guide.
 
     Raises TooLargeError.
     """
@@ -96,7 +96,7 @@ def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
 
 
 def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
-    """The image at the upper left of one all in `colour` whose sides are the next multiples of `step`."""
+    """Pad an image at the right and bottom with `colour` to sides that are multiples of `step`."""
     H, W = image.shape[:2]
     filled = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
     filled[:] = colour
@@ -105,7 +105,7 @@ def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) 
 
 
 def pad_with_zeros(maps: Floats, height: int, width: int) -> Floats:
-    """`maps` [C, h, w] at the upper left of zeros [C, height, width]."""
+    """Pad `maps` [C, h, w] at the right and bottom with zeros to [C, height, width]."""
     filled = np.zeros((len(maps), height, width), np.float32)
     filled[:, : maps.shape[1], : maps.shape[2]] = maps
     return filled
@@ -119,18 +119,18 @@ def resize(image: Image, height: int, width: int) -> Image:
 
 
 def resize_maps(maps: Floats, height: int, width: int) -> Floats:
-    """`maps` [C, h, w] brought to [C, height, width], bilinearly, as `interpolate` of torch does it."""
+    """Resize `maps` [C, h, w] to [C, height, width] bilinearly, as `torch.nn.functional.interpolate`."""
     if maps.shape[1:] == (height, width):
         return maps
     return np.stack([cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR) for one in maps]).astype(np.float32)
 
 
 def fit_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
-    """What the network sees, an image of `size` (height, width), and how many of its columns, from the left, the line fills.
+    """Fit the image of a line to `size` (height, width); returns it and the number of columns, from the left, that it fills.
 
-    With `keep_ratio` the line gets the height of `size` and as much width as it needs, at most all of it; else it is stretched
-    to all. The rest is black; the Task makes it zero. With `grow` the result is wider than `size` where the line needs it, up
-    to MAX_LINE columns; a line that needs more is squeezed into them, as in PaddleX.
+    With `keep_ratio` the line gets the height of `size` and its own width, at most all of it; else it is stretched to all. The
+    rest is black; the Task makes it zero. With `grow` the result may be wider than `size`, up to MAX_LINE columns; a longer
+    line is squeezed into them, as in PaddleX.
     """
     H, W = size
     ratio = image.shape[1] / image.shape[0]
@@ -146,7 +146,7 @@ def fit_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = 
 
 
 def fit_square(image: Image, side: int) -> Image:
-    """The image, made larger or smaller, so that its longer side is `side`; sizes are cut off to whole pixels."""
+    """Resize an image so that its longer side is `side`; sizes are truncated to whole pixels."""
     H, W = image.shape[:2]
     ratio = side / max(H, W)
     size = max(1, int(W * ratio)), max(1, int(H * ratio))
@@ -154,10 +154,10 @@ def fit_square(image: Image, side: int) -> Image:
 
 
 def resize_factors(size: Size, target: Size, *, keep_ratio: bool) -> tuple[float, float]:
-    """What the width and the height of `size` are multiplied by to become those of `target`.
+    """Factors for width and height that bring `size` to `target`.
 
-    With `keep_ratio`: both by the largest factor with which the shorter side is at most the smaller of `target`, and the longer
-    at most the larger.
+    With `keep_ratio` one factor for both, the largest with which the shorter side is at most the smaller of `target`, and the
+    longer at most the larger.
     """
     if not keep_ratio:
         return target[1] / size[1], target[0] / size[0]
@@ -166,13 +166,13 @@ def resize_factors(size: Size, target: Size, *, keep_ratio: bool) -> tuple[float
 
 
 def scaled_size(size: Size, factor: float) -> Size:
-    """Both sides times `factor`, halves rounded up, but at least a pixel."""
+    """Both sides times `factor`, halves rounded up, at least 1."""
     H, W = size
     return max(1, int(H * factor + 0.5)), max(1, int(W * factor + 0.5))
 
 
 def rounded_size(size: Size, factor: float) -> Size:
-    """The same with halves rounded to even numbers."""
+    """Both sides times `factor`, halves rounded to even, at least 1."""
     H, W = size
     return max(1, round(H * factor)), max(1, round(W * factor))
 
@@ -180,8 +180,8 @@ def rounded_size(size: Size, factor: float) -> Size:
 def limited_size(size: Size, side: int, limit: Literal['min', 'max'], max_side: int = MAX_SIDE) -> Size:
     """Height and width of an image once its shorter side is at least `side` (`min`) or its longer at most (`max`).
 
-    A longer side that is above `max_side` then is reduced to it. Each is rounded to a multiple of 32, as PaddleOCR does, so the
-    shape may change a little.
+    A longer side above `max_side` is then reduced to it. Both are rounded to multiples of 32, as in PaddleOCR, so the aspect
+    ratio may change a little.
     """
     H, W = size
     factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))

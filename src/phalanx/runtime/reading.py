@@ -1,4 +1,4 @@
-"""Pages to lines of text: one model finds the texts, another one reads them."""
+"""Reading of pages: one model detects texts, another one recognises them; lines in reading order."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resize
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
 
-UPRIGHT = 1.5  # times its width that a text is high at least to be turned: it was written from top to bottom
-LONG = 2  # times its height that a text is wide at least for its slope to count
-ALIKE = math.radians(2)  # slopes that are averaged differ by no more from their median
-SAMPLE = 5  # texts that are read both ways round to know where the top of a page is
+UPRIGHT = 1.5  # least height / width of a text that is turned by a quarter: it was written from top to bottom
+LONG = 2  # least width / height of a text whose slope counts
+ALIKE = math.radians(2)  # largest distance from the median of the slopes that are averaged
+SAMPLE = 5  # texts that are read both ways to find the top of a page
 # Slopes to try, as multiples of that of the rectangles: 0 and 0.5, since corners rounded to pixels give a straight page a slope
 # of up to half a degree; above 1 because PP-OCRv4's rectangles slant 4 to 8 % less than texts of 10 and 20 degrees.
 SLOPES = (0.0, 0.5, 1.0, 1.03, 1.06, 1.09, 1.12)
 STRIP, LOW = 8, 30  # width over height above which, and pixels of height up to which, a page gets a margin: rapidocr's numbers
-TOGETHER = 16  # lines that are read at once
+TOGETHER = 16  # lines per batch
 SURE = 0.9  # PP-OCRv4 reads 93 % of the lines of receipts with more confidence, and 5 % of them upside down
 
 
@@ -33,12 +33,12 @@ def lines_of(
     upside_down: bool = False,
     max_side: int = MAX_SIDE,
 ) -> list[Line]:
-    """The lines of a page [H, W, 3] uint8 RGB that are read with a confidence of `threshold` or more, in reading order.
+    """Lines of a page [H, W, 3] uint8 RGB read with a confidence of at least `threshold`, in reading order.
 
-    `find` gives the texts of a page, which it sees with no side longer than `max_side`; `recognise` reads images of single
-    lines, cut out of the page as it is. A page that lies on its side is turned first, and `points` are those of the page as it
-    was. `upside_down`: what is read with less confidence than SURE is read the other way up, too; of a text that stands on its
-    head, `points` begin at its own upper left.
+    `find` detects texts on the page, reduced to `max_side` pixels on its longer side; `recognise` reads images of single lines,
+    cut out of the full page. A page that lies on its side is turned first; `points` refer to the original page. `upside_down`:
+    lines with a confidence below SURE are also read turned by 180 degrees; `points` of a turned text begin at its own upper
+    left.
     """
     regions = find_within(page, find, max_side)
     if quarter := quarter_of(page, regions, recognise):
@@ -50,10 +50,10 @@ def lines_of(
 
 
 def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> int:
-    """How many quarters, counter-clockwise, a page that lies on its side has to be turned to stand; 0 for one that stands.
+    """Quarter turns, counter-clockwise, that bring a page that lies on its side upright; 0 for an upright page.
 
-    It lies when most of the length of its texts goes from top to bottom. The longest SAMPLE of them are read both ways round
-    then: the surer ones tell where the top is.
+    A page lies on its side when most of the length of its texts goes from top to bottom. Then the longest SAMPLE of them are
+    read both ways: the higher confidence tells where the top is.
     """
     outlines = [region.points for region in regions if len(region.points) == 4]
     corners = [np.array(points) for points in outlines]
@@ -69,7 +69,7 @@ def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[
 
 
 def _turned_back(points: Outline, quarter: int, page: Image) -> Outline:
-    """Points of `page` turned by 1 or 3 quarters counter-clockwise, in the page itself."""
+    """Map points of `page` turned by 1 or 3 quarters counter-clockwise back to `page`."""
     H, W = page.shape[:2]
     return tuple((W - y, x) if quarter == 1 else (y, H - x) for x, y in points)
 
@@ -82,7 +82,7 @@ def _lines(
     threshold: float,
     upside_down: bool,
 ) -> list[Line]:
-    """What is read of the texts of a page that stands, as `lines_of` gives it."""
+    """Lines of an upright page; see `lines_of`."""
     outlines = [region.points for region in regions]
     cuts = [cut_out(page, points) for points in outlines]
     readings = _read(cuts, recognise)
@@ -122,7 +122,7 @@ def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_
 
 
 def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:
-    """What is read on each: TOGETHER at once, sorted by their shape, since what is padded to a common width then is little."""
+    """Readings of all cuts, in batches of TOGETHER sorted by aspect ratio, which keeps the padding to a common width small."""
     places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
     readings = dict[int, Reading]()
     for first in range(0, len(places), TOGETHER):
@@ -132,7 +132,7 @@ def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence
 
 
 def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """`lines` in reading order: rows from the top, each from the left, as `angle_of_page` says how the page is turned.
+    """`lines` in reading order: rows from the top, each from the left, by the direction of `angle_of_page`.
 
     A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
     not distinguished: they are read across. Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the
@@ -144,7 +144,7 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def _rows(lines: Sequence[Line], angle: float) -> tuple[list[list[Line]], float]:
-    """The rows of a page whose texts go in the direction `angle`, and how uneven they are, in pixels."""
+    """Rows of a page whose texts go in the direction `angle` (radians), and their unevenness in pixels."""
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     placed = [(line, np.array(line.points) @ turn) for line in lines]  # points with x along the rows and y down
     rows: list[list[tuple[Line, npt.NDArray[np.float64]]]] = []
@@ -159,11 +159,10 @@ def _rows(lines: Sequence[Line], angle: float) -> tuple[list[list[Line]], float]
 
 
 def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:
-    """The direction in which most texts on a page are written, clockwise from the right: quarter turns, and radians more.
+    """Direction of most texts on a page, clockwise from the right: quarter turns, and a rest in radians.
 
-    The quarter turn that most length of text has, and within it the mean slope of the texts that are LONG and slope much like
-    the median one. Corners are rounded to pixels, so a text says the more about the slope, the longer it is: they are weighted
-    with the square of their length.
+    The quarter turn with the greatest length of text, and within it the mean slope of the texts that are LONG and near the
+    median slope. Corners are rounded to pixels, so longer texts give the slope more exactly: weights are squared lengths.
     """
     sides = [np.subtract(points[place], points[0]) for points in outlines if len(points) == 4 for place in (1, 3)]
     along, down = np.reshape(sides[::2], (-1, 2)), np.reshape(sides[1::2], (-1, 2))
@@ -181,16 +180,16 @@ def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:
 
 
 def _quarter_turn(quarter: int) -> npt.NDArray[np.float64]:
-    """What points [n, 2] are multiplied by to lie as if `quarter` quarter turns were taken back."""
+    """Matrix [2, 2] that turns points [n, 2] back by `quarter` quarter turns (points @ matrix)."""
     cos, sin = ((1, 0), (0, 1), (-1, 0), (0, -1))[quarter]
     return np.array([[cos, -sin], [sin, cos]], np.float64)
 
 
 def cut_out(page: Image, points: Outline) -> Image:
-    """The part of a page that a text fills, upright, [h, w, 3].
+    """Cut a text out of a page and rectify it, [h, w, 3].
 
-    `points`: its corners clockwise from the upper left; of another outline, the smallest rectangle around it is taken. What is
-    UPRIGHT is turned by a quarter, so that its top is at the left.
+    `points`: its corners clockwise from the upper left; for another outline, the smallest rectangle around it. A text at least
+    UPRIGHT times as high as wide is turned by a quarter counter-clockwise.
     """
     corners = np.array(points, np.float32)
     if len(corners) != 4:
@@ -206,12 +205,12 @@ def cut_out(page: Image, points: Outline) -> Image:
 
 
 def is_upright(width: float, height: float) -> bool:
-    """Whether a text with these sides was written from top to bottom."""
+    """True if a text with these sides was written from top to bottom."""
     return height >= UPRIGHT * width
 
 
 def angle_of(points: Outline) -> float:
-    """How far the text within four corners, clockwise from the upper left, is turned, in degrees counter-clockwise."""
+    """Angle of the text within four corners (clockwise from the upper left), in degrees counter-clockwise."""
     along, down = (np.subtract(points[place], points[0]) for place in (1, 3))
     turned = -math.degrees(math.atan2(along[1], along[0]))
     return turned - 90 if is_upright(float(np.hypot(*along)), float(np.hypot(*down))) else turned

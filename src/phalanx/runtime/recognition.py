@@ -1,4 +1,4 @@
-"""Images of lines to texts. Shapes: T places along the line, C characters."""
+"""Images of lines to texts: CTC decoding. Shapes: T time steps along the line, C characters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ BLANK = 0
 
 
 class Recognition(Family):
-    """Reads the guide of a recognition network."""
+    """Pre- and post-processing of a recognition network."""
 
     def prepare(self, image: Image) -> Floats:
         size, keep_ratio = size_of(self.preparation, 'image_size'), self.preparation['keep_ratio']
@@ -21,7 +21,7 @@ class Recognition(Family):
         return pad_with_zeros(normalise(seen[:, :width], self.preparation), *seen.shape[:2])
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Reading:
-        if 'numbers' in outputs:  # the likeliest of each place, chosen in the graph
+        if 'numbers' in outputs:  # argmax in the graph
             numbers, probabilities = outputs['numbers'], outputs['probabilities']
         else:
             shares = softmax(outputs['logits'])
@@ -30,7 +30,7 @@ class Recognition(Family):
 
 
 def collapse_ctc(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
-    """What the likeliest numbers [T] of the places say, repetitions and blanks left out; character i is number i + 1."""
+    """Greedy CTC decoding of the best numbers [T]: repetitions and blanks are dropped; character i is number i + 1."""
     before = [BLANK, *numbers[:-1]]
     kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
     text = ''.join(characters[numbers[step] - 1] for step in kept)

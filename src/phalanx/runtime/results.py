@@ -1,4 +1,4 @@
-"""What is found in an image. A segmentation is a class map [H, W] uint8."""
+"""Results for an image. That of a segmentation is a class map [H, W] uint8."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ Outline = tuple[tuple[float, float], ...]  # x, y in pixels of the image; four c
 
 @dataclass(frozen=True)
 class Found:
-    """An object that was found."""
+    """Detected object."""
 
     name: str
     label: int  # the number of its class
@@ -20,7 +20,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read in an image."""
+    """Text of an image."""
 
     text: str
     confidence: float  # mean probability of the characters, 0 for an empty text
@@ -28,7 +28,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TextRegion:
-    """Where a text is."""
+    """Detected text."""
 
     score: float  # the mean probability within it
     points: Outline
@@ -36,17 +36,17 @@ class TextRegion:
 
 @dataclass(frozen=True)
 class Line:
-    """A text on a page."""
+    """Line of text on a page."""
 
     text: str
     confidence: float  # mean probability of the characters
-    score: float  # how sure the detector is that there is text
+    score: float  # of the detector
     points: Outline
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A table as a network says it."""
+    """Predicted table structure."""
 
     structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
     boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one for each token that stands for a cell

@@ -23,13 +23,13 @@ from phalanx.runtime.prepare import (
 )
 from phalanx.runtime.session import ArtifactError, Run
 
-GREY = 127.5  # images are filled up with the middle of the range
-MOST_LOGITS = 2**27  # that are brought to the size of an image at once: 512 MB
-PADDING = 127  # the byte next to it, where more is done to an image that was filled up
+GREY = 127.5  # padding of inputs: the middle of the range
+MOST_LOGITS = 2**27  # resized to the size of an image at once: 512 MB
+PADDING = 127  # the byte next to it, where other transforms follow the padding
 
 
 class Segmentation(Family):
-    """Reads the guide of a segmentation network."""
+    """Pre- and post-processing of a segmentation network."""
 
     def prepare(self, image: Image) -> Floats:
         transforms, size = self.preparation['transforms'], (image.shape[0], image.shape[1])
@@ -48,7 +48,7 @@ class Segmentation(Family):
         return seen
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
-        """One view of the images, or windows, scales and flips, whose logits are averaged, as in `Inference`."""
+        """Logits of the images; with windows, scales or flips (`Inference`), the mean over these views."""
         inference = self.reading['inference']
         turned = flips(horizontal=inference['flip_horizontal'], vertical=inference['flip_vertical'])
         views = list(product(inference['scales'], turned))
@@ -81,7 +81,7 @@ class Segmentation(Family):
         return total / count
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> npt.NDArray[np.uint8]:
-        """The class map [H, W]: the transforms are undone one by one, what was filled up is cut off, all else is resized."""
+        """Class map [H, W]: the transforms are undone in reverse order; padding is cut off, all else is resized."""
         size, way = (image.shape[0], image.shape[1]), []
         for transform in self.preparation['transforms']:
             way.append(size)
@@ -91,7 +91,7 @@ class Segmentation(Family):
         logits, steps = outputs['logits'], list(zip(self.preparation['transforms'], way, strict=True))
         best, classes = np.full(image.shape[:2], -np.inf, np.float32), np.zeros(image.shape[:2], np.uint8)
         together = max(1, MOST_LOGITS // classes.size)
-        for first in range(0, len(logits), together):  # some classes at a time: large images have many logits
+        for first in range(0, len(logits), together):  # in chunks of classes: logits of large images need much memory
             maps = logits[first : first + together]
             for transform, (H, W) in reversed(steps):
                 maps = maps[:, :H, :W] if transform['name'] == 'Padding' else resize_maps(maps, H, W)
@@ -102,12 +102,12 @@ class Segmentation(Family):
 
 
 def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """What GREY is in each channel [3] after normalisation."""
+    """GREY after normalisation, per channel [3]."""
     return ((np.float32(GREY / 255) - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(np.float32)
 
 
 def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int, int]:
-    """The (height, width) that a transform of the guide makes of `size`."""
+    """The (height, width) of an image of `size` after a transform of the guide. Raises ArtifactError."""
     H, W = size
     match transform['name']:
         case 'Resize':
@@ -123,18 +123,18 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
 
 
 def flips(*, horizontal: bool, vertical: bool) -> list[tuple[int, ...]]:
-    """The dimensions to turn round for each way to see images [B, C, H, W], beginning with the images as they are."""
+    """Dimensions to flip for each view of images [B, C, H, W]; the first view is not flipped."""
     rows = [(), (2,)] if vertical else [()]
     columns = [(), (3,)] if horizontal else [()]
     return [(*first, *second) for first, second in product(rows, columns)]
 
 
 def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
-    """(height, width) of the windows, and how far apart they are."""
+    """(height, width) of sliding windows, and their strides; None without windows."""
     return (size_of(inference, 'window'), size_of(inference, 'window_stride')) if inference['window'] is not None else None
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows begin along a side of `length` pixels."""
+    """Starts of sliding windows along a side of `length` pixels."""
     count = max(0, math.ceil((length - window) / stride)) + 1
     return [max(0, min(number * stride, length - window)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""The file of an exported network, opened: what it says about itself, and its numbers for images."""
+"""Exported network files, opened: their guide, and a function from images to outputs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 from phalanx.runtime.prepare import Floats
 
 FORMAT = 1  # of the guide
-GUIDE = 'phalanx'  # the key under which a file has it
+GUIDE = 'phalanx'  # its key in the metadata of a file
 INPUT = 'images'
 # Numbers of an input, 4 million pixels. onnxruntime keeps the memory of a larger one and takes twice as much as it needs: for a
 # page of 4000 x 2816, PP-OCRv4's detector took 2.7 to 4 GB in 4 s, and 1.5 GB in 7 s without its arena (one core, 2026-11-26).
 MOST_IN_ARENA = 3 * 2**22
-PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # of the guide, without which nothing can be done
+PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # required entries of the guide
 
 Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
-Opened = tuple[str | None, list[int | str], Run]  # the guide as text, and the shape of the input, where what may vary is a word
+Opened = tuple[str | None, list[int | str], Run]  # the guide as text, and the input shape, with names for variable sizes
 
 
 class ArtifactError(Exception):
-    """A file that is not an exported model, or does not take what it is given. Says which file, why, and what would do."""
+    """Error for a file that is not an exported model or does not take an input. The message names file, reason and fix."""
 
 
 class Session(NamedTuple):
@@ -30,7 +30,7 @@ class Session(NamedTuple):
 
 
 def open_model(file: Path, threads: int) -> Session:
-    """The network in a file; 0 threads: as many as there are cores. Raises ArtifactError."""
+    """Open the network in a file; 0 threads: one per core. Raises ArtifactError."""
     if file.is_dir():
         raise ArtifactError(f'{file}: is a folder; name the file in it that `phalanx export` wrote')
     if not file.is_file():
@@ -71,9 +71,9 @@ def by_onnxruntime(file: Path, threads: int) -> Opened:
 
 
 def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, arena: bool = True) -> Any:
-    """onnxruntime's session for an ONNX file, or the content of one; not `fused`: each layer is computed by itself.
+    """Session of onnxruntime for an ONNX file, or its content; without `fused`, layers are not fused.
 
-    Without `arena` each layer takes its memory from the system and gives it back.
+    Without `arena` each layer allocates its memory from the system and frees it.
     """
     import onnxruntime
 
@@ -113,9 +113,9 @@ OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': by_onnxruntime, '.
 
 
 def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
-    """The guide in the metadata of a file. Raises ArtifactError when there is none, or one of a later version."""
+    """Parse the guide in the metadata of a file. Raises ArtifactError when it is absent, incomplete or of a later version."""
     if guide is None:
-        raise ArtifactError(f'{file}: says nothing about classes and images: it was not written by `phalanx export`')
+        raise ArtifactError(f'{file}: has no metadata about classes and images: it was not written by `phalanx export`')
     try:
         found: dict[str, Any] = dict(json.loads(guide))
         if found['format'] != FORMAT:
@@ -125,14 +125,14 @@ def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
         if absent := [part for part in PARTS if part not in found]:
             raise KeyError(', '.join(absent))
     except (ValueError, TypeError) as error:
-        raise ArtifactError(f'{file}: what it says about classes and images cannot be read ({error}); export again') from None
+        raise ArtifactError(f'{file}: its metadata about classes and images cannot be read ({error}); export again') from None
     except KeyError as error:
-        raise ArtifactError(f'{file}: says nothing about {error.args[0]}; export again') from None
+        raise ArtifactError(f'{file}: its metadata lacks {error.args[0]}; export again') from None
     return found
 
 
 def check_shape(given: tuple[int, ...], shape: list[int | str], file: Path) -> None:
-    """Raises ArtifactError when `given` [B, 3, H, W] differs from the `shape` of the input where that is a number."""
+    """Raise ArtifactError when `given` [B, 3, H, W] differs from a fixed size in the input `shape`."""
     for side, wanted, what in zip(given, shape, ('a batch', 'channels', 'height', 'width'), strict=True):
         if isinstance(wanted, int) and side != wanted:
             size = f'{given[3]} x {given[2]}' if what in ('height', 'width') else f'{what} of {side}'

@@ -1,4 +1,4 @@
-"""Images of tables to structures. Shapes: L steps, K tokens."""
+"""Images of tables to structures. Shapes: L decoding steps, K tokens."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import Floats, Image, fit_square, normalise, pad_with_zeros
 from phalanx.runtime.results import Prediction
 
-START = 0  # the number of the token before the first; also what fills up shorter sequences
+START = 0  # number of the start token; also the padding of shorter sequences
 
 
 class Table(Family):
-    """Reads the guide of a table network."""
+    """Pre- and post-processing of a table network."""
 
     def prepare(self, image: Image) -> Floats:
         side = self.preparation['side']
         return pad_with_zeros(normalise(fit_square(image, side), self.preparation), side, side)
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Prediction:
-        if 'numbers' in outputs:  # the likeliest of each step, chosen in the graph
+        if 'numbers' in outputs:  # argmax in the graph
             numbers, chances = outputs['numbers'], outputs['chances']
         else:
             numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
@@ -37,10 +37,10 @@ def decode_structure(
     tokens: Sequence[str],
     cells: Collection[str],
 ) -> Prediction:
-    """The likeliest tokens [L] up to the end token, and the boxes of their cells in pixels of the image.
+    """Structure from the best token `numbers` [L] up to the end token, with cell boxes in pixels of the image.
 
-    `chances` [L] are their probabilities; `boxes` [L, 4] in shares of width and height, or [L, 8] corners, around which the
-    boxes then are; `size`: (height, width); the last of `tokens` is the end token, `cells` are those that stand for a cell.
+    `chances` [L]: probabilities of the tokens; `boxes` [L, 4] relative to width and height, or [L, 8] corners, which become
+    their bounding boxes; `size`: (height, width); the last of `tokens` is the end token; `cells`: tokens that stand for a cell.
     """
     kept = steps(numbers.tolist(), len(tokens) - 1)
     structure = tuple(tokens[numbers[step]] for step in kept)
@@ -54,9 +54,9 @@ def decode_structure(
 
 
 def steps(numbers: Sequence[int], end: int) -> list[int]:
-    """The places of the tokens before the end token; start tokens between them are left out.
+    """Steps of the tokens before the end token; start tokens are dropped.
 
-    An end token in the very first place is left out too and ends nothing, as in the original.
+    An end token at the first step is dropped too and ends nothing, as in the original.
     """
     kept = []
     for place, number in enumerate(numbers):

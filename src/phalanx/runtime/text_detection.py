@@ -1,4 +1,4 @@
-"""Images to the outlines of texts: the post-processing of DB.
+"""Images to outlines of texts: the post-processing of DB.
 
 Liao et al., Real-time Scene Text Detection with Differentiable Binarization, https://arxiv.org/abs/1911.08947; steps and
 numbers are PaddleOCR's, so both find the same boxes on the same map. Shapes: h, w of the map, n points.
@@ -20,12 +20,12 @@ Points = npt.NDArray[Any]  # [n, 2] x, y
 Shape = Literal['quad', 'polygon']
 Scoring = Literal['fast', 'slow']
 
-LEAST_SIDE = 3  # of a text on the map, in pixels; once it is unclipped, two more
-ROUNDING = 0.002  # how far the outline of a polygon may be from the contour, as a share of the contour's length
+LEAST_SIDE = 3  # of a text on the map, in pixels; two more after unclipping
+ROUNDING = 0.002  # largest distance of a polygon from the contour, relative to the contour's length
 
 
 class TextDetection(Family):
-    """Reads the guide of a network that finds text."""
+    """Pre- and post-processing of a text detector."""
 
     def prepare(self, image: Image) -> Floats:
         for transform in self.preparation['transforms']:
@@ -35,12 +35,12 @@ class TextDetection(Family):
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> list[TextRegion]:
         H, W = h, w = image.shape[:2]
         for transform in self.preparation['transforms']:
-            h, w = size_after(transform, (h, w))  # what the image has of the input; the rest is black
+            h, w = size_after(transform, (h, w))  # part of the input that the image fills; the rest is black
         return text_regions(outputs['probabilities'][:h, :w], (W, H), **self.reading['post_processing'])
 
 
 def size_after(transform: Mapping[str, Any], size: Size) -> Size:
-    """The height and width that a transform of the guide gives an image of `size`."""
+    """Height and width of an image of `size` after a transform of the guide. Raises ArtifactError."""
     if transform['name'] == 'Resize':
         return size_of(transform, 'target_size')
     if transform['name'] == 'LimitSide':
@@ -60,11 +60,11 @@ def text_regions(
     scoring: Scoring,
     dilate: bool,
 ) -> list[TextRegion]:
-    """The texts on a map [h, w] of an image of `size` (width, height), in whole pixels of the image.
+    """Texts on a probability map [h, w] of an image of `size` (width, height), in whole pixels of the image.
 
-    Each connected region above `threshold` is a text when the mean probability within it is at least `box_threshold`. What the
-    network learnt is shrunk text, so its outline is moved outward by area * `unclip_ratio` / length. Quads are clockwise from
-    the upper left.
+    Each connected region above `threshold` is a text when its mean probability is at least `box_threshold`. The network was
+    trained on shrunk texts, so outlines are moved outward by area * `unclip_ratio` / length. Quads are clockwise from the
+    upper left.
     """
     above = (probabilities > threshold).astype(np.uint8)
     if dilate:
@@ -88,7 +88,7 @@ def text_regions(
 
 
 def quad(contour: Points, least: float) -> Points | None:
-    """The corners [4, 2] of the smallest rectangle around a contour; None when a side is shorter than `least`."""
+    """Corners [4, 2] of the smallest rectangle around a contour; None when a side is shorter than `least`."""
     rectangle = cv2.minAreaRect(contour)
     if min(rectangle[1]) < least:
         return None
@@ -101,13 +101,13 @@ def quad(contour: Points, least: float) -> Points | None:
 
 
 def polygon(contour: Points) -> Points | None:
-    """The contour with fewer points [n, 2]; None with fewer than four. (How wide it is shows once it is unclipped.)"""
+    """Contour with fewer points [n, 2]; None with fewer than four. (Its width is checked after unclipping.)"""
     points = cv2.approxPolyDP(contour, ROUNDING * cv2.arcLength(contour, True), True).reshape(-1, 2)
     return points if len(points) >= 4 else None
 
 
 def merge_outlines(paths: list[Points], shape: Shape) -> Points | None:
-    """What `unclipped` gave as one outline; None when it is too small, or fell to pieces."""
+    """Merge the outlines from `unclip` into one; None when it is too small, or a polygon fell into several parts."""
     if not paths or (shape == 'polygon' and len(paths) > 1):
         return None
     corners = quad(np.concatenate(paths).astype(np.int32), LEAST_SIDE + 2)
@@ -115,7 +115,7 @@ def merge_outlines(paths: list[Points], shape: Shape) -> Points | None:
 
 
 def mean_within(probabilities: Floats, points: Points) -> float:
-    """The mean of a map [h, w] over the pixels within an outline [n, 2]."""
+    """Mean of a map [h, w] over the pixels within an outline [n, 2]."""
     h, w = probabilities.shape
     low = np.clip(np.floor(points.min(0)).astype(int), 0, (w - 1, h - 1))
     high = np.clip(np.ceil(points.max(0)).astype(int), 0, (w - 1, h - 1))
@@ -126,13 +126,13 @@ def mean_within(probabilities: Floats, points: Points) -> float:
 
 
 def unclip(points: Points, ratio: float) -> list[Points]:
-    """An outline [n, 2] moved outward by area * ratio / length, with rounded corners, in whole pixels."""
+    """Move an outline [n, 2] outward by area * ratio / length, with rounded corners, in whole pixels."""
     area, length = area_and_length(points)
     return offset_outline(points, area * ratio / length if length else 0.0)
 
 
 def offset_outline(points: Points, distance: float) -> list[Points]:
-    """An outline [n, 2] moved outward, or inward by a negative `distance`: none, one or several outlines in whole pixels.
+    """Move an outline [n, 2] outward, or inward by a negative `distance`; returns any number of outlines in whole pixels.
 
     Vatti, A generic solution to polygon clipping, Communications of the ACM 35(7), 1992; corners become round.
     """
@@ -147,7 +147,7 @@ def offset_outline(points: Points, distance: float) -> list[Points]:
 
 
 def area_and_length(points: Points) -> tuple[float, float]:
-    """Of a closed outline [n, 2], in pixels."""
+    """Area and length of a closed outline [n, 2], in pixels."""
     here, there = points.astype(np.float64), np.roll(points, -1, axis=0).astype(np.float64)
     area = abs(float((here[:, 0] * there[:, 1] - here[:, 1] * there[:, 0]).sum())) / 2
     return area, float(np.hypot(*(there - here).T).sum())

@@ -1,6 +1,6 @@
-"""Pictures of text, drawn with the fonts at hand: a text in, an image as a camera could have taken it out.
+"""Rendered lines of text: a text and a font give an image as a camera could have taken it.
 
-Every choice comes from the random numbers handed in, so a picture is a function of (seed, epoch, index). Sizes are relative to
+All random choices come from the generator passed in, so a picture is a function of (seed, epoch, index). Sizes are relative to
 the height of the line. Shapes: H, W of the picture.
 """
 
@@ -23,18 +23,20 @@ from phalanx.data.samples import Image, Rng
 Array = npt.NDArray[np.float32]
 
 SYSTEM_FONTS = (Path('/usr/share/fonts'), Path('/usr/local/share/fonts'), Path('/Library/Fonts'), Path('C:/Windows/Fonts'))
-PILLOWS_OWN = Path('the font of Pillow')  # stands for it where the system has none; it has Latin letters
+PILLOWS_OWN = Path(
+    'the font of Pillow'
+)  # placeholder for Pillow's own font, used where the system has none; it has Latin letters
 SUFFIXES = ('.ttf', '.otf', '.ttc')
 SIZES = (24, 32, 40, 48)  # of letters, in pixels; few, because an opened font is kept for each
-UNASSIGNED = '\U0010ffff'  # a character that no font has: it is drawn as the font draws what it lacks
+UNASSIGNED = '\U0010ffff'  # a character that no font has: gives the glyph for missing characters
 CONTRAST = 50  # least difference between the brightness of ink and of the background's mean, of 255
 
 
 class Fonts:
-    """Font files and the characters that each can write."""
+    """Font files and the characters that each covers."""
 
     def __init__(self, folder: Path | None, characters: Sequence[str]) -> None:
-        """The fonts of `folder`, with none those of the system, that have at least one of `characters` besides blanks.
+        """Collect the fonts of `folder` (None: of the system) that have at least one of `characters` besides blanks.
 
         Raises FileNotFoundError when there is no such folder or font.
         """
@@ -45,12 +47,12 @@ class Fonts:
             raise FileNotFoundError(f'{place}: holds no font that has the characters to be written; data.fonts names a folder')
 
     def writing(self, text: str) -> list[Path]:
-        """The fonts that have every character of `text`."""
+        """Fonts that have every character of `text`."""
         return [path for path, characters in self.covered.items() if characters.issuperset(text)]
 
 
 def font_files(folder: Path | None) -> list[Path]:
-    """Font files at or below `folder`; with none those of the system or, where it has none, Pillow's own.
+    """Font files below `folder`; for None those of the system or, where it has none, Pillow's own.
 
     Raises FileNotFoundError when there is no such folder.
     """
@@ -63,19 +65,19 @@ def font_files(folder: Path | None) -> list[Path]:
 
 
 def covered_by(path: Path, characters: Sequence[str]) -> frozenset[str]:
-    """Those of `characters` that a font file can write; none when it cannot be opened, or has symbols in their places."""
+    """Subset of `characters` that a font file covers; empty when it cannot be opened, or is a symbol font."""
     try:
         font = _font(path, SIZES[0])
         if path != PILLOWS_OWN and has_symbols(path):
             return frozenset()
     except OSError:
         return frozenset()
-    lacking = {_drawn(font, UNASSIGNED), _drawn(font, ' ')}
-    return frozenset(character for character in characters if character == ' ' or _drawn(font, character) not in lacking)
+    lacking = {_glyph(font, UNASSIGNED), _glyph(font, ' ')}
+    return frozenset(character for character in characters if character == ' ' or _glyph(font, character) not in lacking)
 
 
 def has_symbols(path: Path) -> bool:
-    """Whether a font says of itself that its glyphs are symbols: class 12 of sFamilyClass in OpenType's table OS/2.
+    """True if a font declares symbols: class 12 of sFamilyClass in OpenType's table OS/2.
 
     Reads the list of tables and that byte, not the font: a Chinese one has 20 MB.
     """
@@ -90,18 +92,18 @@ def has_symbols(path: Path) -> bool:
 
 
 def render_line(text: str, font: Path, rng: Rng, pictures: Sequence[Path] = ()) -> Image:
-    """A picture [H, W, 3] of `text`: written, bent, inked over a background, and blurred as cameras do.
+    """Render a picture [H, W, 3] of `text`: written, warped, blended over a background, and degraded as by a camera.
 
     Backgrounds are cut out of `pictures` half of the time, if there are any. Raises SampleError for one that cannot be read.
     """
-    ink = _framed(_bent(_written(text, font, rng), rng), rng)  # [H, W]
+    ink = _crop(_warp(_draw_ink(text, font, rng), rng), rng)  # [H, W]
     background = _background(ink.shape[0], ink.shape[1], rng, pictures)
-    picture = _inked(background, ink, rng)
-    return _photographed(picture, rng)
+    picture = _blend_text(background, ink, rng)
+    return _degrade(picture, rng)
 
 
-def _written(text: str, path: Path, rng: Rng) -> Array:
-    """How much of each pixel is ink, 0 to 1, with the height of a letter left free on all sides."""
+def _draw_ink(text: str, path: Path, rng: Rng) -> Array:
+    """Ink coverage per pixel, 0 to 1, with a margin of one letter height on all sides."""
     size = int(rng.choice(SIZES))
     font, free = _font(path, size), size
     stroke = int(rng.random() < 0.15)
@@ -117,8 +119,8 @@ def _written(text: str, path: Path, rng: Rng) -> Array:
     return np.asarray(sheet, np.float32) / np.float32(255)
 
 
-def _bent(ink: Array, rng: Rng) -> Array:
-    """The line turned and slanted a little, seen from the side, and at times on a wavy ground: [H, W], as before."""
+def _warp(ink: Array, rng: Rng) -> Array:
+    """Rotate, slant and tilt the line a little in perspective, sometimes with waves: [H, W] as before."""
     H, W = ink.shape
     x, y = (grid.astype(np.float32) for grid in np.meshgrid(np.arange(W) - W / 2, np.arange(H) - H / 2))
     angle = math.radians(rng.normal(0, 2))
@@ -133,8 +135,8 @@ def _bent(ink: Array, rng: Rng) -> Array:
     return np.asarray(cv2.remap(ink, across.astype(np.float32), down.astype(np.float32), cv2.INTER_LINEAR), np.float32)
 
 
-def _framed(ink: Array, rng: Rng) -> Array:
-    """The line cut out as a detector would: mostly with a margin, at times a little too tight."""
+def _crop(ink: Array, rng: Rng) -> Array:
+    """Crop the line as a detector would: mostly with a margin, sometimes a little too tight."""
     left, top, width, height = cv2.boundingRect((ink > 0.2).view(np.uint8))
     if not width:  # a blank, say
         return ink
@@ -146,9 +148,9 @@ def _framed(ink: Array, rng: Rng) -> Array:
 
 
 def _background(H: int, W: int, rng: Rng, pictures: Sequence[Path]) -> Array:
-    """[H, W, 3] 0 to 255: part of a picture, one colour, or two colours that flow into each other."""
+    """Background [H, W, 3], 0 to 255: part of a picture, one colour, or a gradient of two."""
     if pictures and rng.random() < 0.5:
-        return _cut_out(read_image(pictures[int(rng.integers(len(pictures)))]), H, W, rng)
+        return _crop_picture(read_image(pictures[int(rng.integers(len(pictures)))]), H, W, rng)
     first, second = rng.uniform(0, 255, 3), rng.uniform(0, 255, 3)
     if rng.random() < 0.4:
         return np.broadcast_to(first.astype(np.float32), (H, W, 3)).copy()
@@ -159,7 +161,7 @@ def _background(H: int, W: int, rng: Rng, pictures: Sequence[Path]) -> Array:
     return mixed
 
 
-def _cut_out(picture: Image, H: int, W: int, rng: Rng) -> Array:
+def _crop_picture(picture: Image, H: int, W: int, rng: Rng) -> Array:
     scale = max(1.0, H / picture.shape[0], W / picture.shape[1])
     if scale > 1:
         picture = cv2.resize(picture, None, fx=scale, fy=scale).astype(np.uint8, copy=False)
@@ -169,21 +171,21 @@ def _cut_out(picture: Image, H: int, W: int, rng: Rng) -> Array:
     return np.asarray(cv2.resize(part, (W, H)), np.float32)
 
 
-def _inked(background: Array, ink: Array, rng: Rng) -> Array:
-    """The picture with its text, whose colour stands out; at times with a shadow or an outline."""
-    colour = _contrasting(background, rng)
+def _blend_text(background: Array, ink: Array, rng: Rng) -> Array:
+    """Blend the text over the background in a contrasting colour; sometimes with a shadow or an outline."""
+    colour = _contrasting_colour(background, rng)
     extra = rng.random()
     if extra < 0.12:
         shifted = np.roll(ink, (int(rng.integers(1, 3)), int(rng.integers(1, 3))), (0, 1))
-        background = _over(background, np.asarray(cv2.blur(0.6 * shifted, (3, 3)), np.float32), background.mean((0, 1)) * 0.3)
+        background = _blend(background, np.asarray(cv2.blur(0.6 * shifted, (3, 3)), np.float32), background.mean((0, 1)) * 0.3)
     elif extra < 0.24:
         outline = np.asarray(cv2.dilate(ink, np.ones((3, 3), np.uint8)), np.float32)
-        background = _over(background, outline, 255 - colour)
-    return _over(background, ink * np.float32(rng.uniform(0.75, 1)), colour)
+        background = _blend(background, outline, 255 - colour)
+    return _blend(background, ink * np.float32(rng.uniform(0.75, 1)), colour)
 
 
-def _contrasting(background: Array, rng: Rng) -> npt.NDArray[np.float64]:
-    """A colour [3] whose brightness differs enough from that of the background."""
+def _contrasting_colour(background: Array, rng: Rng) -> npt.NDArray[np.float64]:
+    """Colour [3] whose brightness differs from that of the background by at least CONTRAST."""
     weights = np.array([0.299, 0.587, 0.114])
     around = float(background.mean((0, 1)) @ weights)
     for _ in range(10):
@@ -193,13 +195,13 @@ def _contrasting(background: Array, rng: Rng) -> npt.NDArray[np.float64]:
     return np.full(3, 255.0 if around < 128 else 0.0)
 
 
-def _over(below: Array, ink: Array, colour: npt.NDArray[np.floating]) -> Array:
+def _blend(below: Array, ink: Array, colour: npt.NDArray[np.floating]) -> Array:
     mixed: Array = (below + ink[..., None] * (colour - below)).astype(np.float32)
     return mixed
 
 
-def _photographed(picture: Array, rng: Rng) -> Image:
-    """What a camera makes of it: out of focus, of low resolution, noisy, compressed - each at times."""
+def _degrade(picture: Array, rng: Rng) -> Image:
+    """Degrade a picture as a camera does, each sometimes: blur, low resolution, noise, JPEG compression."""
     H, W = picture.shape[:2]
     if rng.random() < 0.3:
         picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), rng.uniform(0.3, 0.04 * H + 0.4)), np.float32)
@@ -225,6 +227,6 @@ def _font(path: Path, size: int) -> PIL.ImageFont.FreeTypeFont:
     return PIL.ImageFont.truetype(str(path), size)
 
 
-def _drawn(font: PIL.ImageFont.FreeTypeFont, character: str) -> tuple[tuple[int, int], bytes]:
+def _glyph(font: PIL.ImageFont.FreeTypeFont, character: str) -> tuple[tuple[int, int], bytes]:
     mask = font.getmask(character)
     return mask.size, bytes(mask)

@@ -1,7 +1,7 @@
-"""Pictures of handwritten digits over textured backgrounds, with everything that is true of them.
+"""Scenes of handwritten digits over textured backgrounds, with labels, boxes and texts.
 
-A scene is a function of (seed, split, number) alone; nothing is stored but 1797 digits of 8 x 8 pixels (digits.md beside this
-file says where they come from). Shapes: H, W of the scene, h, w of a part of it, N digits, M lines.
+A scene is a function of (seed, split, number) alone; only 1797 digits of 8 x 8 pixels are stored (digits.md beside this file
+gives their source). Shapes: H, W of the scene, h, w of a part of it, N digits, M lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and what is in it."""
+    """Picture with its annotations."""
 
     image: Image  # [H, W, 3]
     labels: npt.NDArray[np.uint8]  # [H, W]: 0 background, 1 to 10 the ink of digits 0 to 9, EDGE around it
@@ -50,10 +50,10 @@ def render_scene(
     singles: tuple[int, int] = (2, 6),
     digit_height: tuple[float, float] = (20, 52),
 ) -> Scene:
-    """Scene `number` of `split`, of `size` (height, width): digits alone and in lines, none over another.
+    """Render scene `number` of `split`, of `size` (height, width): single digits and lines of digits that do not overlap.
 
-    `lines`, `digits_a_line` and `singles` are the fewest and the most of them, `digit_height` the range of sizes in pixels.
-    What finds no free place in a crowded scene is left out.
+    `lines`, `digits_a_line` and `singles` are least and greatest counts, `digit_height` the range of sizes in pixels. Digits
+    without a free place in a crowded scene are left out.
     """
     rng = np.random.default_rng((seed, ('train', 'eval').index(split), number))
     canvas = _Canvas(_background(*size, rng))
@@ -83,13 +83,13 @@ class DigitScenes:
         return Series(split, self.train_scenes if split == 'train' else self.eval_scenes, self)
 
     def truth(self, scene: Scene) -> Any:
-        """What a family wants to know of a scene."""
+        """Annotation of a scene for a family."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Series(GeneratedSource):
-    """A Source of the scenes of one split."""
+    """Source of the scenes of one split."""
 
     kind = 'digit scene'
     notes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # nothing is odd about them
@@ -103,7 +103,7 @@ class Series(GeneratedSource):
 
 
 class _Canvas:
-    """A scene in the making."""
+    """Scene under construction."""
 
     def __init__(self, picture: Array) -> None:
         self.picture = picture  # [H, W, 3] 0 to 255
@@ -116,7 +116,7 @@ class _Canvas:
         self.text_boxes: list[Array] = []
 
     def write(self, count: int, split: Split, heights: tuple[float, float], rng: Rng, *, is_line: bool) -> None:
-        """Writes `count` digits of one size and colour side by side, if some random place for them is free."""
+        """Write `count` digits of one size and colour side by side, if a random free place is found."""
         chosen = [_pick(split, rng) for _ in range(count)]
         height = math.exp(rng.uniform(*np.log(heights)))
         for _ in range(4):
@@ -140,7 +140,7 @@ class _Canvas:
             self.text_boxes.append(np.concatenate([boxes[:, :2].min(0), boxes[:, 2:].max(0)]))
 
     def free_place(self, h: int, w: int, rng: Rng) -> tuple[int, int] | None:
-        """The upper left corner (y, x) of an area that keeps its distance from what is written, and room for its shadow."""
+        """Random corner (y, x) of a free area, with a margin to other digits and room for a shadow; None if not found."""
         H, W = self.taken.shape
         if h + 4 > H or w + 4 > W:
             return None
@@ -151,7 +151,7 @@ class _Canvas:
         return None
 
     def draw(self, glyph: Array, digit: int, y: int, x: int, colour: Array) -> None:
-        """Lays the ink [h, w] over the picture, with a soft shadow to its lower right."""
+        """Blend the ink [h, w] into the picture, with a soft shadow to its lower right, and add its labels and box."""
         h, w = glyph.shape
         under = self.picture[y : y + h + 2, x : x + w + 2]  # at the far edges the area leaves room for the shadow
         shadow = np.zeros(under.shape[:2], np.float32)
@@ -181,7 +181,7 @@ class _Canvas:
 
 
 def _pick(split: Split, rng: Rng) -> tuple[Array, int]:
-    """One of the handwritten digits of `split`, [8, 8] with ink 0 to 1, and which digit it is."""
+    """Random handwritten digit of `split`: ink [8, 8], 0 to 1, and its class."""
     images, labels = _digits()
     first_eval = len(labels) - NUM_EVAL_DIGITS
     index = rng.integers(0, first_eval) if split == 'train' else rng.integers(first_eval, len(labels))
@@ -195,7 +195,7 @@ def _digits() -> tuple[Array, npt.NDArray[np.uint8]]:
 
 
 def _side_by_side(bitmaps: Sequence[Array], height: float, rng: Rng) -> list[tuple[Array, int, int]]:
-    """The ink [h, w] of each digit, with its top and left in pixels; nobody writes quite straight."""
+    """Ink [h, w] of each digit, with its top and left in pixels; tops vary as in handwriting."""
     placed, left = [], 0
     for bitmap in bitmaps:
         glyph, top = _glyph(bitmap, height, rng), int(rng.integers(0, 2 + int(height / 12)))
@@ -205,9 +205,9 @@ def _side_by_side(bitmaps: Sequence[Array], height: float, rng: Rng) -> list[tup
 
 
 def _glyph(bitmap: Array, height: float, rng: Rng) -> Array:
-    """The digit about `height` pixels high, turned and slanted a little: how much of each pixel is ink, [h, w].
+    """Ink coverage [h, w] of a digit about `height` pixels high, rotated and slanted a little.
 
-    A pixel is left free around the ink, for its edge.
+    A margin of one pixel is left around the ink, for its edge.
     """
     scale, angle, slant = height / 8, math.radians(rng.uniform(-14, 14)), rng.uniform(-0.25, 0.25)
     wide = rng.uniform(0.85, 1.15)
@@ -225,14 +225,14 @@ def _glyph(bitmap: Array, height: float, rng: Rng) -> Array:
 
 
 def _ink_colour(rng: Rng) -> Array:
-    """A vivid colour [3], darker than backgrounds are: where ink may also be lighter, networks take much longer to learn."""
+    """Vivid colour [3], darker than backgrounds: networks learn much more slowly where ink may also be lighter."""
     choices = _rgb(rng.uniform((0, 150, 40), (180, 255, 180), size=(2, 3)))
     darker: Array = choices[(choices @ np.array([0.299, 0.587, 0.114], np.float32)).argmin()]
     return darker
 
 
 def _background(H: int, W: int, rng: Rng) -> Array:
-    """Two pale colours mixed by a smooth pattern, and some blots of them: [H, W, 3] 0 to 255."""
+    """Background [H, W, 3], 0 to 255: two pale colours mixed by a smooth pattern, with some blots."""
     first, second = _rgb(rng.uniform((0, 15, 150), (180, 110, 255), size=(2, 3)))
     mixture = _PATTERNS[rng.integers(len(_PATTERNS))](H, W, rng)
     for _ in range(rng.integers(0, 6)):
@@ -264,13 +264,13 @@ _PATTERNS = (_clouds, _gradient, _stripes)
 
 
 def _smooth_noise(H: int, W: int, cells: int, rng: Rng) -> Array:
-    """Random values, mostly 0 to 1, on a grid of `cells` across, smoothed in between: [H, W]."""
+    """Smooth noise [H, W], mostly 0 to 1, interpolated from a grid of `cells` across."""
     grid = rng.random((max(2, cells * H // W), cells), dtype=np.float32)
     return np.asarray(cv2.resize(grid, (W, H), interpolation=cv2.INTER_CUBIC), np.float32)
 
 
 def _along(H: int, W: int, rng: Rng) -> Array:
-    """How far each pixel lies from the centre in a random direction: [H, W] in pixels."""
+    """Distance of each pixel from the centre along a random direction: [H, W] in pixels."""
     angle = rng.uniform(0, 2 * math.pi)
     y, x = np.arange(H, dtype=np.float32) - H / 2, np.arange(W, dtype=np.float32) - W / 2
     along: Array = y[:, None] * np.float32(math.sin(angle)) + x[None, :] * np.float32(math.cos(angle))
@@ -278,5 +278,5 @@ def _along(H: int, W: int, rng: Rng) -> Array:
 
 
 def _rgb(hsv: npt.NDArray[np.float64]) -> Array:
-    """Colours [N, 3] from hue (0 to 180), saturation and value (0 to 255), as RGB 0 to 255."""
+    """RGB colours [N, 3], 0 to 255, from hue (0 to 180), saturation and value (0 to 255)."""
     return np.asarray(cv2.cvtColor(hsv.astype(np.uint8)[None], cv2.COLOR_HSV2RGB)[0], np.float32)
