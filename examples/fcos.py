@@ -79,9 +79,9 @@ class FCOSLoss(DetectionLoss):
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         logits, positives = raw.logits.float(), assigned.score.sum()
-        classes = truths.classes.gather(1, assigned.truth)[..., None]  # [B, A, 1]
+        classes = truths.classes.gather(1, assigned.truth_index)[..., None]  # [B, A, 1]
         target = torch.zeros_like(logits).scatter(2, classes, assigned.score[..., None])
-        true = truths.boxes.gather(1, assigned.truth[..., None].expand(-1, -1, 4))
+        true = truths.boxes.gather(1, assigned.truth_index[..., None].expand(-1, -1, 4))
         box = generalized_box_iou_loss(boxes_of(raw), true) * assigned.score
         return {
             'cls': Term(sigmoid_focal_loss(logits, target, reduction='sum'), positives, 1.0),

@@ -24,7 +24,7 @@ from filling import load_original
 from golden.weights import FloatArray, draw, images
 from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.loss import TaskAlignedLoss
-from phalanx.families.detection.loss.assign import Assigned, Truths, padded
+from phalanx.families.detection.loss.assign import Assigned, Truths, pad_truths
 from phalanx.families.detection.models.ppyoloe import PPYOLOE, ppyoloe
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.paddle.weights import original_of
@@ -107,7 +107,7 @@ class Judged:
 
 def losses_of(golden: Golden, raw: Raw, stage: str) -> dict[str, Tensor]:
     """The losses by the original's names: terms without their coefficients, and `loss` with them."""
-    truths = padded(golden.boxes, golden.classes, raw.points.dtype)
+    truths = pad_truths(golden.boxes, golden.classes, raw.points.dtype)
     with torch.no_grad():
         assigned = LOSS.assigner(raw, truths, WholeStep(epoch=STAGES[stage]))
     terms = LOSS(raw, truths, assigned)
@@ -132,7 +132,7 @@ def stage(request: pytest.FixtureRequest) -> str:
 def judged(golden: Golden, stage: str) -> Judged:
     model = golden.network(torch.float64).train()
     raw = model(golden.images.double())
-    truths = padded(golden.boxes, golden.classes, torch.float64)
+    truths = pad_truths(golden.boxes, golden.classes, torch.float64)
     with torch.no_grad():
         assigned = LOSS.assigner(raw, truths, WholeStep(epoch=STAGES[stage]))
     losses = losses_of(golden, raw, stage)
@@ -190,8 +190,8 @@ def test_training_logits_and_running_statistics_are_those_of_the_original(golden
 
 
 def test_anchors_are_assigned_as_in_the_original(golden: Golden, stage: str, judged: Judged) -> None:
-    image, anchor = judged.assigned.answers.nonzero(as_tuple=True)
-    truth, score = judged.assigned.truth[image, anchor], judged.assigned.score[image, anchor]
+    image, anchor = judged.assigned.fg_mask.nonzero(as_tuple=True)
+    truth, score = judged.assigned.truth_index[image, anchor], judged.assigned.score[image, anchor]
     labels = torch.full(judged.raw.logits.shape[:2], golden.facts['num_classes'])
     labels[image, anchor] = judged.truths.classes[image, truth]
     np.testing.assert_array_equal(labels.flatten(), golden.arrays[f'{stage}_assigned_labels'])

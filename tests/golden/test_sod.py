@@ -10,10 +10,10 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from phalanx.families.detection.decode import Raw
-from phalanx.families.detection.loss.assign import padded, task_aligned
+from phalanx.families.detection.loss.assign import assign_task_aligned, pad_truths
 from phalanx.families.detection.loss.terms import distribution_focal
-from phalanx.families.detection.models.places import PlaceEncoder, place_waves
 from phalanx.families.detection.models.ppyoloe import ppyoloe
+from phalanx.families.detection.models.transformer import TransformerEncoder, position_embedding
 from phalanx.paddle.weights import paddle_layout
 from phalanx.paddle.weights.ppyoloe import original
 
@@ -22,7 +22,7 @@ GOLDEN = np.load(Path(__file__).parent / 'data' / 'ppyoloe_sod.npz')
 
 def test_the_transformer_over_places_computes_what_paddledetections_does() -> None:
     """Weights are a wave over all numbers of a parameter, shifted by its place among the names in order."""
-    encoder = PlaceEncoder(16, 2).eval()
+    encoder = TransformerEncoder(16, 2).eval()
     names = original(ppyoloe(1))
     stored = {names.name(f'neck.encoder.{name}'): tensor for name, tensor in paddle_layout(encoder).items()}
     for place, (name, tensor) in enumerate(sorted(stored.items())):
@@ -32,26 +32,26 @@ def test_the_transformer_over_places_computes_what_paddledetections_does() -> No
     x = np.cos(0.37 * np.arange(2 * 16 * 15)).astype(np.float32).reshape(2, 16, 3, 5)
     with torch.no_grad():
         assert_allclose(encoder(torch.from_numpy(x)), GOLDEN['encoder_out'], atol=2e-5)
-    assert_allclose(place_waves(3, 5, 16, torch.device('cpu')), GOLDEN['waves'], atol=2e-5)
+    assert_allclose(position_embedding(3, 5, 16, torch.device('cpu')), GOLDEN['waves'], atol=2e-5)
 
 
 def test_anchors_near_the_centre_of_a_box_answer_for_it_as_in_paddledetection() -> None:
     """Among the boxes: one smaller than a cell, two that compete, one that is the whole image, and a place without a box."""
     exist = GOLDEN['mask'][..., 0] > 0
-    truths = padded(
+    truths = pad_truths(
         [torch.from_numpy(boxes[own]) for boxes, own in zip(GOLDEN['gt'], exist, strict=True)],
         [torch.from_numpy(labels[own, 0]) for labels, own in zip(GOLDEN['lab'], exist, strict=True)],
         torch.float32,
     )
     logits = torch.from_numpy(GOLDEN['scores']).logit()
     points, strides = torch.from_numpy(GOLDEN['points']), torch.from_numpy(GOLDEN['strides'])[:, 0]
-    raw = Raw(logits, torch.zeros(2, len(points), 40), points, strides, (4, 16, 64), least=-2)
-    found = task_aligned(truths, torch.from_numpy(GOLDEN['pred']), raw, top_k=5, alpha=1.0, beta=2.0, center_radius=1)
-    assert_array_equal(found.answers, GOLDEN['a_labels'] != 3)
-    classes = truths.classes.gather(1, found.truth)
-    assert_array_equal(classes[found.answers], GOLDEN['a_labels'][found.answers])
-    boxes = truths.boxes.gather(1, found.truth[..., None].expand(-1, -1, 4))
-    assert_array_equal(boxes[found.answers], GOLDEN['a_boxes'][found.answers])
+    raw = Raw(logits, torch.zeros(2, len(points), 40), points, strides, (4, 16, 64), min_distance=-2)
+    found = assign_task_aligned(truths, torch.from_numpy(GOLDEN['pred']), raw, top_k=5, alpha=1.0, beta=2.0, center_radius=1)
+    assert_array_equal(found.fg_mask, GOLDEN['a_labels'] != 3)
+    classes = truths.classes.gather(1, found.truth_index)
+    assert_array_equal(classes[found.fg_mask], GOLDEN['a_labels'][found.fg_mask])
+    boxes = truths.boxes.gather(1, found.truth_index[..., None].expand(-1, -1, 4))
+    assert_array_equal(boxes[found.fg_mask], GOLDEN['a_boxes'][found.fg_mask])
     assert_allclose(found.score, GOLDEN['a_scores'].sum(-1), atol=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_a_network_that_reaches_below_0_decodes_boxes_beside_its_anchors() -> No
     network = ppyoloe(2, encoder=1, reach=(-2, 7)).eval()
     with torch.no_grad():
         raw = network(torch.zeros(1, 3, 64, 64))
-    assert (raw.least, raw.bins) == (-2, 10)
+    assert (raw.min_distance, raw.bins) == (-2, 10)
     sure = torch.full((1, raw.points.shape[0], 4, 10), -100.0)
     sure[..., 1] = 100.0  # one stride to the other side
     left, _, right, _ = network.decode(raw._replace(distances=sure.flatten(2)))[0].unbind(-1)

@@ -15,7 +15,7 @@ import torch
 
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.graph import with_suppression
+from phalanx.families.detection.graph import add_suppression
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.task import evaluated
 from phalanx.families.detection.transforms import Resize as DetectionResize
@@ -160,7 +160,7 @@ def test_the_graph_suppresses_boxes_as_evaluation_does(found_by: Any) -> None:
         '<ir_version: 10, opset_import: ["" : 20]> network (float[1, A, 4] b, float[1, A, K] s) => '
         '(float[1, A, 4] boxes, float[1, A, K] scores) { boxes = Identity (b)\n scores = Identity (s) }'
     )
-    model = with_suppression(network, LIMITS)
+    model = add_suppression(network, LIMITS)
     onnx.checker.check_model(model)
     found = found_by(model, {'b': boxes[None], 's': scores[None]})
     expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))

@@ -25,7 +25,7 @@ class RawTensors(NamedTuple):
     strides: Tensor  # [A] the size of the cell in pixels
     num_per_level: tuple[int, ...]  # how many anchors each level has
     maps: tuple[Tensor, ...] = ()  # [B, C, h, w] of the neck, which a distillation compares
-    least: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
+    min_distance: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
     teacher: Raw | None = None  # of the same images, where a student learns from a teacher
 
 
@@ -47,6 +47,7 @@ class Raw(RawTensors):
 def decode_boxes(raw: RawTensors) -> Tensor:
     """Predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
     distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, -1).softmax(-1)  # [B, A, 4, bins]
-    bins = torch.arange(raw.least, raw.least + distributions.shape[-1], dtype=raw.points.dtype, device=raw.points.device)
+    last = raw.min_distance + distributions.shape[-1]
+    bins = torch.arange(raw.min_distance, last, dtype=raw.points.dtype, device=raw.points.device)
     distances = (distributions * bins).sum(-1)  # [B, A, 4]; a matrix product would be in half precision under autocast
     return from_distances(raw.points, distances * raw.strides[:, None])

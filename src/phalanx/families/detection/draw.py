@@ -23,7 +23,7 @@ Colour = tuple[int, int, int]
 font_of_size = cache(PIL.ImageFont.load_default)
 
 
-def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
+def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
     """`image` with boxes in their colours, each with a plate for its caption."""
     canvas = PIL.Image.fromarray(image)
     pen = PIL.ImageDraw.Draw(canvas)
@@ -36,52 +36,52 @@ def drawn(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str
             w, h = right - left + 3, bottom - top + 3
             x, y = max(0, min(x0, image.shape[1] - w)), max(0, y0 - h)  # above the box, or inside where there is no room
             pen.rectangle((x, y, x + w, y + h), fill=colour)
-            pen.text((x + 2 - left, y + 1 - top), caption, font=font, fill=_ink_on(colour))
+            pen.text((x + 2 - left, y + 1 - top), caption, font=font, fill=_contrasting(colour))
     return np.asarray(canvas)
 
 
-def with_found(image: Image, found: Sequence[Found]) -> Image:
+def draw_detections(image: Image, found: Sequence[Found]) -> Image:
     """`image` with what was found on it, the most probable last and so in front."""
     rows = sorted(found, key=lambda one: one.score)
     captions = [f'{one.name} {one.score:.2f}' for one in rows]
-    return drawn(image, [one.box for one in rows], captions, [_colour(one.label) for one in rows])
+    return draw_boxes(image, [one.box for one in rows], captions, [_colour(one.label) for one in rows])
 
 
-def with_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
+def draw_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
     """`image` with what is true of it; ignored objects are grey."""
     rows = list(objects.rows())
     colours = [IGNORED if ignored else _colour(label) for _, label, ignored, _ in rows]
-    return drawn(image, [box for box, *_ in rows], [class_names[label] for _, label, *_ in rows], colours)
+    return draw_boxes(image, [box for box, *_ in rows], [class_names[label] for _, label, *_ in rows], colours)
 
 
-def compared(
+def draw_comparison(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""
     image = resize(image, *size)
-    return [('truth', with_objects(image, truth, class_names)), ('prediction', with_found(image, found))]
+    return [('truth', draw_objects(image, truth, class_names)), ('prediction', draw_detections(image, found))]
 
 
-def sure(found: Sequence[Found], least: float) -> list[Found]:
+def filter_by_score(found: Sequence[Found], least: float) -> list[Found]:
     """What was found with at least that score."""
     return [one for one in found if one.score >= least]
 
 
-def writers(shown_from: float) -> Writers:
+def build_writers(shown_from: float) -> Writers:
     """JSON has everything that was found; the other files have what has at least the score `shown_from`."""
 
     def shown(write: Write) -> Write:
-        return lambda found, image, stem: write(sure(found, shown_from), image, stem)
+        return lambda found, image, stem: write(filter_by_score(found, shown_from), image, stem)
 
     def draw(image: Image, found: Sequence[Found]) -> Image:
-        return with_found(image, sure(found, shown_from))
+        return draw_detections(image, filter_by_score(found, shown_from))
 
     pictures = picture_writer(draw, '_overlay.jpg')
-    ways = {'json': write_json, 'txt': shown(as_yolo), 'crops': shown(as_crops), 'pictures': pictures}
+    ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(write_crops), 'pictures': pictures}
     return Writers(draw, ways, default=('json', 'pictures'))
 
 
-def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+def write_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """The text format of YOLO: a line `class x y width height score` an object, centre and sides as shares of the image."""
     height, width = image.shape[:2]
     lines = []
@@ -92,7 +92,7 @@ def as_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     return write_text(stem, '.txt', ''.join(lines))
 
 
-def as_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+def write_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
     endings = (f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg' for number, one in enumerate(found, 1))
     return [file for ending, one in zip(endings, found, strict=True) for file in write_crop(stem, ending, image, one.box)]
@@ -104,7 +104,7 @@ def _colour(label: int) -> Colour:
     return r, g, b
 
 
-def _ink_on(colour: Colour) -> Colour:
+def _contrasting(colour: Colour) -> Colour:
     """Black or white, whichever can be read on `colour`."""
     r, g, b = colour
     return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)

@@ -38,7 +38,7 @@ suppression (float[1, A, 4] raw_boxes, float[1, A, K] raw_scores) => (float[1, n
 OUTPUTS = {'detections': '[1, found, 6]: x0, y0, x1, y1 in pixels of the input, score, class; the most probable first'}
 
 
-def with_suppression(model: Any, nms: Mapping[str, float]) -> Any:
+def add_suppression(model: Any, nms: Mapping[str, float]) -> Any:
     """An ONNX model with outputs `boxes` [1, A, 4] and `scores` [1, A, K] -> the same with the one output `detections`."""
     import onnx.compose  # it comes with the extra `export`
     import onnx.parser

@@ -10,7 +10,7 @@ import torch
 from phalanx.data.boxes import pairwise_iou
 from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.detection.data import Objects
-from phalanx.families.detection.draw import with_objects
+from phalanx.families.detection.draw import draw_objects
 
 FINEST = 8  # pixels between the places that a detector looks at: the finest stride of these networks
 SAME = 0.95  # the IoU from which on two boxes are one
@@ -36,7 +36,7 @@ class BoxSurvey(FromSource):
         counts = Counter('(ignored)' if ignored else self.class_names[label] for label, ignored in rows)
         present = objects.at(~objects.ignored)
         sides = (present.boxes[:, 2:] - present.boxes[:, :2]) * np.array(self.seen(image), np.float32)
-        twice, ambiguous = doubled(present)
+        twice, ambiguous = count_duplicates(present)
         counts += Counter({SMALL: int((sides.min(1, initial=FINEST) < FINEST).sum()), TWICE: twice, AMBIGUOUS: ambiguous})
         return image, dict(counts)
 
@@ -52,10 +52,10 @@ class BoxSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """The image with its boxes; ignored ones are grey."""
         image, objects = self.source.read(Draw(index))
-        return with_objects(image, objects, self.class_names)
+        return draw_objects(image, objects, self.class_names)
 
 
-def doubled(objects: Objects) -> tuple[int, int]:
+def count_duplicates(objects: Objects) -> tuple[int, int]:
     """How many objects lie where another of their class is already, and how many where one of another class is."""
     boxes = torch.from_numpy(objects.boxes)
     on = np.triu(pairwise_iou(boxes, boxes).numpy() >= SAME, 1)  # [N, N] the second of a pair by column

@@ -17,15 +17,15 @@ from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
-from phalanx.families.detection.graph import OUTPUTS, with_suppression
+from phalanx.families.detection.graph import OUTPUTS, add_suppression
 from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss
-from phalanx.families.detection.loss.assign import padded
-from phalanx.families.detection.loss.terms import assigner_of
+from phalanx.families.detection.loss.assign import pad_truths
+from phalanx.families.detection.loss.terms import choose_assigner
 from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
-from phalanx.families.detection.transforms import TRANSFORMS, Shown, Transform, TransformContext
+from phalanx.families.detection.transforms import TRANSFORMS, ImageWithObjects, Transform, TransformContext
 from phalanx.families.distillation import DistillationModel
 from phalanx.families.export import Export, GraphPart, NetworkWithDecoding, describe_transform
 from phalanx.families.losses import collect_weights, sum_losses
@@ -66,11 +66,11 @@ class DetectionBatch(ImageBatch):
     indices: tuple[int, ...]
 
     def split(self, parts: int) -> list[Self]:
-        objects = ([torch.cat(part) for part in split_evenly(each, parts)] for each in self.of_images())
+        objects = ([torch.cat(part) for part in split_evenly(each, parts)] for each in self.per_image())
         rest = (split_evenly(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
         return [type(self)(*fields) for fields in zip(split_evenly(self.images, parts), *objects, *rest, strict=True)]
 
-    def of_images(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def per_image(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The boxes [n, 4] and the classes [n] of each image."""
         counts = [len(truth) for truth in self.truths]
         return torch.split(self.boxes, counts), torch.split(self.classes, counts)
@@ -85,22 +85,22 @@ class Samples(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':
             image, objects = self.source.read(draw)
-            return evaluated(image, objects, self.transforms, draw)
+            return prepare_eval_sample(image, objects, self.transforms, draw)
         rng = draw.rng()
-        context = TransformContext(rng, draw.step_rng, lambda: self.to_train_on(int(rng.integers(len(self)))))
-        image, objects = self.to_train_on(draw.index)
+        context = TransformContext(rng, draw.step_rng, lambda: self.training_sample(int(rng.integers(len(self)))))
+        image, objects = self.training_sample(draw.index)
         size = image.shape[:2]
         for transform in self.transforms:
             image, objects = transform(image, objects, context)
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
-    def to_train_on(self, index: int) -> Shown:
+    def training_sample(self, index: int) -> ImageWithObjects:
         """An image with the objects to learn from: no crowds, nothing beyond the edges. Raises SampleError."""
         image, objects = self.source.read(Draw(index))
         return image, objects.at(~objects.ignored).clipped(image.shape[1], image.shape[0])
 
 
-def evaluated(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
+def prepare_eval_sample(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
     """The sample to evaluate or predict `image`: a box around all of it goes through `transforms`, its objects stay."""
     H, W = image.shape[:2]
     frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
@@ -111,10 +111,10 @@ def evaluated(image: Image, objects: Objects, transforms: Sequence[Transform], d
     return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
-def seen_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
+def transform_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
     """How many pixels of what `transforms` make of `image` one of its pixels is, in x and y."""
     H, W = image.shape[:2]
-    x0, y0, x1, y1 = evaluated(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
+    x0, y0, x1, y1 = prepare_eval_sample(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
     return (x1 - x0) / W, (y1 - y0) / H
 
 
@@ -160,7 +160,7 @@ class Detection(Family):
             keys = replace(keys, loss=losses, loss_coefficients=coefficients, frozen=(TEACHER,))
         super().__init__(keys)
         self.learns_from_teacher = bool(keys.from_teacher)
-        self.assigner = assigner_of([loss for loss, _ in self.losses], keys.assigner)
+        self.assigner = choose_assigner([loss for loss, _ in self.losses], keys.assigner)
         keys.metric(())  # so that errors in its options are reported now
         self.nms, self.shown_from = keys.nms, keys.shown_from
 
@@ -187,7 +187,7 @@ class Detection(Family):
 
     def survey(self, split: Split) -> BoxSurvey:
         """The samples of a split as they lie in their files, for `phalanx data check`."""
-        return BoxSurvey(self.data().split(split), self.class_names, partial(seen_scale, self.transforms['eval']))
+        return BoxSurvey(self.data().split(split), self.class_names, partial(transform_scale, self.transforms['eval']))
 
     rewritten_as = tuple(WRITERS)
 
@@ -199,7 +199,7 @@ class Detection(Family):
         """Images that differ in size are filled up on the right and at the bottom with the mean colour."""
         objects = Objects.all_of([sample.objects for sample in samples])
         return DetectionBatch(
-            images=filled_up([sample.image for sample in samples], self.mean),
+            images=pad_to_common_size([sample.image for sample in samples], self.mean),
             boxes=torch.from_numpy(objects.boxes),
             classes=torch.from_numpy(objects.classes),
             frames=torch.stack([sample.frame for sample in samples]),
@@ -213,16 +213,16 @@ class Detection(Family):
         if sizing_of(self.transforms['train']) in ('one', 'one a step'):
             return batch
         sides = whole.largest(batch.images.shape[2:])
-        return replace(batch, images=filled_up(list(batch.images), self.mean, least=sides))
+        return replace(batch, images=pad_to_common_size(list(batch.images), self.mean, least=sides))
 
     def supervised_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
-        truths = padded(*batch.of_images(), batch.boxes.dtype)
+        truths = pad_truths(*batch.per_image(), batch.boxes.dtype)
         with torch.no_grad():
             assigned = self.assigner(outputs, truths, whole)
         return sum_losses((loss(outputs, truths, assigned), coefficient) for loss, coefficient in self.losses)
 
     def supervised_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
-        return collect_weights(loss.weights(*batch.of_images()) for loss, _ in self.losses)
+        return collect_weights(loss.weights(*batch.per_image()) for loss, _ in self.losses)
 
     def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """What is found on each image, in its own pixels."""
@@ -237,18 +237,18 @@ class Detection(Family):
         return self.make_metric(self.class_names)
 
     def request(self, image: Image) -> Sample:
-        return evaluated(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
+        return prepare_eval_sample(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
         return [found.named(self.class_names, size) for found, size in zip(prediction, batch.sizes, strict=True)]
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
-        shown = drawing.sure(result, self.shown_from)
-        return drawing.compared(sample.image.permute(1, 2, 0).numpy(), sample.size, sample.objects, self.class_names, shown)
+        image, found = sample.image.permute(1, 2, 0).numpy(), drawing.filter_by_score(result, self.shown_from)
+        return drawing.draw_comparison(image, sample.size, sample.objects, self.class_names, found)
 
     @property
     def writers(self) -> Writers:
-        return drawing.writers(self.shown_from)
+        return drawing.build_writers(self.shown_from)
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
@@ -267,7 +267,7 @@ class Detection(Family):
             },
             preparation,
             {'classes': self.class_names, 'nms': asdict(self.nms), 'order': READ_OUT},
-            in_graph=GraphPart(partial(with_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
+            in_graph=GraphPart(partial(add_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
             dynamic={} if sizing_of(self.transforms['eval']) == 'one' else {2: STRIDE, 3: STRIDE},
         )
 
@@ -277,7 +277,7 @@ def mean_colour(mean: Sequence[float]) -> list[int]:
     return [round(255 * value) for value in mean]
 
 
-def filled_up(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
+def pad_to_common_size(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
     """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride.
 
     Its height and width are no smaller than `least`. Raises TooLargeError.

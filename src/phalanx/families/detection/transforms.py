@@ -21,7 +21,7 @@ from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import RandomTransform, Sizing
 from phalanx.runtime.prepare import INTERPOLATIONS, check_image_size, limit_factor, resize_factors
 
-Shown = tuple[Image, Objects]  # an image and what it shows
+ImageWithObjects = tuple[Image, Objects]  # an image and what it shows
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class TransformContext:
 
     rng: Rng  # belongs to the sample
     step_rng: Callable[[], Rng]  # gives the same numbers to all samples of a step
-    another: Callable[[], Shown]  # some other sample of the data set, as it was read
+    another: Callable[[], ImageWithObjects]  # some other sample of the data set, as it was read
 
 
-Transform = Callable[[Image, Objects, TransformContext], Shown]
+Transform = Callable[[Image, Objects, TransformContext], ImageWithObjects]
 
 GREY = 114  # what mosaics are filled up with (YOLOX)
 Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
 
 
-def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: str = 'linear') -> Shown:
+def resize_sample(image: Image, objects: Objects, x: float, y: float, interpolation: str = 'linear') -> ImageWithObjects:
     """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges.
 
     Raises TooLargeError.
@@ -55,7 +55,7 @@ def scaled(image: Image, objects: Objects, x: float, y: float, interpolation: st
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         return self.distort(image, context.rng), objects
 
 
@@ -75,7 +75,7 @@ class RandomExpand:
         if not self.ratio > 1:
             raise ValueError(f'ratio must be above 1, got {self.ratio}')
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
@@ -111,7 +111,7 @@ class RandomCrop:
         if not 0 < self.aspect_ratio[0] <= 1 <= self.aspect_ratio[1]:
             raise ValueError(f'aspect_ratio must reach from below 1 to above 1, got {self.aspect_ratio}')
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         if not len(objects):
             return image, objects
         choices: list[float | None] = [*self.thresholds, *([None] if self.allow_no_crop else [])]
@@ -123,7 +123,7 @@ class RandomCrop:
                 part = self._part(image.shape[0], image.shape[1], context.rng)
                 if iou_with(objects.boxes, part).max() < threshold:
                     continue
-                kept = inside(objects, part)
+                kept = crop_objects(objects, part)
                 if len(kept):
                     x0, y0, x1, y1 = part.astype(int)
                     return image[y0:y1, x0:x1], kept
@@ -148,7 +148,7 @@ def iou_with(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] an
     return result
 
 
-def inside(objects: Objects, part: Boxes) -> Objects:
+def crop_objects(objects: Objects, part: Boxes) -> Objects:
     """The objects whose middle lies in `part` [4], with what of their boxes does, relative to its corner."""
     x0, y0, x1, y1 = part
     x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
@@ -160,11 +160,11 @@ def inside(objects: Objects, part: Boxes) -> Objects:
 class RandomFlip(RandomTransform):
     """Mirrors left and right."""
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
-        return mirrored(image, objects) if self.happens(context.rng) else (image, objects)
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
+        return mirror(image, objects) if self.happens(context.rng) else (image, objects)
 
 
-def mirrored(image: Image, objects: Objects) -> Shown:
+def mirror(image: Image, objects: Objects) -> ImageWithObjects:
     x0, y0, x1, y1 = objects.boxes.T
     W = image.shape[1]
     return flip_horizontally(image), replace(objects, boxes=np.stack([W - x1, y0, W - x0, y1], 1))
@@ -189,9 +189,9 @@ class Resize:
     def __post_init__(self) -> None:
         check_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         x, y = resize_factors(image.shape[:2], self.target_size, keep_ratio=self.keep_ratio)
-        return scaled(image, objects, x, y, self.interpolation)
+        return resize_sample(image, objects, x, y, self.interpolation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class BatchRandomResize:
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f'sizes are in pixels, each at least 1; got {", ".join(map(str, self.sizes)) or "none"}')
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         rng = context.step_rng()
         size = int(rng.choice(self.sizes))
         drawn: Any = str(rng.choice(list(INTERPOLATIONS)))
@@ -242,21 +242,21 @@ class Mosaic:
         check_size('target_size', self.target_size)
         _check_scale(self.scale)
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         rng = context.rng
         if rng.random() >= self.probability:
             return image, objects
         parts = [(image, objects), *(context.another() for _ in range(3))]
-        return self._warped(*self._side_by_side(parts, rng), rng)
+        return self._warp(*self._assemble(parts, rng), rng)
 
-    def _side_by_side(self, parts: list[Shown], rng: Rng) -> Shown:
+    def _assemble(self, parts: list[ImageWithObjects], rng: Rng) -> ImageWithObjects:
         """Four images around one point of a canvas of twice the size; what hangs over its edges is cut off."""
         H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
         canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
         for place, (image, objects) in enumerate(parts):
             factor = min(W / image.shape[1], H / image.shape[0])
-            image, objects = scaled(image, objects, factor, factor)
+            image, objects = resize_sample(image, objects, factor, factor)
             h, w = image.shape[:2]
             left, top = x - (w if place % 2 == 0 else 0), y - (h if place < 2 else 0)
             seen_left, seen_top = max(left, 0), max(top, 0)
@@ -265,7 +265,7 @@ class Mosaic:
             found.append(objects.moved(left, top))
         return canvas, Objects.all_of(found).clipped(2 * W, 2 * H)
 
-    def _warped(self, canvas: Image, objects: Objects, rng: Rng) -> Shown:
+    def _warp(self, canvas: Image, objects: Objects, rng: Rng) -> ImageWithObjects:
         size = self.target_size[::-1]  # OpenCV's order
         turn = cv2.getRotationMatrix2D((0, 0), rng.uniform(*self.degrees), rng.uniform(*self.scale))
         along_x, along_y = (math.tan(math.radians(rng.uniform(*self.shear))) for _ in range(2))
@@ -293,15 +293,15 @@ class MixUp:
         check_probability('probability', self.probability)
         _check_scale(self.scale)
 
-    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> Shown:
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
         other, others = context.another()
         factor = min(W / other.shape[1], H / other.shape[0]) * rng.uniform(*self.scale)
-        other, others = scaled(other, others, factor, factor)
+        other, others = resize_sample(other, others, factor, factor)
         if rng.random() < 0.5:
-            other, others = mirrored(other, others)
+            other, others = mirror(other, others)
         top = int(rng.integers(0, max(0, other.shape[0] - H), endpoint=True))
         left = int(rng.integers(0, max(0, other.shape[1] - W), endpoint=True))
         seen = other[top : top + H, left : left + W]

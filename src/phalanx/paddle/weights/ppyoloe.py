@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.families.detection.models.ppyoloe import PPYOLOE, PyramidPooling
+from phalanx.families.detection.models.ppyoloe import PPYOLOE, SPP
 from phalanx.nn.backbones.csp_rep_resnet import CSPStage
 from phalanx.paddle.weights.original import Original, Rule, number_from
 
@@ -47,7 +47,7 @@ def _pyramid_rules(model: PPYOLOE) -> list[Rule]:
     """PaddleDetection does not count the pyramid among the blocks of its stage."""
     stage = model.neck.top_down[0]
     assert isinstance(stage, CSPStage)
-    place = next(number for number, block in enumerate(stage.blocks) if isinstance(block, PyramidPooling))
+    place = next(number for number, block in enumerate(stage.blocks) if isinstance(block, SPP))
     after = [
         (rf'^neck\.top_down\.0\.blocks\.{number}\.', f'neck.top_down.0.blocks.{number - 1}.')
         for number in range(place + 1, len(stage.blocks))

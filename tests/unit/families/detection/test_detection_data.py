@@ -19,7 +19,7 @@ from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
 from phalanx.families.detection.data.voc import PascalVOC
-from phalanx.families.detection.data.yolo import YoloText, labels_of
+from phalanx.families.detection.data.yolo import YoloText, label_path
 from phalanx.families.detection.survey import BoxSurvey
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -421,7 +421,7 @@ def test_yolo_images_may_be_listed_and_classes_be_lines(yolo: Path) -> None:
     ],
 )
 def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> None:
-    assert labels_of(image) == labels
+    assert label_path(image) == labels
 
 
 @pytest.mark.parametrize(

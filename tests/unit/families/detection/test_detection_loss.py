@@ -12,7 +12,7 @@ from torch import Tensor
 
 from phalanx.families.detection.decode import REACH, Raw, decode_boxes
 from phalanx.families.detection.loss import TaskAlignedLoss
-from phalanx.families.detection.loss.assign import Assigned, padded
+from phalanx.families.detection.loss.assign import Assigned, pad_truths
 from phalanx.families.detection.models.ppyoloe import anchor_points
 from phalanx.families.task import Loss
 from phalanx.parallel.step import WholeStep
@@ -39,7 +39,7 @@ def raw_of(images: int, *, size: int = 64, num_classes: int = 3, seed: int | Non
 def loss_of(
     raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], whole: WholeStep, loss: TaskAlignedLoss = LOSS
 ) -> Loss:
-    truths = padded(boxes, classes, raw.points.dtype)
+    truths = pad_truths(boxes, classes, raw.points.dtype)
     with torch.no_grad():
         assigned = loss.assigner(raw, truths, whole)
     return loss(raw, truths, assigned)
@@ -59,15 +59,15 @@ class Positives(NamedTuple):
 
 
 def assigned_of(raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int) -> Assigned:
-    truths = padded(boxes, classes, torch.float64)
+    truths = pad_truths(boxes, classes, torch.float64)
     with torch.no_grad():
         return LOSS.assigner(raw, truths, WholeStep(epoch=epoch))
 
 
 def positives_of(raw: Raw, boxes: Sequence[Tensor], classes: Sequence[Tensor], epoch: int) -> Positives:
     assigned = assigned_of(raw, boxes, classes, epoch)
-    image, anchor = assigned.answers.nonzero(as_tuple=True)
-    return Positives(image, anchor, assigned.truth[image, anchor], assigned.score[image, anchor])
+    image, anchor = assigned.fg_mask.nonzero(as_tuple=True)
+    return Positives(image, anchor, assigned.truth_index[image, anchor], assigned.score[image, anchor])
 
 
 def values(loss: Loss) -> dict[str, float]:
@@ -141,11 +141,11 @@ def test_the_anchors_that_answer_are_the_first_of_each_image(epoch: int) -> None
     raw = raw_of(3, seed=4)
     boxes = [torch.tensor([[4.0, 4, 60, 50]]), no_boxes(), torch.tensor([[19.0, 19, 40, 36]])]
     assigned = assigned_of(raw, boxes, [torch.zeros(len(of_image)) for of_image in boxes], epoch)
-    for answers, first in zip(assigned.answers, assigned.positives[1], strict=True):
+    for answers, first in zip(assigned.fg_mask, assigned.positives[1], strict=True):
         own = answers.nonzero().flatten().tolist()
-        assert len(set(first.tolist())) == assigned.most >= len(own)
+        assert len(set(first.tolist())) == assigned.max_positives >= len(own)
         assert first[: len(own)].tolist() == own
-    assert assigned.answers.any(1).tolist() == [True, False, True]
+    assert assigned.fg_mask.any(1).tolist() == [True, False, True]
 
 
 def test_by_position_the_cells_about_the_centre_answer() -> None:

@@ -16,10 +16,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from phalanx.families.detection.data import Objects
+from phalanx.families.detection.metric.base import pack
 from phalanx.families.detection.metric.coco import CocoAp
-from phalanx.families.detection.metric.found import confusion, grade, match, precision_over_recall
-from phalanx.families.detection.metric.gathered import packed
-from phalanx.families.detection.metric.voc import Curve, VocAp, eleven_points, inclusive_iou, under_curve
+from phalanx.families.detection.metric.matching import confusion, grade, match, precision_recall_curves
+from phalanx.families.detection.metric.voc import Curve, VocAp, area_under_curve, eleven_points, inclusive_iou
 from phalanx.families.figures import Grade
 from phalanx.parallel import dist
 from phalanx.runtime.detection import Detections
@@ -159,7 +159,7 @@ def test_the_main_rank_has_what_all_have_seen_however_the_images_are_shared_out(
         process.join()
     assert [process.exitcode for process in processes] == [0] * ranks
     with np.load(tmp_path / 'gathered.npz') as gathered:
-        for name, expected in zip(('counts', 'detections', 'objects'), packed(dict(enumerate(pairs))), strict=True):
+        for name, expected in zip(('counts', 'detections', 'objects'), pack(dict(enumerate(pairs))), strict=True):
             assert_array_equal(gathered[name], expected, strict=True)
 
 
@@ -170,7 +170,7 @@ def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None
     share = list(range(len(pairs)))[rank::ranks]
     metric = judged(CocoAp(tuple('abcd')), [pairs[number] for number in share], share)
     if rank == 0:
-        counts, detections, objects = packed(metric.images)
+        counts, detections, objects = pack(metric.images)
         np.savez(folder / 'gathered.npz', counts=counts, detections=detections, objects=objects)
     dist.leave()
 
@@ -251,9 +251,9 @@ def test_voc_needs_more_than_the_threshold() -> None:
 
 def test_averages_of_a_curve() -> None:
     empty = Curve(np.zeros(0), np.zeros(0), 3)
-    assert (eleven_points(empty), under_curve(empty)) == (0, 0)
+    assert (eleven_points(empty), area_under_curve(empty)) == (0, 0)
     half = Curve(np.array([1.0]), np.array([0.5]), 2)  # recall 0, .1, .. .5 are reached
-    assert (eleven_points(half), under_curve(half)) == (pytest.approx(6 / 11), 0.5)
+    assert (eleven_points(half), area_under_curve(half)) == (pytest.approx(6 / 11), 0.5)
 
 
 def test_the_threshold_of_voc_is_a_share() -> None:
@@ -287,7 +287,7 @@ def test_the_figures_are_the_curves_and_the_confusions() -> None:
 def test_of_many_classes_the_mean_and_the_worst_five_have_a_curve() -> None:
     """Eight classes, the precision of each a tenth higher than that of the one before."""
     precision = {f'class{n}': [n / 10] * 101 for n in range(8)}
-    curves = precision_over_recall(precision, 0.5)
+    curves = precision_recall_curves(precision, 0.5)
     assert curves.title == 'Precision at an IoU of 0.5, all classes and the 5 worst'
     assert list(curves.lines) == ['mean of the classes', *(f'class{n}' for n in range(5))]
     assert curves.lines['mean of the classes'][0] == (0.0, pytest.approx(0.35))

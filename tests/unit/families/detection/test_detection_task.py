@@ -22,12 +22,12 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.schema import Recipe
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.decode import REACH, Raw
-from phalanx.families.detection.draw import IGNORED, Found, drawn, with_objects
+from phalanx.families.detection.draw import IGNORED, Found, draw_boxes, draw_objects
 from phalanx.families.detection.loss import LOSSES
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.models.ppyoloe import PPYOLOE
-from phalanx.families.detection.task import Detection, Nms, Sample, Samples, filled_up
+from phalanx.families.detection.task import Detection, Nms, Sample, Samples, pad_to_common_size
 from phalanx.families.detection.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
 
@@ -136,7 +136,7 @@ def test_a_batch_holds_flat_boxes_and_pads_to_the_stride() -> None:
     """Images of 80 x 40 and 90 x 30 fit into 96 x 64; what is filled up has the mean colour."""
     ours = task(mean=(0.5, 0.4, 1.0))
     batch = batch_of(Samples(Scenes(), (), 'train'), ours)
-    assert (len(batch), batch.images.shape, [len(boxes) for boxes in batch.of_images()[0]]) == (2, (2, 3, 64, 96), [2, 0])
+    assert (len(batch), batch.images.shape, [len(boxes) for boxes in batch.per_image()[0]]) == (2, (2, 3, 64, 96), [2, 0])
     assert batch.boxes.shape == (2, 4) and batch.classes.tolist() == [3, 1]
     assert (batch.indices, batch.sizes) == ((0, 1), ((40, 80), (30, 90)))
     assert batch.images[0, :, 39, 79].tolist() == [200] * 3
@@ -148,7 +148,7 @@ def test_a_batch_holds_flat_boxes_and_pads_to_the_stride() -> None:
 
 def test_images_of_one_good_size_are_stacked_as_they_are() -> None:
     images = [torch.randint(0, 255, (3, 32, 64), dtype=torch.uint8) for _ in range(3)]
-    assert torch.equal(filled_up(images, (0, 0, 0)), torch.stack(images))
+    assert torch.equal(pad_to_common_size(images, (0, 0, 0)), torch.stack(images))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_picture_is_truth_and_prediction_at_the_original_size() -> None:
 
 def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
     image = np.zeros((40, 40, 3), np.uint8)
-    picture = drawn(image, [(10, 20, 30, 35)], [''], [(9, 8, 7)])
+    picture = draw_boxes(image, [(10, 20, 30, 35)], [''], [(9, 8, 7)])
     rows, columns = np.nonzero(picture.any(2))
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (20, 34, 10, 29)
     assert set(map(tuple, picture[picture.any(2)].tolist())) == {(9, 8, 7)}
@@ -256,7 +256,7 @@ def test_a_box_is_drawn_around_its_pixels_in_its_colour() -> None:
 
 
 def test_what_is_not_evaluated_is_grey() -> None:
-    picture = with_objects(*Scenes().read(Draw(0)), tuple('0123456789'))
+    picture = draw_objects(*Scenes().read(Draw(0)), tuple('0123456789'))
     assert_array_equal(picture[39, 40], IGNORED)
 
 

@@ -12,7 +12,7 @@ from phalanx.data.samples import Draw
 from phalanx.families.detection.data import DATA
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES
-from phalanx.families.detection.loss.assign import padded
+from phalanx.families.detection.loss.assign import pad_truths
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.task import Detection
@@ -81,10 +81,10 @@ def test_the_teacher_guides_the_task_aligned_assignment() -> None:
         points = torch.tensor([[12.0, 16.0], [20.0, 16.0]])
         return Raw(torch.tensor(logits).view(1, 2, 1), distances.flatten(2), points, torch.full((2,), 8.0), (2,))
 
-    truths = padded([torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], torch.float32)
+    truths = pad_truths([torch.tensor([[8.0, 8, 24, 24]])], [torch.tensor([0])], torch.float32)
     own, guided = raw(4.0, -4.0), raw(4.0, -4.0)._replace(teacher=raw(-4.0, 4.0))
     assigner = ASSIGNERS['task_aligned'](top_k=1)
-    assert [assigner(each, truths, WholeStep()).answers.tolist() for each in (own, guided)] == [
+    assert [assigner(each, truths, WholeStep()).fg_mask.tolist() for each in (own, guided)] == [
         [[True, False]],
         [[False, True]],
     ]

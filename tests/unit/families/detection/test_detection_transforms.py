@@ -13,6 +13,7 @@ from phalanx.families.detection.transforms import (
     GREY,
     TRANSFORMS,
     BatchRandomResize,
+    ImageWithObjects,
     MixUp,
     Mosaic,
     RandomCrop,
@@ -20,16 +21,15 @@ from phalanx.families.detection.transforms import (
     RandomExpand,
     RandomFlip,
     Resize,
-    Shown,
     TransformContext,
-    inside,
+    crop_objects,
     iou_with,
 )
 
 COLOURS = np.array([[250, 0, 0], [0, 250, 0], [0, 0, 250]], np.uint8)
 
 
-def scene(height: int = 60, width: int = 80) -> Shown:
+def scene(height: int = 60, width: int = 80) -> ImageWithObjects:
     """Three boxes on black, each filled with the colour of its class."""
     image = np.zeros((height, width, 3), np.uint8)
     boxes = np.array([[4, 6, 24, 26], [40, 10, 70, 30], [20, 34, 50, 56]], np.float32)
@@ -38,7 +38,7 @@ def scene(height: int = 60, width: int = 80) -> Shown:
     return image, Objects.plain(boxes, np.arange(3))
 
 
-def context(seed: int = 0, step: int = 0, another: Callable[[], Shown] = scene) -> TransformContext:
+def context(seed: int = 0, step: int = 0, another: Callable[[], ImageWithObjects] = scene) -> TransformContext:
     return TransformContext(np.random.default_rng(seed), lambda: np.random.default_rng((9, step)), another)
 
 
@@ -66,7 +66,7 @@ def check_boxes_fit(image: np.ndarray, objects: Objects, tolerance: float = 1.5)
     ],
     ids=lambda transform: type(transform).__name__,
 )
-def test_boxes_stay_around_what_they_are_around(transform: Callable[..., Shown], seed: int) -> None:
+def test_boxes_stay_around_what_they_are_around(transform: Callable[..., ImageWithObjects], seed: int) -> None:
     image, objects = transform(*scene(), context(seed, seed))
     assert image.dtype == np.uint8 and objects.boxes.dtype == np.float32
     assert len(objects) == 3 or isinstance(transform, RandomCrop)
@@ -77,7 +77,7 @@ def test_boxes_stay_around_what_they_are_around(transform: Callable[..., Shown],
 def test_a_mosaic_of_turned_images_keeps_boxes_around_objects(seed: int) -> None:
     """One of the four images has objects; without turning and shearing boxes stay tight."""
 
-    def nothing() -> Shown:
+    def nothing() -> ImageWithObjects:
         return np.zeros((50, 50, 3), np.uint8), Objects.none()
 
     mosaic = Mosaic(target_size=(128, 160), degrees=(0, 0), shear=(0, 0), scale=(0.9, 1.1))
@@ -113,7 +113,7 @@ def test_a_mixed_in_image_is_cut_or_filled_up_to_size() -> None:
 
 def test_an_object_stays_when_its_middle_does() -> None:
     """By hand: the middles are (14, 16), (55, 20), (35, 45); the part holds the second only."""
-    kept = inside(scene()[1], np.array([15, 10, 60, 40], np.float32))
+    kept = crop_objects(scene()[1], np.array([15, 10, 60, 40], np.float32))
     assert kept.classes.tolist() == [1]
     assert kept.boxes.tolist() == [[25, 0, 45, 20]]
 

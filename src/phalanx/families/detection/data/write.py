@@ -16,7 +16,7 @@ from phalanx.families.detection.data.source import Objects, Source
 DIGITS = 3  # behind the point of a pixel
 
 
-class Placed(NamedTuple):
+class CopiedImage(NamedTuple):
     """An image that was copied to its new place."""
 
     path: str  # below the new data set
@@ -31,13 +31,13 @@ def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *
     be read, and OSError when something cannot be written.
     """
     folder = f'{"JPEGImages" if form == "voc" else "images"}/{NAMES[split]}'
-    return WRITERS[form](list(_copied(source, out, folder)), class_names, out, split)
+    return WRITERS[form](list(_copy_images(source, out, folder)), class_names, out, split)
 
 
 NAMES: dict[Split, str] = {'train': 'train', 'eval': 'val'}
 
 
-def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
+def _copy_images(source: Source, out: Path, folder: str) -> Iterator[CopiedImage]:
     """The images of `source`, copied to `folder` under their own names; where two are alike, a number follows."""
     (out / folder).mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
@@ -52,10 +52,10 @@ def _copied(source: Source, out: Path, folder: str) -> Iterator[Placed]:
             shutil.copyfile(file, out / path)
         else:
             PIL.Image.fromarray(image).save(out / path)
-        yield Placed(path, (image.shape[1], image.shape[0]), objects)
+        yield CopiedImage(path, (image.shape[1], image.shape[0]), objects)
 
 
-def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _coco(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for number, one in enumerate(placed, 1):
@@ -71,7 +71,7 @@ def _coco(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     return {'name': 'coco', split: file, f'{split}_images': ''}
 
 
-def _voc(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _voc(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     """In the layout of PaddleDetection: lists of images with their annotations, and a list of the classes."""
     folder = f'Annotations/{NAMES[split]}'
     (out / folder).mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _voc(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split:
     return {'name': 'pascal_voc', split: listed, 'classes': 'label_list.txt'}
 
 
-def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:
+def _voc_tree(one: CopiedImage, class_names: Sequence[str]) -> ElementTree.Element:
     root = ElementTree.Element('annotation')
     ElementTree.SubElement(root, 'filename').text = Path(one.path).name
     size = ElementTree.SubElement(root, 'size')
@@ -102,7 +102,7 @@ def _voc_tree(one: Placed, class_names: Sequence[str]) -> ElementTree.Element:
     return root
 
 
-def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _yolo(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     folder = out / 'labels' / NAMES[split]
     folder.mkdir(parents=True, exist_ok=True)
     for one in placed:
@@ -117,5 +117,5 @@ def _yolo(placed: Sequence[Placed], class_names: Sequence[str], out: Path, split
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}
 
 
-Writer = Callable[[Sequence[Placed], Sequence[str], Path, Split], dict[str, str]]
+Writer = Callable[[Sequence[CopiedImage], Sequence[str], Path, Split], dict[str, str]]
 WRITERS: dict[str, Writer] = {'coco': _coco, 'voc': _voc, 'yolo': _yolo}

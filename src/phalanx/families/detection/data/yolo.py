@@ -53,7 +53,7 @@ class YoloText:
         check_folder(self.root)
         annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
         for image in self._images(self.places[split]):
-            number, labels = annotations.add_image(image), self.root / labels_of(image)
+            number, labels = annotations.add_image(image), self.root / label_path(image)
             if labels.is_file():
                 self._add(number, labels, annotations, problems)
             else:
@@ -115,7 +115,7 @@ def _row(fields: list[str], where: str, notes: Counter[str]) -> list[float]:
     return [label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
 
 
-def labels_of(image: str) -> str:
+def label_path(image: str) -> str:
     """Where the boxes of an image stand: the last folder named `images` on the way becomes `labels`, the suffix `.txt`."""
     *folders, name = Path(image).with_suffix('.txt').parts
     if 'images' in folders:

@@ -29,26 +29,26 @@ class Truths(NamedTuple):
 class Assigned:
     """The anchors that answer for a true box. All others are background."""
 
-    answers: Tensor  # bool [B, A]
-    truth: Tensor  # int64 [B, A] the number of the true box in its image
+    fg_mask: Tensor  # bool [B, A]
+    truth_index: Tensor  # int64 [B, A] the number of the true box in its image
     score: Tensor  # [B, A] target of the anchor's probability of the class; 0 for background
-    most: int  # upper bound of the anchors of an image that answer
+    max_positives: int  # upper bound of the anchors of an image that answer
     is_static: bool = False  # the assignment depends on positions alone (ATSS)
 
     @cached_property
     def positives(self) -> tuple[Tensor, Tensor, Tensor]:  # int64 [B, 1], int64 [B, most], [B, most]
         """The images, the anchors of each that answer, in their order and then background, and the scores of these."""
-        anchors = (~self.answers).byte().argsort(dim=1, stable=True)[:, : self.most]
+        anchors = (~self.fg_mask).byte().argsort(dim=1, stable=True)[:, : self.max_positives]
         images = torch.arange(len(anchors), device=anchors.device)[:, None]
         return images, anchors, self.score.gather(1, anchors)
 
     def true_boxes(self, truths: Truths) -> Tensor:
         """The true boxes [B, most, 4] of the anchors in `positives`."""
         images, anchors, _ = self.positives
-        return truths.boxes[images, self.truth.gather(1, anchors)]
+        return truths.boxes[images, self.truth_index.gather(1, anchors)]
 
 
-def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
+def pad_truths(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
     """The true boxes [n, 4] and classes [n] of each image as one batch."""
     most = max(1, *(len(of_image) for of_image in boxes))
     exist = [F.pad(torch.ones_like(of_image, dtype=torch.bool), (0, most - len(of_image))) for of_image in classes]
@@ -59,7 +59,7 @@ def padded(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtyp
     )
 
 
-def atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
+def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
     """Adaptive training sample selection (ATSS) by positions alone; the score is the IoU of the prediction [B, A, 4].
 
     On each level the `top_k` anchors whose centres are nearest to that of the true box are candidates. Those whose anchor box,
@@ -68,17 +68,17 @@ def atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size
     """
     half = raw.strides[:, None] * (anchor_size / 2)
     ious = pairwise_iou(truths.boxes, torch.cat([raw.points - half, raw.points + half], -1))  # [B, N, A]
-    nearest = _nearest(truths.boxes, raw, top_k)  # [B, N, candidates]
+    nearest = _nearest_anchors(truths.boxes, raw, top_k)  # [B, N, candidates]
     overlaps = ious.gather(2, nearest)
     chosen = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
     chosen &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
     claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
-    answers, truth = _settled(claims, ious)
-    true_boxes = truths.boxes.gather(1, truth[..., None].expand(-1, -1, 4))  # [B, A, 4]
-    return Assigned(answers, truth, iou(true_boxes, predicted) * answers, nearest[0].numel(), is_static=True)
+    fg_mask, truth_index = _resolve_conflicts(claims, ious)
+    true_boxes = truths.boxes.gather(1, truth_index[..., None].expand(-1, -1, 4))  # [B, A, 4]
+    return Assigned(fg_mask, truth_index, iou(true_boxes, predicted) * fg_mask, nearest[0].numel(), is_static=True)
 
 
-def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
+def _nearest_anchors(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
     """The anchors nearest to the centre of each box, up to `top_k` of each level."""
     centres = (boxes[..., None, :2] + boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
     x, y = raw.points.unbind(-1)
@@ -90,7 +90,7 @@ def _nearest(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B,
     return torch.cat(found, -1)
 
 
-def task_aligned(
+def assign_task_aligned(
     truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float, center_radius: float | None = None
 ) -> Assigned:
     """The task-aligned assignment (TAL) by the predictions of a network.
@@ -113,19 +113,20 @@ def task_aligned(
         ranking, possible = alignments + (near & ~inside.any(-1, keepdim=True)), inside | near
     best = ranking.topk(min(top_k, inside.shape[-1])).indices
     claims = torch.zeros_like(inside).scatter_(2, best, True) & possible & truths.exist[:, :, None]
-    answers, truth = _settled(claims, ious if center_radius is None else ious * claims)
+    fg_mask, truth_index = _resolve_conflicts(claims, ious if center_radius is None else ious * claims)
 
-    numbers = torch.arange(truths.boxes.shape[1], device=truth.device)
-    own = (truth[:, None] == numbers[:, None]) & answers[:, None]  # [B, N, A]
-    highest_alignment, highest_overlap = ((of * own).amax(-1).gather(1, truth) for of in (alignments, ious))  # [B, A]
-    alignment = alignments.gather(1, truth[:, None]).squeeze(1) * answers
-    return Assigned(answers, truth, alignment / (highest_alignment + EPSILON) * highest_overlap, best[0].numel())
+    numbers = torch.arange(truths.boxes.shape[1], device=truth_index.device)
+    own = (truth_index[:, None] == numbers[:, None]) & fg_mask[:, None]  # [B, N, A]
+    highest_alignment, highest_overlap = ((of * own).amax(-1).gather(1, truth_index) for of in (alignments, ious))  # [B, A]
+    alignment = alignments.gather(1, truth_index[:, None]).squeeze(1) * fg_mask
+    return Assigned(fg_mask, truth_index, alignment / (highest_alignment + EPSILON) * highest_overlap, best[0].numel())
 
 
-def _settled(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:  # bool [B, N, A], [B, N, A] -> bool [B, A], [B, A]
-    """Which anchors are claimed, and the true box that each belongs to; one claimed by several boxes goes to one.
+def _resolve_conflicts(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:
+    """Foreground mask, bool [B, A], and true box of each anchor, int64 [B, A], of candidates [B, N, A] with IoUs [B, N, A].
 
-    It goes to that of the highest IoU with it over all boxes of the image, as in PaddleDetection: even to one without a claim.
+    An anchor that is a candidate for several boxes goes to the box of the highest IoU among all boxes of the image, as in
+    PaddleDetection: even to one that it is no candidate for.
     """
     contested = claims.sum(1, keepdim=True) > 1
     return claims.any(1), torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.families.detection.decode import Raw
-from phalanx.families.detection.loss.assign import Assigned, Truths, atss, task_aligned
+from phalanx.families.detection.loss.assign import Assigned, Truths, assign_atss, assign_task_aligned
 from phalanx.parallel.step import WholeStep
 
 
@@ -17,7 +17,7 @@ class Assigner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Atss:
-    """ATSS: the nearest anchors whose IoU is above mean plus deviation; see `assign.atss`.
+    """ATSS: the nearest anchors whose IoU is above mean plus deviation; see `assign.assign_atss`.
 
     Raises ValueError for a `top_k` below 1 and an `anchor_size` not above 0.
     """
@@ -28,19 +28,19 @@ class Atss:
     """Sides of the anchor boxes in strides."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, 'top_k')
+        check_at_least(self, 1, 'top_k')
         if self.anchor_size <= 0:
             raise ValueError(f'anchor_size must be above 0 strides, got {self.anchor_size}')
 
     def __call__(self, raw: Raw, truths: Truths, whole: WholeStep) -> Assigned:
-        return atss(truths, raw.boxes, raw, top_k=self.top_k, anchor_size=self.anchor_size)
+        return assign_atss(truths, raw.boxes, raw, top_k=self.top_k, anchor_size=self.anchor_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskAligned:
     """TAL of TOOD: the anchors whose predictions, or those of the teacher of a distillation, suit the box best.
 
-    See `assign.task_aligned`. Raises ValueError for a `top_k` below 1.
+    See `assign.assign_task_aligned`. Raises ValueError for a `top_k` below 1.
     """
 
     top_k: int = 13
@@ -53,12 +53,12 @@ class TaskAligned:
     """Anchors up to so many strides beside the centre of a box answer too (PP-YOLOE-SOD)."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, 'top_k')
+        check_at_least(self, 1, 'top_k')
 
     def __call__(self, raw: Raw, truths: Truths, whole: WholeStep) -> Assigned:
         guide = raw.teacher or raw
         alpha, beta, radius = self.alpha, self.beta, self.center_radius
-        return task_aligned(truths, guide.boxes, guide, top_k=self.top_k, alpha=alpha, beta=beta, center_radius=radius)
+        return assign_task_aligned(truths, guide.boxes, guide, top_k=self.top_k, alpha=alpha, beta=beta, center_radius=radius)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class AtssThenTaskAligned:
     """TAL: anchors up to so many strides beside the centre of a box answer too (PP-YOLOE-SOD)."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, 'static_top_k', 'top_k')
+        check_at_least(self, 1, 'static_top_k', 'top_k')
         self.parts()
 
     def parts(self) -> tuple[Assigner, Assigner]:
@@ -104,7 +104,7 @@ ASSIGNERS: dict[str, Callable[..., Assigner]] = {
 }
 
 
-def at_least(options: object, least: int, *names: str) -> None:
+def check_at_least(options: object, least: int, *names: str) -> None:
     """Raises ValueError when one of the named options is below `least`."""
     for name in names:
         if getattr(options, name) < least:

@@ -42,7 +42,7 @@ class LogitsFromTeacher(DetectionLoss):
             raise ValueError(f'temperature must be above 0, got {self.temperature}')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
-        student, teacher = raw, teacher_of(raw)
+        student, teacher = raw, get_teacher(raw)
         own, others = student.logits.to(student.points.dtype), teacher.logits.to(student.points.dtype).sigmoid()
         probabilities = own.sigmoid()
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
@@ -60,7 +60,7 @@ class LogitsFromTeacher(DetectionLoss):
         if self.classes_weight:
             T = self.temperature
             relations = F.kl_div((probabilities / T).log_softmax(-1), (others / T).softmax(-1), reduction='none').mean(-1)
-            answers = assigned.answers.to(own.dtype)  # [B, A]
+            answers = assigned.fg_mask.to(own.dtype)  # [B, A]
             total = self.weight * self.classes_weight * (relations * T * T * answers).sum()
             terms['teacher_classes'] = Term(total, answers.sum(), least=1.0)
         return terms
@@ -89,19 +89,19 @@ class FeaturesFromTeacher(DetectionLoss):
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         """The maps of both are aligned and normalised, see `DistilledDetector`."""
-        student, teacher = raw, teacher_of(raw)
+        student, teacher = raw, get_teacher(raw)
         total, start = student.points.new_zeros(()), 0
         for own, other, count in zip(student.maps, teacher.maps, student.num_per_level, strict=True):
             cells = truths.boxes / student.strides[start]
-            total = total + self.of_level(at_least_float32(own), at_least_float32(other), cells, truths.exist)
+            total = total + self.level_loss(at_least_float32(own), at_least_float32(other), cells, truths.exist)
             start += count
         samples = truths.boxes.new_full((), len(truths.boxes))
         return {'teacher_features': Term(self.weight * total, samples)}
 
-    def of_level(self, own: Tensor, other: Tensor, cells: Tensor, exist: Tensor) -> Tensor:
+    def level_loss(self, own: Tensor, other: Tensor, cells: Tensor, exist: Tensor) -> Tensor:
         """The loss, summed over images, of maps [B, C, H, W] with the true boxes [B, N, 4] in cells, where they `exist`."""
         (places, channels), (own_places, own_channels) = (self.attentions(x) for x in (other, own))
-        foreground = weights_of_boxes(cells, exist, own.shape[2], own.shape[3])
+        foreground = foreground_weights(cells, exist, own.shape[2], own.shape[3])
         background = (foreground == 0).to(own.dtype)
         background = background / background.sum((1, 2), keepdim=True).clamp(min=1)
         squares = (own - other).square()
@@ -120,14 +120,14 @@ class FeaturesFromTeacher(DetectionLoss):
         return places.view(len(x), *x.shape[2:]), strengths.mean((2, 3)).softmax(1) * x.shape[1]
 
 
-def teacher_of(raw: Raw) -> Raw:
+def get_teacher(raw: Raw) -> Raw:
     """The output of the teacher. Raises ValueError when there is none."""
     if raw.teacher is None:
         raise ValueError('from_teacher: the network has no teacher')
     return raw.teacher
 
 
-def weights_of_boxes(cells: Tensor, exist: Tensor, height: int, width: int) -> Tensor:
+def foreground_weights(cells: Tensor, exist: Tensor, height: int, width: int) -> Tensor:
     """[B, H, W]: 1 / the area of the smallest box [B, N, 4] around each cell, both in whole cells; 0 where there is none."""
     low, high = cells[..., :2].floor().clamp(min=0), cells[..., 2:].ceil()
     shares = exist / (high + 1 - low).prod(-1)  # [B, N]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths
-from phalanx.families.detection.loss.assigners import AtssThenTaskAligned, at_least
+from phalanx.families.detection.loss.assigners import AtssThenTaskAligned, check_at_least
 from phalanx.families.detection.loss.terms import DetectionLoss, DistributionFocal, GIoU, QualityFocal, Varifocal
 from phalanx.families.task import Loss
 
@@ -29,7 +29,7 @@ class TaskAlignedLoss(DetectionLoss):
     center_radius: float | None = None  # anchors so many strides beside the centre of a box answer too
 
     def __post_init__(self) -> None:
-        at_least(self, 0, 'cls_weight', 'iou_weight', 'dfl_weight')
+        check_at_least(self, 0, 'cls_weight', 'iou_weight', 'dfl_weight')
         _ = self.assigner
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from phalanx.data.boxes import generalised_iou, to_distances
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss.assign import Assigned, Truths
-from phalanx.families.detection.loss.assigners import Assigner, AtssThenTaskAligned, at_least
+from phalanx.families.detection.loss.assigners import Assigner, AtssThenTaskAligned, check_at_least
 from phalanx.families.task import Loss, Term
 
-VARIFOCAL_SHARE, FOCAL_SHARE = 0.75, 0.25  # alpha of the two losses, their gamma being 2
-NEARLY = 0.01  # no target distance is nearer to the last bin: the bin after it must exist
+VARIFOCAL_ALPHA, FOCAL_ALPHA = 0.75, 0.25  # alpha of the two losses, their gamma being 2
+MARGIN = 0.01  # no target distance is nearer to the last bin: the bin after it must exist
 
 
 class DetectionLoss(ABC):
@@ -53,13 +53,13 @@ class Varifocal(DetectionLoss):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        at_least(self, 0, 'weight')
+        check_at_least(self, 0, 'weight')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         logits, targets, at = score_targets(raw, truths, assigned)
-        answers = torch.zeros_like(logits, dtype=torch.bool).scatter(2, at, assigned.answers[..., None])
-        weights = torch.where(answers, targets, VARIFOCAL_SHARE * logits.sigmoid().square())
-        return {'cls': of_scores(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
+        answers = torch.zeros_like(logits, dtype=torch.bool).scatter(2, at, assigned.fg_mask[..., None])
+        weights = torch.where(answers, targets, VARIFOCAL_ALPHA * logits.sigmoid().square())
+        return {'cls': score_term(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,14 @@ class QualityFocal(DetectionLoss):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        at_least(self, 0, 'weight')
+        check_at_least(self, 0, 'weight')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         logits, targets, _ = score_targets(raw, truths, assigned)
         weights = (logits.sigmoid() - targets).square()
         if assigned.is_static:
-            weights = weights * torch.lerp(1 - targets, targets, FOCAL_SHARE)
-        return {'cls': of_scores(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
+            weights = weights * torch.lerp(1 - targets, targets, FOCAL_ALPHA)
+        return {'cls': score_term(self.weight * weighted_cross_entropy(logits, targets, weights), assigned)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ class GIoU(DetectionLoss):
     weight: float = 2.5
 
     def __post_init__(self) -> None:
-        at_least(self, 0, 'weight')
+        check_at_least(self, 0, 'weight')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         image, anchor, score = assigned.positives
         ious = generalised_iou(raw.boxes[image, anchor], assigned.true_boxes(truths))
-        return {'iou': of_scores(self.weight * ((1 - ious) * score).sum(), assigned)}
+        return {'iou': score_term(self.weight * ((1 - ious) * score).sum(), assigned)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +110,16 @@ class DistributionFocal(DetectionLoss):
     weight: float = 0.5
 
     def __post_init__(self) -> None:
-        at_least(self, 0, 'weight')
+        check_at_least(self, 0, 'weight')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         image, anchor, score = assigned.positives
         targets = to_distances(raw.points[anchor], assigned.true_boxes(truths)) / raw.strides[anchor, None]
-        losses = distribution_focal(raw.distances[image, anchor].to(raw.points.dtype), targets, raw.least)
-        return {'dfl': of_scores(self.weight * (losses * score).sum(), assigned)}
+        losses = distribution_focal(raw.distances[image, anchor].to(raw.points.dtype), targets, raw.min_distance)
+        return {'dfl': score_term(self.weight * (losses * score).sum(), assigned)}
 
 
-def assigner_of(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | None) -> Assigner:
+def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | None) -> Assigner:
     """The assigner of a recipe: the one it has chosen, the one that its losses bring along, or that of PP-YOLOE.
 
     Raises ValueError when an entry is no DetectionLoss, and when two assigners contradict each other.
@@ -143,7 +143,7 @@ def assigner_of(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | Non
     return brought[0] if brought else AtssThenTaskAligned()
 
 
-def of_scores(total: Tensor, assigned: Assigned) -> Term:
+def score_term(total: Tensor, assigned: Assigned) -> Term:
     """A term that is divided by the sum of the scores, at least 1."""
     return Term(total, assigned.score.sum(), least=1.0)
 
@@ -151,7 +151,7 @@ def of_scores(total: Tensor, assigned: Assigned) -> Term:
 def score_targets(raw: Raw, truths: Truths, assigned: Assigned) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [B, A, K] in float32 or better, their target probabilities, and the class [B, A, 1] of each anchor's true box."""
     logits = raw.logits.to(raw.points.dtype)
-    at = truths.classes.gather(1, assigned.truth)[..., None]
+    at = truths.classes.gather(1, assigned.truth_index)[..., None]
     return logits, torch.zeros_like(logits).scatter(2, at, assigned.score[..., None]), at
 
 
@@ -159,13 +159,13 @@ def weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> 
     return (weights * F.binary_cross_entropy_with_logits(logits, targets, reduction='none')).sum()
 
 
-def distribution_focal(logits: Tensor, targets: Tensor, least: int) -> Tensor:  # [B, P, 4 * bins], [B, P, 4] -> [B, P]
+def distribution_focal(logits: Tensor, targets: Tensor, min_distance: int) -> Tensor:  # [B, P, 4 * bins], [B, P, 4] -> [B, P]
     """Cross-entropy with the two bins beside each target distance (in strides), weighted by nearness; the mean of 4 sides.
 
-    `least` is the distance of the first bin.
+    `min_distance` is the distance of the first bin.
     """
     log_shares = logits.view(*targets.shape, -1).log_softmax(-1)
-    targets = (targets - least).clamp(0, log_shares.shape[-1] - 1 - NEARLY)  # counted from the first bin
+    targets = (targets - min_distance).clamp(0, log_shares.shape[-1] - 1 - MARGIN)  # counted from the first bin
     before = targets.long()
     beyond = targets - before
     low, high = (log_shares.gather(-1, place[..., None]).squeeze(-1) for place in (before, before + 1))  # [B, P, 4]

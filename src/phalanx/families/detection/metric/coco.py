@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hotcoco import COCO, COCOeval
 
-from phalanx.families.detection.metric.gathered import Gathered
+from phalanx.families.detection.metric.base import BoxMetric
 
 Floats = npt.NDArray[np.float64]
 
@@ -16,7 +16,7 @@ AREAS = ('all', 'small', 'medium', 'large')  # up to 32 x 32 pixels, up to 96 x 
 MOST = 100  # detections of an image that count for a class
 
 
-class CocoAp(Gathered):
+class CocoAp(BoxMetric):
     """mean_ap, ap50, ap75: average precision over IoU thresholds 0.5, 0.55, .. 0.95 and classes; crowds are ignore regions.
 
     An image is evaluated as a whole by the detections of highest score, up to 100 of each class.

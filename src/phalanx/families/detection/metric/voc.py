@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.families.detection.data.source import Boxes, Objects
-from phalanx.families.detection.metric.found import RECALLS
-from phalanx.families.detection.metric.gathered import Gathered
+from phalanx.families.detection.metric.base import BoxMetric
+from phalanx.families.detection.metric.matching import RECALLS
 from phalanx.runtime.detection import Detections
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ class Curve:
     objects: int
 
 
-class VocAp(Gathered):
+class VocAp(BoxMetric):
     """mean_ap: mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
 
     `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
@@ -40,7 +40,7 @@ class VocAp(Gathered):
         if not 0 < iou < 1:
             raise ValueError(f'iou must lie between 0 and 1, got {iou}')
         self.iou = iou
-        self.average = eleven_points if points == '11' else under_curve
+        self.average = eleven_points if points == '11' else area_under_curve
 
     def compute(self) -> dict[str, float]:
         values = [self.average(curve) for curve in self._of_classes() if curve.objects]
@@ -56,19 +56,19 @@ class VocAp(Gathered):
 
     def curves(self) -> Mapping[str, list[float]]:
         of_classes = zip(self.class_names, self._of_classes(), strict=True)
-        return {name: at_recalls(curve, RECALLS) for name, curve in of_classes if curve.objects}
+        return {name: precision_at_recalls(curve, RECALLS) for name, curve in of_classes if curve.objects}
 
     def _of_classes(self) -> list[Curve]:
-        return [curve_of(self.images.values(), label, self.iou) for label in range(len(self.class_names))]
+        return [class_curve(self.images.values(), label, self.iou) for label in range(len(self.class_names))]
 
 
-def curve_of(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
+def class_curve(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
     """The curve of class `label` over images of (found, truth)."""
     scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
     for found, truth in pairs:
         truth = truth.at(truth.classes == label)
         mine = found.classes == label
-        counts, hit = matched(found.boxes[mine], truth, threshold)
+        counts, hit = match_voc(found.boxes[mine], truth, threshold)
         scores.append(found.scores[mine][counts])
         hits.append(hit[counts])
         num_objects += int((~truth.ignored).sum())
@@ -77,7 +77,7 @@ def curve_of(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold:
     return Curve(right / np.arange(1, len(right) + 1), right / max(num_objects, 1), num_objects)
 
 
-def matched(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def match_voc(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Which of `boxes` [n, 4] (highest score first) count, and which are right; of one class, on one image.
 
     Each looks only at the object that it overlaps most: a second one there is wrong, one at a difficult object does not count.
@@ -106,14 +106,14 @@ def inclusive_iou(a: Boxes, b: Boxes) -> Floats:  # [n, 4] and [N, 4] -> [n, N]
     return result
 
 
-def at_recalls(curve: Curve, recalls: Iterable[float]) -> list[float]:
+def precision_at_recalls(curve: Curve, recalls: Iterable[float]) -> list[float]:
     """The best precision at each of `recalls` or better."""
     return [float(curve.precision[curve.recall >= recall].max(initial=0)) for recall in recalls]
 
 
 def eleven_points(curve: Curve) -> float:
-    return float(np.mean(at_recalls(curve, (tenth / 10 for tenth in range(11)))))
+    return float(np.mean(precision_at_recalls(curve, (tenth / 10 for tenth in range(11)))))
 
 
-def under_curve(curve: Curve) -> float:
+def area_under_curve(curve: Curve) -> float:
     return float((curve.precision * np.diff(curve.recall, prepend=0)).sum())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.families.detection.decode import REACH, Raw, decode_boxes
-from phalanx.families.detection.models.places import PlaceEncoder
+from phalanx.families.detection.models.transformer import TransformerEncoder
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_resnet, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
@@ -90,9 +90,9 @@ class CSPPAN(nn.Module):
     """
 
     def __init__(self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool, encoder: int) -> None:
-        """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock; `encoder`: layers of a PlaceEncoder."""
+        """`in_channels`: of the maps, the coarsest first; `alpha`: as in RepBlock; `encoder`: transformer layers."""
         super().__init__()
-        self.encoder = PlaceEncoder(in_channels[0], encoder) if encoder else nn.Identity()
+        self.encoder = TransformerEncoder(in_channels[0], encoder) if encoder else nn.Identity()
         self.channels = channels = [round(count * width) for count in CHANNELS[: len(in_channels)]]
         blocks = max(round(3 * depth), 1)
         self.finer = nn.ModuleList([ConvBNSiLU(count, count // 2, 1) for count in channels[:-1]])
@@ -124,11 +124,11 @@ def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: b
     half = out_channels // 2
     blocks: list[nn.Module] = [BasicBlock(half, shortcut=False, alpha=alpha) for _ in range(num_blocks)]
     if pyramid:
-        blocks.insert((num_blocks + 1) // 2, PyramidPooling(half))
+        blocks.insert((num_blocks + 1) // 2, SPP(half))
     return CSPStage(in_channels, half, out_channels, blocks=blocks, attention=nn.Identity())
 
 
-class PyramidPooling(nn.Module):
+class SPP(nn.Module):
     """A map [B, C, H, W] -> the same size, knowing the maxima around each pixel in squares of 5, 9 and 13."""
 
     def __init__(self, channels: int) -> None:
@@ -151,7 +151,7 @@ class Head(nn.Module):
 
     def __init__(self, channels: int, num_classes: int, bins: int) -> None:
         super().__init__()
-        self.class_attention, self.distance_attention = HeadAttention(channels), HeadAttention(channels)
+        self.class_attention, self.distance_attention = ESEAttn(channels), ESEAttn(channels)
         self.classify = nn.Conv2d(channels, num_classes, 3, padding=1)
         self.measure = nn.Conv2d(channels, 4 * bins, 3, padding=1)
 
@@ -169,7 +169,7 @@ class Head(nn.Module):
         return self.classify(self.class_attention(x, means) + x), self.measure(self.distance_attention(x, means))
 
 
-class HeadAttention(nn.Module):
+class ESEAttn(nn.Module):
     """A map [B, C, h, w] and the means of its channels -> [B, C, h, w], each channel scaled as the means say, then mixed."""
 
     def __init__(self, channels: int) -> None:

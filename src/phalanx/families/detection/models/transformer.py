@@ -14,7 +14,7 @@ HEADS, HIDDEN, DROPOUT = 4, 2048, 0.1
 TEMPERATURE = 10000.0  # the slowest wave has 2 pi times as many places
 
 
-class PlaceEncoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """A map [B, C, h, w] -> [B, C, h, w], each place knowing of all others. C is a multiple of 4."""
 
     def __init__(self, channels: int, layers: int) -> None:
@@ -23,13 +23,13 @@ class PlaceEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h, w = x.shape[2:]
-        places, waves = x.flatten(2).transpose(1, 2), place_waves(h, w, x.shape[1], x.device).to(x.dtype)
+        places, waves = x.flatten(2).transpose(1, 2), position_embedding(h, w, x.shape[1], x.device).to(x.dtype)
         for layer in self.layers:
             places = layer(places, waves)
         return places.transpose(1, 2).reshape(x.shape)
 
 
-def place_waves(h: int, w: int, channels: int, device: torch.device) -> Tensor:
+def position_embedding(h: int, w: int, channels: int, device: torch.device) -> Tensor:
     """[N, C]: sines and cosines, from fast to slow, of the two coordinates of each place.
 
     The coordinates of place n are n // h and n % h, as in PaddleDetection: on a square map, row and column.

@@ -7,17 +7,17 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.found import OVERLAP, SURE, confusion, grade, precision_over_recall
+from phalanx.families.detection.metric.matching import MIN_IOU, MIN_SCORE, confusion, grade, precision_recall_curves
 from phalanx.families.figures import Figure, Grade, Matrix
 from phalanx.families.task import Labelled
 from phalanx.parallel import dist
 from phalanx.runtime.detection import Detections
 
 
-class Gathered:
+class BoxMetric:
     """Predictions and truth of the images that this rank has seen; after `gather`, on the main rank, of all images."""
 
-    worst = f'Images with the most mistakes from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+    worst = f'Images with the most mistakes from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
     iou: float  # of `curves`
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
@@ -30,11 +30,11 @@ class Gathered:
 
     def figures(self) -> list[Figure]:
         """Precision over recall, and what is taken for what."""
-        title = f'Classes taken for one another, from a score of {SURE:g} and an IoU of {OVERLAP:g}'
+        title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
         counts = confusion(self.images.values(), len(self.class_names))
         taken = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
         curves = self.curves()
-        return [precision_over_recall(curves, self.iou), taken] if curves else [taken]
+        return [precision_recall_curves(curves, self.iou), taken] if curves else [taken]
 
     def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
         for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
@@ -44,9 +44,9 @@ class Gathered:
     def gather(self) -> None:
         """Brings the images of all ranks to the main one, as arrays: pickled, they would take ten times as much memory."""
         if dist.world_size() > 1:
-            rows = packed(self.images)
+            rows = pack(self.images)
             self.images.clear()  # else the main rank holds its share twice
-            self.images = unpacked(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in rows))
+            self.images = unpack(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in rows))
         self.images = dict(sorted(self.images.items()))
 
 
@@ -54,7 +54,7 @@ Counts = npt.NDArray[np.int64]  # [I, 3] of each image its number, how many dete
 Rows = npt.NDArray[np.float32]  # classes, as numbers below 2**24, are exact in it
 
 
-def packed(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows, Rows]:
+def pack(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows, Rows]:
     """Counts, detections [N, 6] (class, score, box) and objects [M, 7] (class, ignored, area, box) of all images."""
     counts = [(index, len(found), len(truth)) for index, (found, truth) in images.items()]
     detections = [np.column_stack((found.classes, found.scores, found.boxes)) for found, _ in images.values()]
@@ -66,8 +66,8 @@ def packed(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Ro
     )
 
 
-def unpacked(counts: Counts, detections: Rows, objects: Rows) -> dict[int, tuple[Detections, Objects]]:
-    """The inverse of `packed`."""
+def unpack(counts: Counts, detections: Rows, objects: Rows) -> dict[int, tuple[Detections, Objects]]:
+    """The inverse of `pack`."""
     ends = counts.cumsum(0)
     of_images = (np.split(detections, ends[:, 1])[:-1], np.split(objects, ends[:, 2])[:-1])
     return {

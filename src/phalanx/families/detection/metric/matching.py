@@ -13,7 +13,7 @@ from phalanx.runtime.detection import Detections
 
 Integers = npt.NDArray[np.int64]
 
-SURE, OVERLAP = 0.25, 0.5  # what counts as found: the least score, and the least IoU with an object
+MIN_SCORE, MIN_IOU = 0.25, 0.5  # what counts as found: the least score, and the least IoU with an object
 WORST = 5  # classes that have a curve of their own when there are more
 RECALLS = np.linspace(0, 1, 101)
 
@@ -25,7 +25,7 @@ def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) ->
     """
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     for found, truth in images:
-        classes, pairs = at_objects(found, truth)
+        classes, pairs = match_objects(found, truth)
         seen_as, beyond = np.full(len(truth), num_classes), np.ones(len(classes), np.bool_)
         for target, number in pairs:
             seen_as[target], beyond[number] = classes[number], False
@@ -37,7 +37,7 @@ def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) ->
 
 def grade(found: Detections, truth: Objects) -> Grade | None:
     """That of an image by the number of mistakes, counted as `confusion` does."""
-    classes, pairs = at_objects(found, truth)
+    classes, pairs = match_objects(found, truth)
     matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
     wrong = sum(truth.classes[target] != classes[number] for target, number in matches)
     missed, beyond = int((~truth.ignored).sum()) - len(matches), len(classes) - len(pairs)
@@ -46,11 +46,11 @@ def grade(found: Detections, truth: Objects) -> Grade | None:
     return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {beyond} found where nothing is')
 
 
-def at_objects(found: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
-    """The classes of what is SURE, and which of it is at which object, whatever its class: pairs (object, detection)."""
-    sure = found.scores >= SURE
+def match_objects(found: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
+    """The classes of what is MIN_SCORE, and which of it is at which object, whatever its class: pairs (object, detection)."""
+    sure = found.scores >= MIN_SCORE
     overlaps = pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(found.boxes[sure]))
-    return found.classes[sure], match(overlaps.numpy(), OVERLAP)
+    return found.classes[sure], match(overlaps.numpy(), MIN_IOU)
 
 
 def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:  # [N, n]
@@ -66,7 +66,7 @@ def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int
     return pairs
 
 
-def precision_over_recall(precision: Mapping[str, Sequence[float]], iou: float) -> Curves:
+def precision_recall_curves(precision: Mapping[str, Sequence[float]], iou: float) -> Curves:
     """The mean of all classes and the worst of them; `precision` of each class at RECALLS."""
     mean = np.mean(list(precision.values()), axis=0)
     worst = sorted(precision, key=lambda name: sum(precision[name]))[:WORST]
