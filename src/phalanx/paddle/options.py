@@ -1,6 +1,6 @@
-"""Options of the train.py of PaddleSeg, PaddleDetection and PaddleOCR, which `phalanx train` takes too."""
+"""Options of the train.py of PaddleSeg, PaddleDetection and PaddleOCR that `phalanx train` accepts too."""
 
-# option -> the assignment to the recipe that it stands for
+# option -> the assignment to the recipe that it makes
 BROUGHT_ALONG = {
     'iters': 'train.steps={}',
     'batch_size': 'train.batch_size_per_rank={}',
@@ -11,12 +11,12 @@ BROUGHT_ALONG = {
     'num_workers': 'train.workers={}',
     'seed': 'train.seed={}',
     'amp': 'precision.dtype=fp16',
-    'precision': 'precision.dtype={}',  # after `amp`, so that it says what kind of mixed precision
+    'precision': 'precision.dtype={}',  # after `amp`, so that it chooses the dtype
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
     'slim_config': 'slim_config={}',
 }
-TAKEN_ALONG = {  # options of the originals that say nothing here
+TAKEN_ALONG = {  # options without effect here, with the reason
     'use_mpio': 'loader workers are processes in any case',
     'debug': 'every rank writes its own log',
     'fleet': 'the launcher says on how many devices to train',

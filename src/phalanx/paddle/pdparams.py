@@ -1,7 +1,7 @@
-"""Reads weight files of Paddle, `.pdparams`.
+"""Reader of Paddle's weight files, `.pdparams`.
 
-A `.pdparams` is a pickle, that is, a program. It is run by Python's own unpickler, reduced to the opcodes that weights need and
-to the constructions in ALLOWED, none of which runs code of the file. Memory is bounded by the size of the file.
+A `.pdparams` is a pickle, that is, a program. Python's own unpickler runs it, reduced to the opcodes that weights need and to
+the constructors in ALLOWED, none of which runs code of the file. Memory is bounded by the size of the file.
 """
 
 import io
@@ -25,18 +25,19 @@ OPCODES = (  # by their names in `pickle`; those that call or set something are 
     'SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST EMPTY_DICT EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 '
     'TUPLE3 APPEND APPENDS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL'
 )
-MOST_BUILT = 4  # what the constructions make may be so many times the size of the file
+MOST_BUILT = 4  # limit on the size of the constructed objects, as a multiple of the file size
 MALFORMED = (pickle.UnpicklingError, struct.error, EOFError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
 class RefusedError(Exception):
-    """What is wrong, without the name of the file."""
+    """A file that is refused; the message is the reason, without the name of the file."""
 
 
 def arrays_in(data: bytes) -> dict[str, Array]:
-    """{name: array} as `paddle.save` wrote it, from the bytes of a `.pdparams`.
+    """Read {name: array} from the bytes of a `.pdparams`, as `paddle.save` wrote it.
 
-    A file with a dict `model` among other things (an optimizer's state, say) gives what is in there. Raises RefusedError.
+    From a file with a dict `model` among other entries (an optimizer's state, say), return the content of `model`. Raises
+    RefusedError.
     """
     try:
         return _arrays(_Unpickler(data).load(), len(data))
@@ -45,7 +46,7 @@ def arrays_in(data: bytes) -> dict[str, Array]:
 
 
 def _arrays(saved: object, size: int) -> dict[str, Array]:
-    """The arrays of what was saved, slices put together, the names of the static graph left out."""
+    """Arrays of the saved object, with slices joined and without the names of the static graph."""
     if isinstance(saved, dict) and isinstance(saved.get('model'), dict):
         saved = saved['model']
     if not isinstance(saved, dict) or not saved:
@@ -95,7 +96,7 @@ class _Array:
         pass
 
     def build(self, state: object) -> int:
-        """The bytes that it takes."""
+        """Take shape, dtype and data; return the number of bytes of the array."""
         match state:
             case (1, tuple() as shape, _DType() as dtype, bool() | 0 | 1 as fortran, bytes() | str() as data):
                 content = data.encode('latin1') if isinstance(data, str) else data  # from Python 2
@@ -112,14 +113,14 @@ class _Array:
 
 def _ordered_dict(items: Any = ()) -> dict[str, Any]:
     """`OrderedDict()`, or `OrderedDict([[key, value], ...])` from Python 2."""
-    made = {_key(key): value for key, value in items}
-    if len(made) != len(items):
+    ordered = {_key(key): value for key, value in items}
+    if len(ordered) != len(items):
         raise RefusedError('has a key twice')
-    return made
+    return ordered
 
 
 def _evaluate(expression: object, names: Any = None) -> Any:
-    """`eval('data', {'data': array})`, as which Paddle saves a tensor of the static graph; nothing else is evaluated."""
+    """`eval('data', {'data': array})`, the form of a tensor of the static graph; nothing else is evaluated."""
     if expression != 'data' or not isinstance(names, dict):
         shown = repr(expression[:60]) if isinstance(expression, str) else _kind(expression)
         raise RefusedError(f'evaluates {shown}; it is refused, because it could run code')
@@ -134,7 +135,7 @@ def _bytes(text: object = '', encoding: object = 'latin1') -> bytes:
 
 
 def _identity(items: object) -> object:
-    """`tuple((name, array))`, as which a tensor is saved since Paddle 2.1."""
+    """`tuple((name, array))`, the form of a tensor since Paddle 2.1."""
     return items
 
 
@@ -209,12 +210,12 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _key(key: object) -> str:
-    """`key`, which must be a word. (To look up tuples in tuples in tuples ... ends the process.)"""
+    """Return `key`, a string. (Hashing tuples nested without end would crash the process.)"""
     if not isinstance(key, str):
         raise RefusedError(f'has {_kind(key)} as a key')
     return key
 
 
 def _kind(value: object) -> str:
-    """What a value is, for a message: never the value itself, which may be without bound."""
+    """Type of a value, for a message; never the value itself, which may be of any size."""
     return 'an array' if isinstance(value, _Array) else f'a value of type {type(value).__name__}'

@@ -1,1 +1,1 @@
-"""Keeps what networks learn: checkpoints, and the files and names of other projects. Imports families, nn, config, system."""
+"""Weights: checkpoints, and the files and parameter names of other projects. Imports families, nn, config, system."""

@@ -1,4 +1,4 @@
-"""The file of weights in an archive (`.tar`, `.tar.gz`, `.zip`), read in memory: nothing of it is unpacked to the disk."""
+"""Weight files in archives (`.tar`, `.tar.gz`, `.zip`), read in memory: nothing is unpacked to disk."""
 
 import gzip
 import io
@@ -7,22 +7,22 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 
-# Of the files that are looked for; the last is what the hub's older files are called.
+# Of weight files; the last is the name of older files on the hub.
 SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz', 'pytorch_model.bin')
 GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
-MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # unpacked, an archive may be so many times its size, or so many bytes
-LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes in a tar archive: of one, and together, which makes 4096 members
+MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # limits of the unpacked size: a multiple of the packed size, or bytes
+LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes of tar headers: of one, and together, enough for 4096 members
 
-# What zipfile raises for bytes that are not an archive, or one that it does not know.
+# Exceptions of zipfile for bytes that are not an archive, or of an unknown kind.
 UNREADABLE_ZIP = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError)
 
 
 class ArchiveError(Exception):
-    """What is wrong with an archive, without its name."""
+    """An archive that cannot be used; the message is the reason, without the name of the archive."""
 
 
 def is_archive(data: bytes) -> bool:
-    """Whether `data` is a gzip file, a tar archive, or a zip archive that is not a file of weights itself."""
+    """True if `data` is a gzip file, a tar archive, or a zip archive that is not itself a weight file of numpy or torch."""
     if data.startswith(ZIP):
         names = _zip_names(data)
         return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
@@ -30,18 +30,18 @@ def is_archive(data: bytes) -> bool:
 
 
 def holds_arrays(data: bytes) -> bool:
-    """Whether `data` is a file of numpy's `savez`."""
+    """True if `data` is a file of `numpy.savez`."""
     return data.startswith(ZIP) and any(name.endswith('.npy') for name in _zip_names(data))
 
 
 def unpack_arrays(data: bytes) -> dict[str, bytes]:
-    """The members `NAME.npy` of a file of numpy's `savez`, unpacked, by NAME. Raises ArchiveError."""
+    """Unpack the members `NAME.npy` of a file of `numpy.savez`, by NAME. Raises ArchiveError."""
     found = _read_zip(data, lambda name: name.endswith('.npy'))
     return {name.removesuffix('.npy'): content for name, content in found.items()}
 
 
 def check_unpacked_size(data: bytes) -> None:
-    """Raises ArchiveError for a zip archive, to be read by a library, that says itself that it unpacks to too much."""
+    """Raise ArchiveError for a zip archive, to be read by a library, whose declared unpacked size is over the limit."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _check_size(len(data), sum(member.file_size for member in archive.infolist()))
@@ -50,9 +50,9 @@ def check_unpacked_size(data: bytes) -> None:
 
 
 def extract_weights(data: bytes, wanted: str | None) -> bytes:
-    """The content of the only file of weights in the archive `data`, or of the one that `wanted` names.
+    """Extract the only weight file of the archive `data`, or the one that `wanted` names.
 
-    Where names of members point to does not matter, since nothing is written. Raises ArchiveError.
+    Paths in the names of members are harmless, since nothing is written. Raises ArchiveError.
     """
     if data.startswith(ZIP):
         return _select(_read_zip(data, _is_weights), wanted)
@@ -66,7 +66,7 @@ def _is_tar(data: bytes) -> bool:
 
 
 def _inflate(data: bytes) -> bytes:
-    """What the gzip file `data` holds."""
+    """Unpack the gzip file `data`. Raises ArchiveError."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
             inflated = file.read(_size_limit(len(data)) + 1)
@@ -77,7 +77,7 @@ def _inflate(data: bytes) -> bytes:
 
 
 class _Headers(io.BytesIO):
-    """A tar archive of which only headers are read: tarfile believes what they say of their length and number."""
+    """Tar archive of which only headers are read. Their sizes are limited here, since tarfile trusts them."""
 
     left = ALL_HEADERS
 
@@ -90,12 +90,12 @@ class _Headers(io.BytesIO):
 
 
 def _read_tar(data: bytes) -> dict[str, bytes]:
-    """The files of weights in a tar archive, by name."""
+    """Read the weight files of a tar archive, by name."""
     found = {}
     try:
         with tarfile.open(fileobj=_Headers(data), mode='r:') as archive:
             while member := archive.next():
-                archive.members.clear()  # type: ignore[attr-defined]  # each has a copy of what global headers say
+                archive.members.clear()  # type: ignore[attr-defined]  # each would keep a copy of the global headers
                 end = member.offset_data + member.size
                 if end > len(data):
                     raise tarfile.ReadError('unexpected end of data')
@@ -107,14 +107,16 @@ def _read_tar(data: bytes) -> dict[str, bytes]:
 
 
 def _read_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """The files with a `wanted` name in a zip archive, by name."""
+    """Read the files of a zip archive whose names are `wanted`, by name."""
     found: dict[str, bytes] = {}
     unpacked = 0
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in filter(wanted, dict.fromkeys(archive.namelist())):
                 with archive.open(name) as file:
-                    found[name] = file.read(_size_limit(len(data)) - unpacked + 1)  # its header may say less than there is
+                    found[name] = file.read(
+                        _size_limit(len(data)) - unpacked + 1
+                    )  # its header may declare less than it contains
                 unpacked += len(found[name])
                 _check_size(len(data), unpacked)
     except UNREADABLE_ZIP as error:
@@ -128,7 +130,7 @@ def _select(found: Mapping[str, bytes], wanted: str | None) -> bytes:
     if len(found) == 1:
         return next(iter(found.values()))
     listed, what = ', '.join(found) or 'none', f'the file {wanted}' if wanted else 'one file of weights'
-    raise ArchiveError(f'must hold {what}, holds {listed}; name the one that you mean: ...#file=NAME')
+    raise ArchiveError(f'must hold {what}, holds {listed}; choose one by ...#file=NAME')
 
 
 def _is_weights(name: str) -> bool:
@@ -145,7 +147,7 @@ def _zip_names(data: bytes) -> list[str]:
 
 
 def _size_limit(packed: int) -> int:
-    """The most bytes that an archive of `packed` bytes may hold."""
+    """Largest unpacked size of an archive of `packed` bytes."""
     return max(MOST_INFLATED * packed, ALWAYS_ALLOWED)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: everything to go on with a run. One on disk is whole or is not there.
+"""Checkpoints: all that a run needs to resume. A checkpoint on disk is complete or absent.
 
 checkpoints/step_0000100/   model.safetensors     the weights in training
                             averaged.safetensors  the weights that are evaluated and exported, where the run averages them
@@ -7,7 +7,7 @@ checkpoints/step_0000100/   model.safetensors     the weights in training
 latest, best                links beside `checkpoints`, changed after the checkpoint is in place; on a disk without links,
                             text files with the path of the checkpoint
 
-Training does not wait for the disk: `begin` takes a copy in host memory, and a thread writes it.
+Training does not wait for the disk: `begin` copies everything to host memory, and a thread writes the copy.
 """
 
 import contextlib
@@ -38,17 +38,17 @@ LONGEST_NAME = 255  # bytes, of a file in Linux
 MANIFEST = 'manifest.json'
 POINTERS = ('latest', 'best')
 WITHOUT_LINKS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of SMB, exFAT, object mounts
-FORMAT = 2  # what is written; 1 had no checksum of the manifest
+FORMAT = 2  # of new checkpoints; 1 had no checksum of the manifest
 READABLE = (1, 2)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-UNREADABLE = (  # what the readers of safetensors and torch raise for bytes that are none of theirs
+UNREADABLE = (  # exceptions of safetensors and torch for damaged or foreign bytes
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, struct.error),
 )
 
 
 class FormatError(CheckpointError):
-    """A checkpoint of a format that this version does not read. It is not damaged, so a run must not pass it over."""
+    """A checkpoint of a format that this version does not read. It is not damaged, so a run must not skip it."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Saving:
         return self._written.done()
 
     def settle(self) -> None:
-        """Returns once it is over; `wait` returns what came of it."""
+        """Wait until the writing is over; `wait` returns its result."""
         self._written.exception()
 
     def wait(self) -> tuple[Path, float]:
-        """The folder of the checkpoint and the seconds its writing took. Raises OSError when it could not be written."""
+        """Folder of the checkpoint and the seconds that its writing took. Raises OSError when it could not be written."""
         return self._written.result()
 
 
@@ -86,7 +86,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder, self.keep = folder, keep
-        self._writer = ThreadPoolExecutor(1, 'checkpoint')  # the interpreter does not end before what it was given is done
+        self._writer = ThreadPoolExecutor(1, 'checkpoint')  # the interpreter waits for its work at exit
 
     @property
     def root(self) -> Path:
@@ -100,9 +100,9 @@ class Checkpoints:
         state: Mapping[str, Any],
         best: bool,
     ) -> Saving:
-        """Copies everything to host memory and begins to write the copy: the originals may change as soon as this returns.
+        """Copy everything to host memory and begin to write the copy: the originals may change as soon as this returns.
 
-        One at a time: whoever begins a second one waits for the first before, or the copies pile up.
+        One at a time: the caller waits for a checkpoint before it begins another, or copies pile up.
         """
         model, averaged, state = _copy_to_host(model), _copy_to_host(averaged), _copy_to_host(state)
 
@@ -120,10 +120,10 @@ class Checkpoints:
         state: Mapping[str, Any],
         best: bool,
     ) -> Path:
-        """The folder of the new checkpoint. Raises OSError (a full disk, say) with nothing half-written left behind.
+        """Write a checkpoint and return its folder. Raises OSError (a full disk, say), and then leaves nothing half-written.
 
-        The order is important: 1. the files and their manifest, in a folder aside, flushed to disk; 2. the folder gets its
-        name; 3. `latest` and `best` point to it; 4. old ones go.
+        The order matters, since a kill may come at any point: 1. the files and their manifest, in a temporary folder,
+        flushed to disk; 2. the folder gets its name; 3. `latest` and `best` point to it; 4. old checkpoints go.
         """
         final, aside, replaced = (self.root / f'{prefix}{_name(step)}' for prefix in ('', '.new_', '.old_'))
         if not self.folder.is_dir():
@@ -162,20 +162,20 @@ class Checkpoints:
         return final
 
     def remove_leftovers(self) -> None:
-        """Removes what a process left that died while it wrote. Not to be called while another process writes here.
+        """Remove the files of a process that died while writing. Must not run while another process writes here.
 
-        A checkpoint that was moved away for another of its step, which then did not come, takes its place again.
+        A checkpoint that was moved aside for another one of its step, which was then not completed, is moved back.
         """
         for path in self.root.glob('.old_step_*'):
             if not (final := path.with_name(path.name.removeprefix('.old_'))).exists():
                 path.rename(final)
         for path in (*self.root.glob('.new_step_*'), *self.root.glob('.old_step_*')):
-            remove_own(path)  # nobody else names folders so
+            remove_own(path)  # no other program uses such names
         for path in (self.folder / '.latest.new', self.folder / '.best.new'):
             remove_own(path)
 
     def newest(self) -> tuple[LoadedCheckpoint | None, list[str]]:
-        """The newest whole checkpoint, and what is wrong with each newer one that was passed over. Raises FormatError."""
+        """Load the newest complete checkpoint; also return the problems of newer, damaged ones. Raises FormatError."""
         damaged: list[str] = []
         for path in reversed(self.all()):
             try:
@@ -187,13 +187,13 @@ class Checkpoints:
         return None, damaged
 
     def all(self) -> list[Path]:
-        """The checkpoints in place, oldest first; whether they are whole shows in loading."""
+        """Folders of all checkpoints, oldest first. Damage shows only in loading."""
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
     def abandon(self, since: LoadedCheckpoint) -> list[Path]:
-        """Renames the checkpoints after `since`, for a run that goes back to it: a later start must not find them.
+        """Rename the checkpoints after `since`, for a run that goes back to it, so that a later start does not find them.
 
-        Returns their new names. `latest` and `best` point to what was the latest and the best then, or are gone.
+        Returns their new names. `latest` and `best` then point to those of that time, or are removed.
         """
         renamed = []
         for path in self.all():
@@ -222,7 +222,9 @@ class Checkpoints:
     def _prune(self) -> None:
         kept = {resolve_pointer(self.folder / name) for name in POINTERS}
         for path in self.all()[: -self.keep]:
-            if path.resolve() not in kept and (path / MANIFEST).is_file():  # a checkpoint, and not what a person put there
+            if (
+                path.resolve() not in kept and (path / MANIFEST).is_file()
+            ):  # a checkpoint, not something that a person put there
                 remove_own(path)
 
 
@@ -231,9 +233,9 @@ def _name(step: int) -> str:
 
 
 def load(path: Path) -> LoadedCheckpoint:
-    """The checkpoint at `path`, after its files were checked against the manifest; loading runs no code from them.
+    """Load the checkpoint at `path`, after checking its files against the manifest. Runs no code from them.
 
-    Raises CheckpointError naming the file that is missing, cut short or changed, and FormatError.
+    Raises CheckpointError, naming the file that is missing, truncated or changed, and FormatError.
     """
     step, files = _read_manifest(path / MANIFEST)
     for name, (size, digest) in files.items():
@@ -241,7 +243,7 @@ def load(path: Path) -> LoadedCheckpoint:
         if not file.is_file():
             raise CheckpointError(f'{file}: is missing')
         if file.stat().st_size != size:
-            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it was cut short')
+            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it is truncated')
         if hash_file(file) != digest:
             raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
     averaged = path / 'averaged.safetensors'
@@ -258,23 +260,23 @@ def load(path: Path) -> LoadedCheckpoint:
 
 
 def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
-    """The weights to use from a run folder (its best, else its latest) or a checkpoint folder.
+    """Weights of a run folder (its best checkpoint, else its latest) or of a checkpoint folder.
 
-    `raw`: of a checkpoint those as trained, even where it has their EMA.
-    Raises CheckpointError when there are none or they are damaged.
+    `raw`: weights as trained, even where the checkpoint has their EMA. Raises CheckpointError when there are none, or they are
+    damaged.
     """
     loaded = load(checkpoint_folder(path))
     return loaded.model if raw or loaded.averaged is None else loaded.averaged
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """The checkpoint folder that stands for `path`: itself, or the best, else the latest, of a run folder.
+    """Folder of the checkpoint at `path`: itself, or the best, else the latest, of a run folder.
 
     Raises CheckpointError when there is none.
     """
     for place in (path, path / 'best', path / 'latest'):
         whole = resolve_pointer(place)
-        if not whole.exists():  # a kill came while another checkpoint of its step took its place
+        if not whole.exists():  # a kill came while another checkpoint of this step replaced it
             whole = whole.with_name(f'.old_{whole.name}')
         if (whole / MANIFEST).is_file():
             return whole
@@ -284,7 +286,7 @@ def checkpoint_folder(path: Path) -> Path:
 
 
 def resolve_pointer(place: Path) -> Path:
-    """The folder that `latest` or `best` of a run means, be it a link or a text file; any other path, resolved."""
+    """Resolve `latest` or `best` of a run, a link or a text file, to the folder of its checkpoint; also any other path."""
     if is_pointer(place):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (place.parent / place.read_text().strip()).resolve()
@@ -292,17 +294,17 @@ def resolve_pointer(place: Path) -> Path:
 
 
 def is_pointer(place: Path) -> bool:
-    """Whether `place` is a text file that stands for a checkpoint, as `latest` and `best` are where there are no links."""
+    """True if `place` is a text file with the path of a checkpoint: `latest` or `best` on a disk without links."""
     return place.name in POINTERS and place.is_file() and place.stat().st_size <= LONGEST_NAME
 
 
 def step_of(path: Path) -> int:
-    """The step of the checkpoint that stands for `path`, see `checkpoint_folder`. Raises CheckpointError when there is none."""
+    """Step of the checkpoint at `path`, see `checkpoint_folder`. Raises CheckpointError when there is none."""
     return _read_manifest(checkpoint_folder(path) / MANIFEST)[0]
 
 
 def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
-    """Which weights of a run folder are used: `step 200 (best), EMA`. Raises CheckpointError when there are none."""
+    """Describe the weights that are used of a run folder: `step 200 (best), EMA`. Raises CheckpointError when it has none."""
     whole = checkpoint_folder(path)
     why = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == whole), '')
     averaged = not raw and (whole / 'averaged.safetensors').is_file()
@@ -310,24 +312,26 @@ def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:
-    """The manifest as it is written: last in it a checksum, `seal`, without which a changed step would not be noticed."""
+    """Content of the manifest. Its own checksum, `seal`, comes last: without it a changed step would go unnoticed."""
     facts = {'format': FORMAT, 'step': step, 'files': files}
     return json.dumps({**facts, 'seal': _checksum(facts)}, indent=1).encode()
 
 
 def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
-    """The step of a checkpoint, and size and sha256 of each of its files. Raises CheckpointError, and FormatError."""
+    """Read the step of a checkpoint, and size and sha256 of each of its files. Raises CheckpointError and FormatError."""
     try:
         facts = dict(json.loads(path.read_text()))
         if isinstance(number := facts.get('format'), int) and number not in READABLE:
-            other = 'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is none of Phalanx'
+            other = (
+                'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is not one of Phalanx'
+            )
             raise FormatError(f'{path.parent}: is of format {number}, and this version reads up to {FORMAT}; {other}')
         checksum = facts.pop('seal', None)
         if checksum != (_checksum(facts) if number != 1 else None):
             raise CheckpointError(f'{path}: its bytes are not those that were written (the checksum differs)')
         files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
         if any(len(name.encode()) > LONGEST_NAME for name in files):
-            raise ValueError('it names a file as no file can be named')
+            raise ValueError('it has a file name that is too long')
         return int(facts['step']), files
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
@@ -338,7 +342,7 @@ def _checksum(facts: Mapping[str, Any]) -> str:
 
 
 def _copy_to_host(value: Any) -> Any:
-    """`value` with all tensors in it copied to host memory, as they are now."""
+    """Copy of `value` with all its tensors copied to host memory."""
     if isinstance(value, Tensor):
         return value.detach().to('cpu', copy=True)
     if isinstance(value, Mapping):
@@ -353,7 +357,7 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _serialise(state: Mapping[str, Any]) -> bytes:
-    """`state` as torch saves it. By way of memory: its own writer tells a full disk from nothing else."""
+    """Serialise `state` in memory: the writer of torch does not tell a full disk from other errors."""
     file = io.BytesIO()
     torch.save(dict(state), file)
     return file.getvalue()

@@ -1,9 +1,9 @@
-"""Fetches one file over HTTPS: resumed after a cut, checked, in place only when whole, once for all processes of a node.
+"""Download of one file over HTTPS: resumed after a lost connection, checked, once for all processes of a node.
 
-FOLDER/NAME         the file; it gets its name when it is whole and checked
-FOLDER/facts.json   where it came from, its size and sha256: a later fetch from there must bring the same
-FOLDER/NAME.part    what came so far, and NAME.part.json: which version of the file that belongs to
-FOLDER/lock         held by the process that fetches
+FOLDER/NAME         the file; it gets its name when it is complete and checked
+FOLDER/facts.json   its address, size and sha256: a later download from there must be the same
+FOLDER/NAME.part    the part received so far; NAME.part.json: the version of the file that it belongs to
+FOLDER/lock         held by the process that downloads
 """
 
 import contextlib
@@ -32,23 +32,23 @@ from phalanx.system.errors import CheckpointError
 
 log = logging.getLogger('phalanx')
 
-ATTEMPTS, PAUSE = 5, 1.0  # a connection that is cut is tried again, after 1, 2, 4 ... seconds
-SILENCE = 60  # seconds without a byte that count as a cut
+ATTEMPTS, PAUSE = 5, 1.0  # a lost connection is tried again after 1, 2, 4 ... seconds
+SILENCE = 60  # seconds without a byte after which the connection counts as lost
 BLOCK = 1 << 20
 LOOPBACK = ('localhost', '127.0.0.1', '::1')
 
 
 class FetchError(CheckpointError):
-    """A file that cannot be had from its address; says why and what to do."""
+    """A file that cannot be fetched from its address; the message has the reason and the fix."""
 
 
 class _CutError(Exception):
-    """The connection ended too early; another attempt may go on from there."""
+    """A connection that ended too early; another attempt may resume the download."""
 
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file from the network, on this disk."""
+    """File from the network on this disk."""
 
     path: Path
     address: str
@@ -58,7 +58,7 @@ class FetchedFile:
 
 
 def find_fetched(folder: Path) -> FetchedFile | None:
-    """What was fetched into `folder` before. Raises FetchError when the file is not what it was then."""
+    """File fetched into `folder` earlier; None without one. Raises FetchError when it has changed since."""
     facts = _read_json(folder / 'facts.json')
     try:
         there = FetchedFile(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
@@ -74,9 +74,9 @@ def find_fetched(folder: Path) -> FetchedFile | None:
 def fetch(
     address: str, folder: Path, *, sha256: str | None = None, headers: Mapping[str, str] | None = None, pause: float = PAUSE
 ) -> FetchedFile:
-    """The file at `address` in `folder`, from there if it was fetched before. `headers` go to that host only.
+    """Fetch the file at `address` into `folder`, unless it is there already. `headers` go to that host only.
 
-    Waits while another process fetches the same. Raises FetchError.
+    Waits while another process fetches the same file. Raises FetchError.
     """
     check_address(address, sha256)
     try:
@@ -91,16 +91,16 @@ def fetch(
 
 
 def check_address(address: str, sha256: str | None) -> None:
-    """Raises FetchError for an address whose content could be changed on its way."""
+    """Raise FetchError for an address whose content could be changed in transit."""
     parts = urlsplit(address)
     if not parts.hostname or parts.scheme not in ('https', 'http'):
         raise FetchError(f'{address}: is not an address of a file: https://HOST/PATH')
     if parts.scheme == 'http' and parts.hostname not in LOOPBACK and sha256 is None:
-        raise FetchError(f'{address}: could be changed on its way; use https://, or say what it must be: {address}#sha256=HEX')
+        raise FetchError(f'{address}: could be changed in transit; use https://, or give its checksum: {address}#sha256=HEX')
 
 
 def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> FetchedFile:
-    """Fetches into `folder`, which this process has locked."""
+    """Fetch into `folder`, which this process has locked."""
     name = re.sub(r'[^\w.+-]', '_', unquote(urlsplit(address).path).rpartition('/')[2]).lstrip('.') or 'weights'
     part = folder / f'{name}.part'
     log.info('fetching %s', address)
@@ -134,7 +134,7 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
 
 
 def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str | None) -> None:
-    """Brings `part` to its whole length, from where an earlier attempt ended. Raises FetchError, and _CutError."""
+    """Complete `part` from the end of an earlier attempt. Raises FetchError and _CutError."""
     version = part.with_name(f'{part.name}.json')
     validator = str(_read_json(version).get('validator') or '')
     have = part.stat().st_size if validator and part.is_file() else 0
@@ -144,7 +144,7 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
         request.add_header('Range', f'bytes={have}-')
         request.add_header('If-Range', validator)
     for name, value in headers.items():
-        request.add_unredirected_header(name, value)  # a token is for the host that it was given for
+        request.add_unredirected_header(name, value)  # not to redirects: a token is for its host only
     with _open(address, request, version, sha256) as response:
         if response.headers.get_content_type() == 'text/html':
             raise FetchError(f'{address}: answers with a web page, not a file: a login, perhaps, or a notice of the network')
@@ -165,16 +165,16 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
 
 @contextlib.contextmanager
 def _open(address: str, request: urllib.request.Request, version: Path, sha256: str | None) -> Iterator[Any]:
-    """The answer to `request`. Raises FetchError for one that will not change, _CutError for what may be better next time."""
+    """Open the response to `request`. Raises FetchError for permanent errors, _CutError for temporary ones."""
     opener = urllib.request.build_opener(_Redirect(sha256))  # with the proxies that the environment names
     try:
         with opener.open(request, timeout=SILENCE) as response:
             yield response
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # what is kept is longer than the file: begin again
+        if error.code == 416:  # the kept part is longer than the file: begin again
             remove_own(version)
-            raise _CutError('the file there is another one now') from None
+            raise _CutError('the file there has changed') from None
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _CutError(f'the server answers {error.code} {error.reason}') from None
         cures = {
@@ -190,7 +190,7 @@ def _open(address: str, request: urllib.request.Request, version: Path, sha256: 
 
 
 def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None) -> None:
-    """What is left of the file, with a progress bar on a terminal and a line of the log for each tenth."""
+    """Write the rest of the file, with a progress bar on a terminal and a log line for each tenth."""
     console = Console(stderr=True)
     columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
@@ -212,12 +212,12 @@ def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None
 
 
 def _content_range(response: Any, have: int) -> tuple[int, int | None]:
-    """Where in the file the answer begins, and the size of the whole file, None when that is not said."""
+    """Offset in the file at which the response begins, and the size of the whole file, None when unknown."""
     if response.status == 206:
-        said = re.fullmatch(r'bytes (\d+)-\d+/(\d+)', response.headers.get('Content-Range', ''))
-        if said is None or int(said[1]) != have:
+        content_range = re.fullmatch(r'bytes (\d+)-\d+/(\d+)', response.headers.get('Content-Range', ''))
+        if content_range is None or int(content_range[1]) != have:
             raise _CutError('the server answers with another part of the file than was asked for')
-        return have, int(said[2])
+        return have, int(content_range[2])
     length = response.headers.get('Content-Length', '')
     return 0, int(length) if length.isdecimal() else None
 
@@ -232,7 +232,7 @@ def _disk_full(part: Path, needed: int) -> FetchError:
 
 
 class _Redirect(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but from HTTPS to nothing less."""
+    """Redirects to addresses that `check_address` accepts: never from HTTPS to HTTP."""
 
     def __init__(self, sha256: str | None) -> None:
         self.sha256 = sha256
@@ -246,11 +246,11 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Within this context no other process, nor thread, is in it for that file."""
+    """Exclude other processes and threads that use this context with the same file."""
     with path.open('a') as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:  # of a disk that knows no locks: two processes may then fetch the same, into one place
+        except OSError as error:  # on a disk without locks two processes may fetch into the same place
             log.info('%s: cannot be locked: %s', path, error)
         yield
 

@@ -1,6 +1,6 @@
-"""Where weights are: a path, an address, a file of a hub, or a name from the list. What is not on this node is fetched.
+"""Sources of weights: a path, an address, a file of a hub, or a name from the list, fetched where it is not on this node.
 
-Nothing is fetched but what a recipe or a person names, and nothing at all with `PHALANX_OFFLINE=1`.
+Only weights that a recipe or a person names are fetched, and none with `PHALANX_OFFLINE=1`.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ FRAGMENT = re.compile(r'^(.*?)#((?:file|sha256|key)=.*)$')
 
 
 class NotFoundError(FetchError):
-    """Weights that are named nowhere: no file, no folder, no name of the list."""
+    """A source that is no file, folder or name of the list."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class FoundWeights:
     """Weights on this node."""
 
     source: str  # as the recipe or the person named them
-    path: Path  # a file, or the folder of a run or checkpoint
-    member: str | None = None  # which file of an archive
-    key: str | None = None  # which entry of the file
-    fetched: FetchedFile | None = None  # when they came from the network
+    path: Path  # file, or folder of a run or checkpoint
+    member: str | None = None  # file inside an archive
+    key: str | None = None  # entry of the file
+    fetched: FetchedFile | None = None  # for weights from the network
     licence: str | None = None
-    part: Literal['all', 'backbone'] = 'all'  # what of a network it is known to hold
+    part: Literal['all', 'backbone'] = 'all'  # part of a network that the file holds
 
     def facts(self) -> dict[str, str | int | None]:
-        """What a report says of them."""
+        """Origin of the weights, for reports."""
         facts: dict[str, str | int | None] = {'from': self.source}
         if self.fetched is not None:
             there = self.fetched
@@ -53,16 +53,16 @@ class FoundWeights:
 
 
 def is_remote(source: str) -> bool:
-    """Whether `source` names something that may have to be fetched."""
+    """True if `source` may have to be fetched."""
     place, _ = _split(source)
     return _find_local(place) is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
 
 
 def find(source: str | Path) -> FoundWeights:
-    """The weights that `source` names: a path, `https://...`, `hf://OWNER/REPO[@REVISION][/FILE]`, or a name of the list.
+    """Find the weights of `source`: a path, `https://...`, `hf://OWNER/REPO[@REVISION][/FILE]`, or a name of the list.
 
-    `#sha256=HEX` behind it says what the file must be, `#file=NAME` which file of an archive is meant, `#key=NAME` which
-    entry of a file. Raises FetchError, and NotFoundError.
+    Options may follow: `#sha256=HEX`, the checksum of the file; `#file=NAME`, a file inside an archive; `#key=NAME`, an entry
+    of the file. Raises FetchError and NotFoundError.
     """
     text = str(source)
     place, options = _split(text)
@@ -86,13 +86,13 @@ def find(source: str | Path) -> FoundWeights:
 
 
 def cache_folder() -> Path:
-    """Where fetched weights are kept: below PHALANX_CACHE, or the user's folder for caches."""
+    """Folder of fetched weights: below PHALANX_CACHE, or in the cache folder of the user."""
     caches = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache') / 'phalanx'
     return Path(os.environ.get('PHALANX_CACHE') or caches).expanduser() / 'weights'
 
 
 def folder_of(source: str) -> Path:
-    """The folder in the cache for what `source` names, be it there or not."""
+    """Folder in the cache for `source`, which may not exist yet."""
     name = re.sub(r'[^\w.+-]', '_', source.rstrip('/').rpartition('/')[2])[:80]
     return cache_folder() / f'{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}'
 
@@ -102,7 +102,7 @@ def is_offline() -> bool:
 
 
 def _split(source: str) -> tuple[str, dict[str, str]]:
-    """What `source` names, and the options behind it: `a.tar#file=b.pth` -> `a.tar`, {'file': 'b.pth'}."""
+    """Split `source` into the place and its options: `a.tar#file=b.pth` -> `a.tar`, {'file': 'b.pth'}."""
     fragment = FRAGMENT.match(source)
     if fragment is None:
         return source, {}
@@ -110,7 +110,7 @@ def _split(source: str) -> tuple[str, dict[str, str]]:
 
 
 def _find_local(place: str) -> Path | None:
-    """The path that `place` is; Paddle's projects leave out the suffix of their files."""
+    """Existing path for `place`, also without the suffix `.pdparams`, as in the Paddle projects; else None."""
     if '://' in place:
         return None
     path = parse_path(place)
@@ -119,7 +119,7 @@ def _find_local(place: str) -> Path | None:
 
 
 def _find_cached(source: str, address: str) -> FetchedFile | None:
-    """What was fetched before, None when it is to be fetched now. Raises FetchError when it must not be."""
+    """File fetched earlier; None when it has to be fetched. Raises FetchError when that is not allowed (offline)."""
     there = find_fetched(folder_of(address))
     if there is None and is_offline():
         raise FetchError(
@@ -130,7 +130,7 @@ def _find_cached(source: str, address: str) -> FetchedFile | None:
 
 
 def _fetch_from_hub(place: str, sha256: str | None, member: str | None) -> FoundWeights:
-    """A file of a repository on the hub, the revision settled to a commit when it is first fetched."""
+    """Fetch a file of a repository on the hub; its revision is resolved to a commit at the first fetch."""
     named = HUB_FILE.fullmatch(place)
     if named is None:
         raise FetchError(f'{place}: expected hf://OWNER/REPO, hf://OWNER/REPO/FILE or hf://OWNER/REPO@REVISION/FILE')
@@ -154,7 +154,7 @@ def _fetch_from_hub(place: str, sha256: str | None, member: str | None) -> Found
 
 
 def _hub_facts(endpoint: str, repo: str, revision: str, headers: dict[str, str]) -> dict[str, Any]:
-    """What the hub says of a revision: its commit, its files with their sha256, its licence. Raises FetchError."""
+    """Query the hub for a revision: its commit, its files with their sha256, its licence. Raises FetchError."""
     address = f'{endpoint}/api/models/{repo}/revision/{quote(revision, safe="")}?blobs=true'
     check_address(address, None)
     request = urllib.request.Request(address)
@@ -165,7 +165,7 @@ def _hub_facts(endpoint: str, repo: str, revision: str, headers: dict[str, str])
             return dict(json.loads(response.read()))
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code in (401, 403, 404):  # the hub says 401 of what does not exist, too
+        if error.code in (401, 403, 404):  # the hub also answers 401 for what does not exist
             cure = 'does it exist? is it private or gated? name a token in HF_TOKEN'
             raise FetchError(f'hf://{repo}@{revision}: the hub answers {error.code}: {cure}') from None
         raise FetchError(f'hf://{repo}@{revision}: the hub {urlsplit(endpoint).hostname} answers {error.code}') from None
@@ -176,7 +176,7 @@ def _hub_facts(endpoint: str, repo: str, revision: str, headers: dict[str, str])
 
 
 def _hub_file(place: str, file: str | None, files: list[str]) -> str:
-    """The file of a repository that is meant: the one that is named, or the only one of weights. Raises FetchError."""
+    """File of a repository to fetch: the named one, or the only weight file. Raises FetchError."""
     if file is not None:
         if file not in files:
             raise FetchError(f'{place}: there is no such file{did_you_mean(file, files)}; it has {", ".join(files[:20])}')

@@ -1,9 +1,8 @@
-"""Names that PyTorch's libraries have for backbones that are the same networks there: timm's resnet50d, hrnet_w18, xception65,
-the MiT of transformers.
+"""Parameter names in PyTorch's libraries of backbones that are the same networks there: timm's resnet50d, hrnet_w18,
+xception65, and the MiT of transformers.
 
-Files of their classifiers fill a backbone here; the head is left over. Each set of names is held to the library's own outputs
-(`tests/unit/weights/test_backbones_of_libraries.py`). The MiT of SegFormer's authors and the STDC of its authors need no names
-here: those of PaddleSeg are theirs.
+Files of their classifiers fill a backbone here; the head is left over. A test compares outputs with each library
+(`tests/unit/weights/test_backbones_of_libraries.py`). The authors' own MiT and STDC have the names of PaddleSeg.
 """
 
 import re
@@ -58,7 +57,7 @@ HRNET: tuple[Rule, ...] = (
 
 
 def _separable_half(match: re.Match[str]) -> str:
-    """The halves of a separable convolution: `.convs.0.1.conv.` -> `.stack.conv1.conv_dw.`, `.convs.0.2.norm.` -> `bn_pw`."""
+    """Name of one half of a separable convolution: `.convs.0.1.conv.` -> `.stack.conv1.conv_dw.`, `0.2.norm` -> `bn_pw`."""
     return f'.stack.conv{int(match[1]) + 1}.{"bn" if match[3] == "norm" else "conv"}_{"dw" if match[2] == "1" else "pw"}.'
 
 
@@ -100,7 +99,7 @@ _WHY = (
     'are weighed by a hard sigmoid of slope 1/6, not 0.2; take weights of PaddleOCR or PaddleClas'
 )
 _MOBILENETS = ((r'(^|\.)features\.1\.block\.0\.0\.', _WHY), (r'(^|\.)blocks\.0\.0\.conv_dw\.', _WHY))
-# Networks of the same name that are others, by a name that only their files have: most of their tensors fit, nothing works.
+# Different networks under the same name, by a parameter name that only their files have: most of their tensors would fit.
 OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
     ResNetVD: (
         (
@@ -115,7 +114,7 @@ OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
 
 
 def check_same_network(backbone: object, names: Iterable[str]) -> None:
-    """Raises ValueError, with the reason, when `names` are those of another network that is called like `backbone`."""
+    """Raise ValueError, with the reason, when `names` belong to a different network with the name of `backbone`."""
     patterns = [each for kind, listed in OTHERS.items() if isinstance(backbone, kind) for each in listed]
     for name in names:
         for pattern, reason in patterns:
@@ -124,9 +123,9 @@ def check_same_network(backbone: object, names: Iterable[str]) -> None:
 
 
 def slots(inside: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, Slot]:
-    """The tensors of the backbone, `inside` by their names in the network, under those that the library has for them.
+    """Tensors of the backbone, `inside` by their names in the network, under their names in the library.
 
-    Keys and values of an attention are one tensor here and two there.
+    Key and value projections of an attention are one tensor here and two there.
     """
     found = {}
     for ours, tensor in inside.items():

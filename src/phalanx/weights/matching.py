@@ -1,4 +1,4 @@
-"""Which weights of a file fit a network: compared tensor by tensor, by name and shape."""
+"""Comparison of the weights of a file with a network, tensor by tensor, by name and shape."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torch import Tensor
 
 Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as a file holds them
 
-COUNTER = '.num_batches_tracked'  # torch's own count of the steps of a batch norm, which only its files have
-SHOWN = 5  # of many names, the first few are named
+COUNTER = '.num_batches_tracked'  # the steps of a batch norm, which only files of torch have
+SHOWN = 5  # names in a message
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a network that a file may fill."""
+    """Tensor of a network that a file may fill."""
 
     ours: str  # the name of the tensor here
-    tensor: Tensor  # a view of it, laid out as in the file: what fills the view fills the network
+    tensor: Tensor  # a view in the layout of the file: filling the view fills the network
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The tensors of a network (or of a part of it) under the names that one kind of file has for them."""
+    """Tensors of a network (or of a part of it) under their names in one kind of file."""
 
     slots: Mapping[str, Slot]  # by the name in the file
-    is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # whether a left-over says nothing new
+    is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # True for a tensor that adds no information
 
     def of_part(self, part: str) -> Naming:
-        """The same for the tensors of one part of the network."""
+        """Restrict to the tensors of one part of the network."""
         return replace(self, slots={name: slot for name, slot in self.slots.items() if slot.ours.startswith(f'{part}.')})
 
     def alone(self, part: str) -> Naming:
-        """The same for a file that holds this part alone, whose names do not begin with it."""
+        """Restrict to one part, for a file of this part alone, whose names do not begin with it."""
         inside = self.of_part(part).slots
         return replace(self, slots={name.removeprefix(f'{part}.'): slot for name, slot in inside.items()})
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """The rows of a head that both sides have."""
+    """Rows of a head that network and file share."""
 
     dim: int  # along which the rows lie
     ours: list[int]
@@ -53,16 +53,16 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class RowNames:
-    """What the rows of heads stand for, classes or characters with what a head adds to them, here and in a file.
+    """Names of the rows of heads, classes or characters with the special rows of a head, here and in a file.
 
-    One list of names a kind of head, the same kinds in the same order on both sides.
+    One list of names per kind of head, in the same order on both sides.
     """
 
     ours: Sequence[Sequence[str]]
     theirs: Sequence[Sequence[str]]
 
     def carried(self, here: Sequence[int], there: Sequence[int]) -> SharedRows | None:
-        """The rows with names that both sides have, of tensors of the shapes `here` and `there`, which differ in that."""
+        """Match rows by name between tensors of the shapes `here` and `there`, which differ only in their number."""
         differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
         if len(here) != len(there) or len(differing) != 1:
             return None
@@ -75,10 +75,10 @@ class RowNames:
         return None
 
     def notes(self) -> list[str]:
-        """What a person should know of heads that have as many rows as here, for other names: they are taken as they stand."""
+        """Warnings about heads with the same number of rows under other names: these are taken in their order."""
         alike = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
         return [
-            f'as many classes there as here, with other names ({shorten(theirs)}): their rows are taken in that order'
+            f'the file has the same number of classes under other names ({shorten(theirs)}): their rows are taken in that order'
             for ours, theirs in alike[:1]
             if tuple(ours) != tuple(theirs)
         ]
@@ -86,15 +86,15 @@ class RowNames:
 
 @dataclass(frozen=True)
 class Fit:
-    """How the weights of a file compare with a network. Names are those in the file."""
+    """Result of comparing the weights of a file with a network. Names are those in the file."""
 
     naming: Naming
     weights: Weights
-    loaded: tuple[str, ...]  # name and shape agree: what `fill` loads
+    loaded: tuple[str, ...]  # name and shape agree: `fill` loads these
     missing: tuple[str, ...]  # the network has them, the file has not
     misshapen: tuple[str, ...]  # both have them, in different shapes
     left_over: tuple[str, ...]  # the file has them, the network has not
-    carried: Mapping[str, SharedRows]  # of another shape, but with rows that both sides have
+    carried: Mapping[str, SharedRows]  # of another shape, but with rows that both share
 
     @classmethod
     def of(cls, naming: Naming, weights: Weights, rows: RowNames | None = None) -> Fit:
@@ -120,7 +120,7 @@ class Fit:
 
     @torch.no_grad()
     def fill(self) -> None:
-        """Puts the weights that fit into the network, whose dtype and device stay."""
+        """Copy the weights that fit into the network, which keeps its dtype and device."""
         for name in self.loaded:
             self.naming.slots[name].tensor.copy_(_to_tensor(self.weights[name]))
         for name, rows in self.carried.items():
@@ -130,12 +130,12 @@ class Fit:
 
     @property
     def share(self) -> float:
-        """How many of the network's tensors the file fills, of 1."""
+        """Share of the network's tensors that the file fills, 0 to 1."""
         counted = [name for name in self.naming.slots if not name.endswith(COUNTER)]
         return sum(not name.endswith(COUNTER) for name in self.loaded) / max(len(counted), 1)
 
     def problems(self) -> list[str]:
-        """Everything that does not fit, a line each."""
+        """Everything that does not fit, one line per tensor."""
         slots = self.naming.slots
         return [
             *(f'missing: {name} {list(slots[name].tensor.shape)}' for name in self.missing),
@@ -144,32 +144,34 @@ class Fit:
         ]
 
     def shapes(self, name: str) -> str:
-        """A misshapen tensor with both of its shapes."""
+        """Describe a misshapen tensor, with both shapes."""
         return f'{name} is {list(self.weights[name].shape)}, the model has {list(self.naming.slots[name].tensor.shape)}'
 
     def notes(self) -> list[str]:
-        """What a person should know of the tensors that were not filled, one line a kind."""
-        said = []
+        """Warnings about tensors that were not filled, one line per kind."""
+        lines = []
         if self.missing:
-            said.append(
-                f'{count_tensors(self.missing)} not there and {stay(self.missing)} as initialised: {shorten(self.missing)}'
+            lines.append(
+                f'{count_tensors(self.missing)} missing and {stay(self.missing)} as initialised: {shorten(self.missing)}'
             )
         for count in sorted({len(rows.ours) for rows in self.carried.values()}):
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
             sizes = [self.naming.slots[name].tensor.shape[self.carried[name].dim] for name in names]
             fresh = ', the others are fresh' if max(sizes) > count else ''
-            said.append(f'{count} rows of classes or characters that both have are taken{fresh}: {shorten(names)}')
+            lines.append(f'{count} rows of shared classes or characters are taken{fresh}: {shorten(names)}')
         if self.misshapen:
             shapes = shorten([self.shapes(name) for name in self.misshapen])
-            said.append(
-                f'{count_tensors(self.misshapen)} of another shape there and {stay(self.misshapen)} as initialised: {shapes}'
+            lines.append(
+                f'{count_tensors(self.misshapen)} of another shape and {stay(self.misshapen)} as initialised: {shapes}'
             )
         if self.left_over:
-            said.append(f'{count_tensors(self.left_over)} left over, without a place in the network: {shorten(self.left_over)}')
-        return said
+            lines.append(
+                f'{count_tensors(self.left_over)} left over, without a place in the network: {shorten(self.left_over)}'
+            )
+        return lines
 
     def rows(self) -> list[dict[str, str | float]]:
-        """The table for the report: how many tensors of each part were loaded, and what became of the others."""
+        """Table for the report: the number of tensors loaded, missing and misshapen, per part of the network."""
         parts = list(dict.fromkeys(slot.ours.partition('.')[0] for slot in self.naming.slots.values()))
 
         def counted(names: Sequence[str], part: str) -> int:

@@ -1,6 +1,6 @@
 """Weights in an ONNX file that another project exported: layer by layer, in the order in which they are computed.
 
-Names of weights are lost in such files, or are numbers. What stays is the order of the layers.
+Names of weights are lost in such files, or are numbers. Only the order of the layers remains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from phalanx.paddle.pdparams import RefusedError
 
 Array = npt.NDArray[Any]
 
-PARTS = {  # of each kind of layer, by the names that torch has for them
+PARTS = {  # of each kind of layer, by their names in torch
     'Conv': ('weight', 'bias'),
     'ConvTranspose': ('weight', 'bias'),
     'BatchNormalization': ('weight', 'bias', 'running_mean', 'running_var'),
-    'Affine': ('scale', 'bias'),  # a product with one number and a sum with another
-    'LayerNormalization': ('weight', 'bias'),  # only its product with a number a channel, and its sum
+    'Affine': ('scale', 'bias'),  # a product with a number, then a sum with a number
+    'LayerNormalization': ('weight', 'bias'),  # only its product and its sum with a number per channel
     'MatMul': ('weight', 'bias'),  # a linear layer; torch's is [out, in]
 }
 
@@ -31,11 +31,11 @@ class Layer(NamedTuple):
 
 
 def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str, Array | Tensor]:
-    """The weights of an ONNX file, by the names of `model`, whose layers `names` are those of the file, in its order.
+    """Read the weights of an ONNX file by the names of `model`, whose layers `names` are in the order of the file.
 
-    Where the tensors of a layer have names of their own, its name has a place for what they are: `cell.{}_ih`.
-    A batch norm that is not among them is part of the convolution beside it in the file: its offset becomes the bias of that,
-    and it changes nothing else (`BatchNorm2d.folded`).
+    A name with `{}` has a place for the part, `cell.{}_ih`; to others the part is appended.
+    A batch norm that is not in `names` is merged into the convolution before it in the file: the bias of that convolution
+    becomes the bias of the norm, which is otherwise the identity (`BatchNorm2d.folded`).
     Raises RefusedError when the file is damaged, or has other layers.
     """
     layers = layers_of(data)
@@ -57,25 +57,25 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
                 found[f'{norm}.bias'] = given.pop('bias')
         if own != given.keys():
             raise RefusedError(f'has a {layer.kind} of {", ".join(given)} where {name} has {", ".join(sorted(own)) or "none"}')
-        found |= {spelled.format(part): array.copy() for part, array in given.items()}  # those of the file are read-only
+        found |= {spelled.format(part): array.copy() for part, array in given.items()}  # arrays of the file are read-only
     return found
 
 
 def characters_in(path: Path) -> tuple[str, ...]:
-    """The characters of a recogniser, which rapidocr writes into its ONNX files without the space at their end; none: ()."""
+    """Characters of a recogniser, which rapidocr writes into its ONNX files without the space at their end; () without any."""
     try:
-        said = {each.key: each.value for each in _read(path.read_bytes()).metadata_props}
-    except (OSError, RefusedError):  # whoever reads its weights says what is wrong
+        metadata = {each.key: each.value for each in _read(path.read_bytes()).metadata_props}
+    except (OSError, RefusedError):  # reported when its weights are read
         return ()
-    return (*said['character'].removesuffix('\n').split('\n'), ' ') if 'character' in said else ()
+    return (*metadata['character'].removesuffix('\n').split('\n'), ' ') if 'character' in metadata else ()
 
 
 def layers_of(data: bytes) -> list[Layer]:
-    """The layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
+    """Layers of an ONNX file that have weights. Raises RefusedError when it is damaged, or onnx is not installed."""
     graph = _read(data).graph
     try:
         return _layers(graph)
-    except (ValueError, IndexError) as error:  # an array, or a node without what its kind must have
+    except (ValueError, IndexError) as error:  # an unreadable array, or a node without its inputs
         raise RefusedError(f'is not a complete ONNX file: {error}') from None
 
 
@@ -116,7 +116,7 @@ def _layers(graph: Any) -> list[Layer]:
 
 
 def _nodes(graph: Any, constants: dict[str, Array]) -> Iterator[Any]:
-    """The nodes of `graph` in their order, in the place of a loop those inside it; `constants` takes the values they name."""
+    """Nodes of `graph` in order, with the body of a loop in place of the loop; their constants are added to `constants`."""
     constants |= {each.name: _array(each) for each in graph.initializer}
     for node in graph.node:
         if node.op_type == 'Constant' and node.attribute[0].name == 'value':
@@ -131,20 +131,20 @@ def _nodes(graph: Any, constants: dict[str, Array]) -> Iterator[Any]:
 
 
 def _array(tensor: Any) -> Array:
-    """Raises ValueError for one of a type that there is not, and for one that names another file, which is not looked at."""
+    """Convert a tensor. Raises ValueError for an unknown type, and for data in another file, which is not opened."""
     from onnx.numpy_helper import to_array
 
     if tensor.data_location == tensor.EXTERNAL:
-        raise ValueError(f'{tensor.name} stands in another file')
+        raise ValueError(f'{tensor.name} is stored in another file')
     try:
         array: Array = to_array(tensor)
     except (TypeError, KeyError):
-        raise ValueError(f'{tensor.name} is of the type {tensor.data_type}, which is not known') from None
+        raise ValueError(f'{tensor.name} has the unknown type {tensor.data_type}') from None
     return array
 
 
 def _read(data: bytes) -> Any:
-    """The model in an ONNX file. Raises RefusedError when it is damaged, or onnx is not installed."""
+    """Parse an ONNX file. Raises RefusedError when it is damaged, or onnx is not installed."""
     if find_spec('onnx') is None:
         raise RefusedError('is an exported network, which needs onnx: pip install "phalanx-vision[export]"')
     import onnx  # it comes with the extra `export`

@@ -1,4 +1,4 @@
-"""Weights that the originals publish, by name. Addresses, figures and licences as their projects state them."""
+"""Weights that the original projects publish, by name, with the addresses, figures and licences that they state."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,17 +17,17 @@ SEGFORMER = "Apache-2.0 (PaddleSeg); its backbone began as SegFormer's own, whic
 
 @dataclass(frozen=True)
 class Published:
-    """A file of weights that its project publishes."""
+    """Weight file published by its project."""
 
-    network: str  # the recipe or network that it belongs to
+    network: str  # recipe or network of the weights
     trained_on: str
-    figure: str  # what the project reports for it
+    figure: str  # result that the project reports
     address: str
     licence: str = APACHE
-    part: Literal['all', 'backbone'] = 'all'  # what of the network it holds
+    part: Literal['all', 'backbone'] = 'all'  # part of the network in the file
 
 
-PUBLISHED: dict[str, Published] = {  # of one network, what to begin with first
+PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
     **{
         name: Published(network, trained_on, figure, f'{folder}/{name}.pdparams')
         for name, network, trained_on, figure, folder in (
@@ -136,17 +136,17 @@ CLASSES: dict[str, tuple[str, ...]] = {
 
 
 def class_names(source: str) -> tuple[str, ...]:
-    """The classes of the weights that `source` names or is the address of; none where they are not known."""
+    """Class names of the published weights with the name or address `source`; () where unknown."""
     entry = entry_of(source)
     return CLASSES.get(entry.trained_on, ()) if entry is not None and entry.part == 'all' else ()
 
 
 def recipe_of(source: str) -> str | None:
-    """The shipped recipe that the weights which `source` names or is the address of were trained by, where one is."""
+    """Shipped recipe that trained the published weights with the name or address `source`; None without one."""
     entry = entry_of(source)
     return entry.network if entry is not None and entry.part == 'all' and entry.network in shipped_recipes() else None
 
 
 def entry_of(source: str) -> Published | None:
-    """The entry of the list with the name `source`, or that is published at the address `source`."""
+    """Entry of the list with the name or address `source`; None without one."""
     return PUBLISHED.get(source) or next((entry for entry in PUBLISHED.values() if entry.address == source), None)

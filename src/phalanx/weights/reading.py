@@ -1,4 +1,4 @@
-"""Weights from a file into a network: our own files, those of the originals, of PyTorch and of numpy."""
+"""Loading of weights into a network, from files of Phalanx, of the original projects, of PyTorch and of numpy."""
 
 import io
 import logging
@@ -42,11 +42,11 @@ Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
 
 COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
-LINES = 20  # of many problems, the first few are reported
-LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # how files of torch before 1.6 begin
+LINES = 20  # problems in a message
+LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of files of torch before 1.6
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
-STUDENTS = ('Student', 'networks.student')  # of a distillation the network for later use, as PaddleOCR names it and as we do
-OTHERS = {  # what is beside weights, by suffix
+STUDENTS = ('Student', 'networks.student')  # names of the student of a distillation, in PaddleOCR and here
+OTHERS = {  # files that are not weights, by suffix
     '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
     '.pdiparams': 'belongs to an exported inference model, whose names are lost; give the .pdparams of its training',
     '.pdmodel': 'is the graph of an exported inference model; give the .pdparams of its training',
@@ -58,37 +58,37 @@ OTHERS = {  # what is beside weights, by suffix
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """What a network took from a file of weights."""
+    """Result of loading a file of weights into a network."""
 
     found: FoundWeights
-    fits: tuple[Fit, ...]  # of each network that was filled
+    fits: tuple[Fit, ...]  # one per network that was filled
     remarks: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
-        """What was not taken, a line for each reason; empty when all fitted."""
+        """Warnings about weights that were not loaded, one line per reason; empty when all fitted."""
         return [
             f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
         ]
 
     def announce(self) -> None:
-        """Logs which of several weights in the file were taken: on standard error, outside training."""
+        """Log the choice between several weights in the file: on standard error, outside training."""
         for remark in self.remarks:
             log.warning('%s: %s', self.found.source, remark)
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing stayed entirely as initialised."""
+        """True if no tensor stayed entirely as initialised."""
         return not any(fit.missing or fit.misshapen for fit in self.fits)
 
     @property
     def fresh_norms(self) -> list[str]:
-        """The batch norms whose statistics stayed as initialised."""
+        """Batch norms whose statistics stayed as initialised."""
         fresh = (fit.naming.slots[name].ours for fit in self.fits for name in (*fit.missing, *fit.misshapen))
         return [name.removesuffix('.running_var') for name in fresh if name.endswith('.running_var')]
 
     def facts(self) -> dict[str, Any]:
-        """For the summary of a run: where the weights came from, and what was taken of them."""
+        """Origin of the weights and numbers of tensors, for the summary of a run."""
         counts = {name: sum(len(getattr(fit, name)) for fit in self.fits) for name in COUNTED}
         return {**self.found.facts(), **counts}
 
@@ -106,17 +106,17 @@ def load_weights(
     rows: RowNames | None = None,
     raw: bool = False,
 ) -> LoadedWeights:
-    """Fills `model` from the weights that `source` names, see `phalanx.weights.finding.find`.
+    """Load the weights of `source` into `model`, see `phalanx.weights.finding.find`.
 
-    They may be a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pt`, `.pth` or `.npz` file, or an archive with one
-    of these. With `part='backbone'` they may also be those of a backbone alone, and whatever else there is (the head of a
-    classifier) is left out. With `misshapen='skip'` what fits is taken and the rest stays as `model` has it. `network` names
-    the one to fill, where `model` is a distillation. `rows` says what the rows of heads stand for: those that both sides have
-    are taken from a head for other classes. `raw`: of a checkpoint the weights as trained, even where it has their EMA. An
-    exported file must have every layer that it can have; what only trains, like a threshold's branch, stays as it is.
+    `source` may be a run folder, a checkpoint, a `.safetensors`, `.pdparams`, `.pt`, `.pth` or `.npz` file, or an archive
+    with one of these. With `part='backbone'` it may also be a backbone alone, and other tensors (the head of a classifier)
+    are left out. With `misshapen='skip'` tensors that fit are loaded and the rest stays as in `model`. `network`: the network
+    to fill, where `model` is a distillation. `rows`: names of the rows of heads; shared rows are loaded from a head for other
+    classes. `raw`: the weights as trained, even where a checkpoint has their EMA. An exported file must have every layer of
+    evaluation; layers for training only, such as the threshold head of DB, stay as they are.
 
-    Raises CheckpointError, before anything is filled, when the file is damaged, when something does not fit and
-    `misshapen` is 'refuse', and when fewer than half of the tensors are there: it is another network then.
+    Raises CheckpointError, before anything is loaded, when the file is damaged, when a tensor does not fit and `misshapen` is
+    'refuse', and when fewer than half of the tensors fit: these are weights of another network.
     """
     found, remarks = find(source), tuple[str, ...]()
     if found.path.suffix == '.onnx':
@@ -140,7 +140,7 @@ def load_weights(
 
 
 def load_own_weights(model: nn.Module) -> None:
-    """Fills the parts of `model` that name weights of their own. Raises RequestError with the key when they cannot be had."""
+    """Load the parts of `model` that name weights of their own. Raises RequestError, with the key, when that fails."""
     for name, part in find_pretrained_backbones(model):
         try:
             found = load_weights(part.body.model, part.weights or '', misshapen='skip')
@@ -151,7 +151,7 @@ def load_own_weights(model: nn.Module) -> None:
 
 
 def _unwrap(stored: StoredWeights, model: nn.Module, found: FoundWeights) -> tuple[Weights, tuple[str, ...]]:
-    """The weights by the names they have without wrappers, and the remarks on them. Raises CheckpointError."""
+    """Weights by their names without wrappers, and remarks on them. Raises CheckpointError."""
     try:
         stored = unwrap(stored, model.state_dict().keys())
     except RefusedError as error:
@@ -160,7 +160,7 @@ def _unwrap(stored: StoredWeights, model: nn.Module, found: FoundWeights) -> tup
 
 
 def read_weights(found: FoundWeights, *, raw: bool = False) -> StoredWeights:
-    """The weights in a file or folder. Nothing that stands in it is run.
+    """Read the weights in a file or folder, without running code from it.
 
     Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
     """
@@ -183,7 +183,7 @@ def read_weights(found: FoundWeights, *, raw: bool = False) -> StoredWeights:
 
 
 def read_exported(found: FoundWeights, model: nn.Module) -> Weights:
-    """The weights in an ONNX file of the original of `model`, by the names of `model`.
+    """Read the weights in an ONNX file of the original of `model`, by the names of `model`.
 
     Raises CheckpointError when such files cannot be read for this network, and when it is damaged or of another one.
     """
@@ -199,7 +199,7 @@ def read_exported(found: FoundWeights, model: nn.Module) -> Weights:
 
 
 def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
-    """The weights in the content of a file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
+    """Parse the content of a weight file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
     if data.startswith(b'version https://git-lfs'):
         cure = '`git lfs pull` in its repository fetches them, or download the file itself'
         raise RefusedError(f'is a Git LFS pointer ({len(data)} bytes), not the weights: {cure}')
@@ -217,12 +217,12 @@ def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
 
 
 def _is_safetensors(head: bytes) -> bool:
-    """Whether a file begins as one: the length of a header in 8 bytes, then the header, which is JSON."""
+    """True if a file begins as `.safetensors`: the length of the header in 8 bytes, then the header, which is JSON."""
     return len(head) > 8 and head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < 1 << 32
 
 
 def _read_npz(data: bytes) -> Weights:
-    """The arrays of a file of `savez`. Raises ArchiveError and RefusedError."""
+    """Read the arrays of a file of `numpy.savez`. Raises ArchiveError and RefusedError."""
     try:
         return {name: _read_npy(content) for name, content in unpack_arrays(data).items()}
     except (*UNREADABLE, SyntaxError, tokenize.TokenError) as error:
@@ -230,7 +230,7 @@ def _read_npz(data: bytes) -> Weights:
 
 
 def _read_npy(content: bytes) -> np.ndarray:
-    """The array in the content of a `.npy` file. (`np.load` makes room for what the header claims before it looks for it.)"""
+    """Read the array of a `.npy` file. (`np.load` allocates the size in the header before reading the data.)"""
     file = io.BytesIO(content)
     shape, fortran, dtype = READ_HEADER[np.lib.format.read_magic(file)](file)
     if min(shape, default=0) < 0:
@@ -240,7 +240,7 @@ def _read_npy(content: bytes) -> np.ndarray:
 
 
 def _read_torch(data: bytes, key: str | None) -> StoredWeights:
-    """The tensors of a file of `torch.save`, from where training scripts keep them. Raises RefusedError and ArchiveError."""
+    """Read the tensors of a file of `torch.save`, also in nested entries. Raises RefusedError and ArchiveError."""
     if data.startswith(ZIP):
         check_unpacked_size(data)
     try:
@@ -256,9 +256,9 @@ def _read_torch(data: bytes, key: str | None) -> StoredWeights:
 
 
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
-    """The networks that the arrays of a file are for, each with its own: all of a distillation, or `model`.
+    """Pair networks with the arrays of a file: all networks of a distillation, or `model`.
 
-    A model that is not a distillation takes the student of one. Raises ValueError when a network is not there.
+    From the file of a distillation, another model takes the student. Raises ValueError when a network is not there.
     """
     if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]
@@ -271,7 +271,7 @@ def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weig
 
 
 def select_network(arrays: Weights, name: str) -> Weights:
-    """The arrays of the network `name`, by the names they have without the others.
+    """Select the arrays of the network `name` of a distillation, without this prefix.
 
     Raises ValueError, with the names there are, when none is of that network.
     """
@@ -284,10 +284,10 @@ def select_network(arrays: Weights, name: str) -> Weights:
 
 
 def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
-    """The names that the tensors of `model` may have in a file: ours, those of its original, those of PyTorch's libraries.
+    """Names of the tensors of `model` in files: ours, those of its original, those of PyTorch's libraries.
 
-    `paddles`: whether a file with the original's names has linear layers and names of statistics as Paddle has them. In one of
-    PyTorch both are torch's.
+    `paddles`: True if a file with the names of the original has the linear layers and the names of statistics of Paddle, False
+    if it has those of torch.
     """
     state = model.state_dict()
     found = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
@@ -304,7 +304,7 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
 
 
 def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNames | None = None) -> Fit:
-    """How `weights` fit `model`. Raises ValueError when it has no such part, or they are known to be of another network."""
+    """Compare `weights` with `model`. Raises ValueError for a missing part, and for weights of a known other network."""
     check_same_network(getattr(model, 'backbone', None), weights)
     known = namings(model, paddles=_is_of_paddle(weights))
     if part != 'all':
@@ -316,19 +316,19 @@ def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNam
 
 
 def _is_of_paddle(weights: Weights) -> bool:
-    """Whether weights with the original's names are laid out as in Paddle: arrays are, tensors when statistics are named so."""
+    """True if weights with the names of the original have the layout of Paddle: arrays, or tensors with its statistics."""
     names = any(name.endswith(('._mean', '._variance')) for name in weights)
     return names or not any(isinstance(value, Tensor) for value in weights.values())
 
 
 def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:
-    """Raises CheckpointError when the weights are of another network, or do not all fit although they must."""
+    """Raise CheckpointError when the weights are of another network, or when `misshapen` forbids that some do not fit."""
     what = type(model).__name__ if part == 'all' else f'the {part} of {type(model).__name__}'
     if fit.share < 0.5:
         total = sum(not name.endswith(COUNTER) for name in fit.naming.slots)
         raise CheckpointError(
             f'{source}: these are weights of another network: of the {total} tensors of {what} '
-            f'{len(fit.missing)} are not there and {len(fit.misshapen)} have another shape; {_hint(model, fit, part)}'
+            f'{len(fit.missing)} are missing and {len(fit.misshapen)} have another shape; {_hint(model, fit, part)}'
         )
     lines = [line for line in fit.problems() if part == 'all' or not line.startswith('left over')]
     if misshapen == 'refuse' and lines:
@@ -337,7 +337,7 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
 
 
 def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
-    """What to do about weights of another network."""
+    """Hint for weights of another network."""
     has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
     if part == 'all' and has_backbone and compare_weights(model, fit.weights, 'backbone').share >= 0.5:
         return 'its backbone fits: add train.init_part=backbone'

@@ -1,4 +1,4 @@
-"""The weights of one network in what training scripts save: entries within entries, and names with the prefixes of wrappers."""
+"""Weights of one network in the files of training scripts: nested entries, and names with the prefixes of wrappers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.weights.matching import Weights, shorten
 
 EMA = ('state_dict_ema', 'ema_state_dict', 'model_ema_state_dict', 'model_ema', 'params_ema', 'ema_model', 'ema')
 PLAIN = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'params', 'module', 'shadow')
-# Parts of names that only torch.compile, Lightning Fabric, FSDP and activation checkpointing make, at any depth.
+# Parts of names added by torch.compile, Lightning Fabric, FSDP and activation checkpointing, at any depth.
 WRAPPERS = ('_orig_mod', '_forward_module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module')
 MOST_LEVELS = 6
 COUNTERS = ('n_averaged', 'steps', 'num_updates')  # beside the tensors of an average
@@ -21,15 +21,15 @@ COUNTERS = ('n_averaged', 'steps', 'num_updates')  # beside the tensors of an av
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The weights in a file, by the names it has for them."""
+    """Weights of a file, by their names in it."""
 
     weights: Weights
-    key: str | None = None  # the entry that was asked for (`#key=`), when it is a prefix of names and not an entry of the file
-    remarks: tuple[str, ...] = ()  # on which of several weights these are
+    key: str | None = None  # requested entry (`#key=`) that is a prefix of names, not an entry of the file
+    remarks: tuple[str, ...] = ()  # on the choice between several weights
 
 
 def find_tensors(saved: Any, key: str | None) -> StoredWeights:
-    """The tensors in what `torch.save` wrote: those of the entry `key`, else of an EMA, else as trained.
+    """Find the tensors in an object from `torch.save`: those of the entry `key`, else of an EMA, else as trained.
 
     Raises RefusedError when there are none.
     """
@@ -42,7 +42,7 @@ def find_tensors(saved: Any, key: str | None) -> StoredWeights:
             break
         if key is None:
             unused = [name for name in EMA if name not in inside and isinstance(_entries(saved).get(name), Mapping)]
-            remarks += [f'`{name}` has no tensors by name: `{inside[0]}` is taken' for name in unused]
+            remarks += [f'`{name}` has no tensors by name; using `{inside[0]}`' for name in unused]
             remarks += _choice(inside)
         saved = saved[inside[0]]
     tensors = {str(name): value for name, value in _entries(saved).items() if isinstance(value, Tensor)}
@@ -52,9 +52,9 @@ def find_tensors(saved: Any, key: str | None) -> StoredWeights:
 
 
 def unwrap(stored: StoredWeights, own: Collection[str]) -> StoredWeights:
-    """The weights without the prefixes of wrappers, in whatever order these stand, and of an EMA where there is one too.
+    """Strip the prefixes of wrappers, in any order, and prefer an EMA where there is one.
 
-    A name that the network has, one of `own`, is no wrapper's. Raises RefusedError when there is no entry `key`.
+    A prefix is not stripped once a name is one of `own`, the names of the network. Raises RefusedError without an entry `key`.
     """
     weights, remarks = {_strip_wrappers(name): value for name, value in stored.weights.items()}, list(stored.remarks)
     if stored.key is not None:
@@ -74,7 +74,7 @@ def unwrap(stored: StoredWeights, own: Collection[str]) -> StoredWeights:
 
 
 def _choice(found: list[str]) -> list[str]:
-    """The remark on the first of several entries or prefixes that is taken; none where nothing was chosen."""
+    """Remark on the choice of the first of several entries or prefixes; empty without a choice."""
     others = [name for name in found[1:] if (name in EMA) != (found[0] in EMA)]
     if found[0] not in EMA or not others:
         return []
@@ -86,7 +86,7 @@ def _entries(saved: Any) -> Mapping[Any, Any]:
 
 
 def _has_tensors(saved: Any, levels: int = MOST_LEVELS) -> bool:
-    """Whether a mapping has tensors by name, or an entry that has, at most so many `levels` down: a pickle may be a circle."""
+    """True if a mapping has tensors by name, also in its entries, down to `levels`: a pickle may contain itself."""
     inside = _entries(saved)
     if any(isinstance(value, Tensor) and name not in COUNTERS for name, value in inside.items()):
         return True

@@ -126,7 +126,7 @@ def test_a_head_for_other_classes_stays_as_initialised_unless_everything_must_fi
         load_weights(model, path)
     shapes = f'{HEAD} is [19, 32, 1, 1], the model has [3, 32, 1, 1]'
     taken = load_weights(model, path, misshapen='skip')
-    assert taken.notes == [f'{path}: 1 tensor is of another shape there and stays as initialised: {shapes}']
+    assert taken.notes == [f'{path}: 1 tensor is of another shape and stays as initialised: {shapes}']
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     np.testing.assert_array_equal(head(model), drawn)
 
@@ -241,7 +241,7 @@ def test_an_average_without_names_is_passed_over_with_a_remark(tmp_path: Path, m
     shadow = {'shadow_params': [torch.zeros(2)], 'decay': 0.9}
     torch.save({'epoch': 3, 'model': {'state_dict': renamed(model, '*')}, 'ema': shadow}, tmp_path / 'model.pth')
     (note,) = load_weights(model, tmp_path / 'model.pth').notes
-    assert note.endswith('`ema` has no tensors by name: `model` is taken')
+    assert note.endswith('`ema` has no tensors by name; using `model`')
 
 
 def test_a_key_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, model: nn.Module) -> None:
@@ -279,7 +279,7 @@ def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.
         archive.writestr('../../net/README.md', 'x')
         archive.writestr('../../net/model.pdparams', pickle.dumps(arrays, 4))
         archive.writestr('net/other.pdparams', b'')
-    with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; name the one .*#file=NAME'):
+    with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; choose one by .*#file=NAME'):
         load_weights(model, tmp_path / 'net.zip')
     assert load_weights(model, f'{tmp_path}/net.zip#file=model.pdparams').notes == []
     np.testing.assert_array_equal(first(model), arrays[FIRST])

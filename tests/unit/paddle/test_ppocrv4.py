@@ -169,7 +169,7 @@ def test_the_published_recogniser_gives_the_same_probabilities() -> None:
     (note,) = load_weights(
         svtr_lcnetv3(6624, backbone=partial(pp_lcnet_v3, scale=0.95, merged=True), nrtr_size=384), file
     ).notes
-    assert 'not there and stay as initialised: nrtr.' in note
+    assert 'missing and stay as initialised: nrtr.' in note
     line = np.random.default_rng(0).uniform(-1, 1, (1, 3, 48, 160)).astype(np.float32)
     session = onnxruntime.InferenceSession(file)
     (expected,) = session.run(None, {session.get_inputs()[0].name: line})

@@ -150,7 +150,7 @@ def test_weights_in_another_file_and_of_no_known_type_are_refused() -> None:
     elsewhere.external_data.add(key='location', value='/etc/hostname')
     for tensor in (elsewhere, onnx.TensorProto(name='w', data_type=33, dims=[1])):
         graph = onnx.helper.make_graph([], 'network', [], [], initializer=[tensor])
-        with pytest.raises(RefusedError, match=r'w stands in another file|w is of the type 33'):
+        with pytest.raises(RefusedError, match=r'w is stored in another file|w has the unknown type 33'):
             layers_of(onnx.helper.make_model(graph).SerializeToString())
 
 

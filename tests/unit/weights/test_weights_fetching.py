@@ -189,7 +189,7 @@ def test_redirects_are_followed_but_not_out_of_the_network(server: Server, tmp_p
     assert moved.path.name == 'model.pth' and [asked['path'] for asked in server.asked] == ['/a/model.pth', '/elsewhere']
     assert [asked.get('Authorization') for asked in server.asked] == ['Bearer secret', None]
     server.codes, server.headers = [302], {'Location': 'http://example.org/a'}
-    with pytest.raises(FetchError, match='could be changed on its way; use https://'):
+    with pytest.raises(FetchError, match='could be changed in transit; use https://'):
         fetched(server, tmp_path / '2')
     server.codes, server.headers = [302], {'Location': 'file:///etc/passwd'}
     with pytest.raises(FetchError):

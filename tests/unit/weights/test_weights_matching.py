@@ -39,7 +39,7 @@ def test_classes_that_both_have_keep_their_rows() -> None:
     assert model.weight.flatten(1).tolist() == [[6, 7], [2, 3], [-1, -1]]  # dog, cat, and the horse as it was
     assert model.bias.tolist() == [3, 1, -1]  # type: ignore[union-attr]
     assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
-    assert fit.notes() == ['2 rows of classes or characters that both have are taken, the others are fresh: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes or characters are taken, the others are fresh: weight, bias']
     assert [row['rows by name'] for row in fit.rows()] == [1, 1]
 
 
@@ -54,7 +54,7 @@ def test_arrays_that_may_not_be_written_to_fill_a_network_without_a_warning() ->
 def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:
     weights = {'weight': torch.rand(4, 2, 1, 1), 'bias': torch.rand(4)}
     fit = filled(nn.Conv2d(2, 2, 1), weights, RowNames([('dog', 'cat')], [ANIMALS]))
-    assert fit.notes() == ['2 rows of classes or characters that both have are taken: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes or characters are taken: weight, bias']
 
 
 def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None:
@@ -86,7 +86,7 @@ def test_what_is_no_head_for_those_classes_stays_as_initialised(shape: tuple[int
 def test_as_many_classes_with_other_names_are_remarked() -> None:
     assert not RowNames([PETS], [PETS]).notes() and not RowNames([PETS], [ANIMALS]).notes()
     (note,) = RowNames([PETS], [('a', 'b', 'c')]).notes()
-    assert 'as many classes there as here, with other names (a, b, c)' in note
+    assert 'the same number of classes under other names (a, b, c)' in note
 
 
 def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts_from(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     assert torch.equal(other.head.weight[[0, 2, 3]], model.head.weight[[0, 4, 2]])
     assert torch.equal(other.head.weight[1], drawn)
     assert [fit.misshapen for fit in taken.fits] == [()]
-    assert any('3 rows of classes or characters that both have' in note for note in taken.notes)
+    assert any('3 rows of shared classes or characters' in note for note in taken.notes)
 
 
 def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:

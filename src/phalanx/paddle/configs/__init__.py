@@ -1,9 +1,10 @@
-"""Configurations of the Paddle projects, run as they are: a dialect is a file with the name of its project,
-which reads in the order of a configuration and ends with its Dialect; what is longer stands in files beside it, by what they
-translate: the model, the loss, the data and transforms, the optimizer and schedule.
+"""Configurations of the Paddle projects, translated into recipes as they are.
 
-To add one: a file that ends with its DIALECT, and its name in PROJECTS. A dialect is imported only for a file that is no recipe
-of ours.
+A dialect is a file with the name of its project. It follows the order of a configuration and ends with its DIALECT; longer
+parts (the model, the loss, the data and transforms, the optimizer and schedule) have files beside it.
+
+To add one: write a file that ends with its DIALECT, and add its name to PROJECTS. A dialect is imported only for a file that is
+not a recipe of Phalanx.
 """
 
 from collections.abc import Sequence
@@ -20,22 +21,22 @@ Assignment = tuple[str, str]  # text (`iters=100`) and origin
 
 @dataclass(frozen=True)
 class Translation:
-    """A recipe made of an original configuration."""
+    """Recipe translated from an original configuration."""
 
     root: Node
-    notes: tuple[str, ...]  # what was ignored, and why
-    differs: tuple[str, ...]  # what is another thing here on purpose
-    rest: tuple[Assignment, ...]  # assignments to keys of a recipe, still to be made
+    notes: tuple[str, ...]  # ignored keys, with the reason
+    differs: tuple[str, ...]  # deliberate differences from the original
+    rest: tuple[Assignment, ...]  # assignments to keys of a recipe, not yet applied
 
 
-# What differs from all of them.
-OWN_MEANS = 'a loss is the mean over what all ranks and micro-batches see in a step; there every rank takes the mean of its own'
+# A difference from all of them.
+GLOBAL_MEANS = 'a loss is the mean over the samples of all ranks and micro-batches of a step; there each rank averages its own'
 PROJECTS = ('paddleseg', 'pdseg', 'paddleocr', 'paddledet')  # each a module here that ends with its DIALECT
-BASES = ('_base_', '_BASE_')  # the keys by which their files, and recipes, name those underneath
+BASES = ('_base_', '_BASE_')  # keys that name the base files of a configuration or recipe
 
 
 def dialect_of(path: Path) -> Dialect | None:
-    """The dialect of the configuration at `path`, recognised by its keys and those of its bases; None for a recipe of ours."""
+    """Dialect of the configuration at `path`, recognised by its keys and those of its bases; None for a recipe of Phalanx."""
     keys = _keys(path, set())
     if 'task' in keys:
         return None
@@ -44,7 +45,7 @@ def dialect_of(path: Path) -> Dialect | None:
 
 
 def _keys(path: Path, seen: set[Path]) -> set[str]:
-    """The top-level keys of a file and of its bases. Whoever reads it reports a missing base, or too many."""
+    """Top-level keys of a file and of its bases. A missing base, or too many, are errors of the later reading."""
     if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
         return set()
     seen.add(path.resolve())
@@ -57,8 +58,9 @@ def _keys(path: Path, seen: set[Path]) -> set[str]:
 
 
 def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = ()) -> Translation:
-    """The recipe that says what the configuration at `path` says, after those `assignments` that are to its own keys: to
-    those that are there, or stand in a section that recipes have not.
+    """Translate the configuration at `path` into a recipe, after applying those `assignments` that set its own keys.
+
+    Its own keys are those it contains, and those in sections that recipes do not have.
 
     Raises ConfigError with every problem found, each with the line of the original.
     """
@@ -74,5 +76,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     recipe = dialect.translate(root, reading)
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
-    differs = tuple(f'differs from {dialect.project} on purpose: {said}' for said in (OWN_MEANS, *dialect.differs))
+    differs = tuple(
+        f'differs from {dialect.project} on purpose: {difference}' for difference in (GLOBAL_MEANS, *dialect.differs)
+    )
     return Translation(recipe, tuple(dict.fromkeys(reading.notes)), differs, tuple(rest))

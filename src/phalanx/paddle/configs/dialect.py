@@ -1,6 +1,6 @@
-"""What the dialects share: how a configuration is taken apart, and what several of the projects have in common.
+"""Parts shared by the dialects: reading a configuration section by section, and rules common to several projects.
 
-Every key of a configuration is used, ignored with a reason, or a problem.
+Every key of a configuration is used, ignored with a reason, or reported as a problem.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from phalanx.config.read import Node, did_you_mean, load_yaml, to_plain
 
 @dataclass
 class Reading:
-    """What is found out while one configuration is translated."""
+    """Problems and notes collected while one configuration is translated."""
 
     project: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def default(self, value: Any) -> Node:
-        """A value that the original has where its configuration says nothing."""
+        """Node of a default of the original, for a key that its configuration leaves out."""
         return Node(value, f"{self.project}'s default", None if isinstance(value, list | dict | None) else str(value))
 
     def tree(self, value: Any) -> Node:
-        """A plain value, which may hold Nodes, as a tree; what is not a Node is a default of the original."""
+        """Turn a plain value, which may contain Nodes, into a tree of Nodes. Anything else is a default of the original."""
         if isinstance(value, Node):
             return value
         if isinstance(value, Mapping):
@@ -38,7 +38,7 @@ class Reading:
 
 
 def read_file(path: Path, reading: Reading) -> Node:
-    """The configuration at `path`, which has no bases. Raises ConfigError."""
+    """Read the configuration at `path`, which has no bases. Raises ConfigError."""
     return load_yaml(path, reading.notes)
 
 
@@ -48,21 +48,21 @@ OTHER_DEVICES = {f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for devi
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one project writes its configurations."""
+    """Form of the configurations of one project, and their translation."""
 
     project: str
-    keys: Set[str]  # of the top level; an assignment below one of them is to the original
-    bases: str | None = None  # the key that names the files underneath
-    recognised_by: tuple[set[str], ...]  # keys of a configuration, of which one set must be there as a whole
-    read: Callable[[Path, Reading], Node] = read_file  # a file and what lies under it, in one
-    translate: Callable[[Node, Reading], Node]  # into a recipe; what goes wrong is noted in the Reading
+    keys: Set[str]  # of the top level; an assignment below one of them sets the original
+    bases: str | None = None  # key that names the base files
+    recognised_by: tuple[set[str], ...]  # sets of keys; a configuration contains at least one whole set
+    read: Callable[[Path, Reading], Node] = read_file  # a file merged with its bases
+    translate: Callable[[Node, Reading], Node]  # into a recipe; problems go into the Reading
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of its train.py, as assignments to its own keys
-    evaluates_on_request: bool = True  # whether its train.py evaluates only with --do_eval or --eval
-    differs: tuple[str, ...]  # what Phalanx does differently on purpose, besides what it does with all of them
+    evaluates_on_request: bool = True  # its train.py evaluates only with --do_eval or --eval
+    differs: tuple[str, ...]  # deliberate differences from this project, besides GLOBAL_MEANS
 
 
 class Section:
-    """A mapping whose keys are taken one after the other; `end` reports those that nobody took, here and within."""
+    """Mapping whose keys are taken one by one; `end` reports the keys that were not taken, also in the sections inside."""
 
     def __init__(self, node: Node, path: str, reading: Reading) -> None:
         self.node, self.path, self.reading = node, path, reading
@@ -75,12 +75,12 @@ class Section:
             self.report(node, None, f'expected a mapping of keys, got {to_plain(node)!r}')
 
     def take(self, key: str, default: Any = None) -> Node:
-        """The value of `key`, or the `default` that the original has."""
+        """Take the value of `key`, or the `default` of the original."""
         self.asked.add(key)
         return self.left.pop(key) if key in self.left else self.reading.tree(default)
 
     def has(self, key: str) -> bool:
-        """Whether `key` is there and not null."""
+        """True if `key` is present and not null."""
         self.asked.add(key)
         return key in self.left and self.left[key].value is not None
 
@@ -90,18 +90,18 @@ class Section:
         return self.take(key)
 
     def section(self, key: str) -> Section:
-        """The mapping under `key`; an empty one where it is missing or null."""
+        """Take the mapping under `key`; an empty one where it is missing or null."""
         node = self.left[key] if key in self.left else Node({}, self.node.origin)
         self.take(key)
         return self.open(node, key)
 
     def open(self, node: Node, key: str) -> Section:
-        """The mapping `node`, which stands at `key`; it ends with this one."""
+        """Open the mapping `node` at `key`; `end` of this section ends it too."""
         self.within.append(Section(node, self.key_path(key), self.reading))
         return self.within[-1]
 
     def items(self, key: str) -> list[Node]:
-        """The list under `key`."""
+        """Take the list under `key`."""
         node = self.take(key, [])
         if isinstance(node.value, list):
             return node.value
@@ -109,11 +109,11 @@ class Section:
         return []
 
     def sections(self, key: str) -> list[Section]:
-        """The mappings in the list under `key`."""
+        """Take the mappings in the list under `key`."""
         return [self.open(node, f'{key}[{place}]') for place, node in enumerate(self.items(key))]
 
     def named_items(self, key: str) -> list[tuple[str, Section]]:
-        """The list under `key` of items such as `- CTCLoss: {weight: 1}`: their names, and what stands under these."""
+        """Take a list of items such as `- CTCLoss: {weight: 1}`: pairs of their name and the section under it."""
         found = []
         for place, node in enumerate(self.items(key)):
             if isinstance(node.value, dict) and len(node.value) == 1:
@@ -124,7 +124,7 @@ class Section:
         return found
 
     def string(self, key: str, default: str | None = None) -> Node:
-        """The value of `key`, which must be a string. Anything else is a problem, and gives the empty string."""
+        """Take the value of `key`, a string. Anything else is reported and becomes the empty string."""
         is_reported = default is not None or key not in self.left
         node = self.require(key) if default is None else self.take(key, default)
         if isinstance(node.value, str):
@@ -134,7 +134,7 @@ class Section:
         return Node('', node.origin, '')
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The value of `key`, which must be a number. Anything else is a problem, and gives 1."""
+        """Take the value of `key`, a number. Anything else is reported and becomes 1."""
         is_reported = default is None and key not in self.left
         node = self.require(key) if default is None else self.take(key, default)
         number = as_number(node)
@@ -145,7 +145,7 @@ class Section:
         return number
 
     def count(self, key: str) -> Node:
-        """The value of `key`, which must be a number of at least 1."""
+        """Take the value of `key`, a number of at least 1."""
         is_reported = key not in self.left
         node = self.require(key)
         if not is_reported and (as_number(node) or 0) < 1:
@@ -153,7 +153,7 @@ class Section:
         return node
 
     def one_of(self, key: str, *allowed: Any) -> Node:
-        """The value of `key`, by default the first of those `allowed`; others have no counterpart here."""
+        """Take the value of `key`, by default the first of those `allowed`; other values are reported."""
         node = self.take(key, allowed[0])
         value = to_plain(node)
         if value not in allowed and str(value) not in map(str, allowed):
@@ -162,53 +162,53 @@ class Section:
         return node
 
     def expect_defaults(self, values: Mapping[str, Any]) -> None:
-        """Takes keys that must have their default `values`."""
+        """Take keys that must have their default `values`."""
         for key, value in values.items():
             self.one_of(key, value)
 
     def expect(self, values: Mapping[str, Any]) -> None:
-        """Takes keys that must be there and have these `values`: the default of the original has no counterpart here."""
+        """Take keys that must be present with these `values`, since the default of the original has no counterpart here."""
         for key, value in values.items():
             if key not in self.left:
                 self.report(self.node, key, f'missing; Phalanx knows nothing but {value}')
             self.one_of(key, value)
 
     def expect_same(self, key: str, other: Node, whose: str) -> None:
-        """Takes `key`, which the original has in two places and Phalanx in one: both must agree."""
+        """Take `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, to_plain(other))
         if to_plain(node) != to_plain(other):
             self.report(node, key, f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both')
 
     def ignore(self, *keys: str, reason: str) -> None:
-        """Takes those `keys` that are there, and notes why they have no effect."""
+        """Take those `keys` that are present, and note the `reason` why they have no effect."""
         for key in keys:
             if self.has(key):
                 self.reading.notes.append(f'{self.left[key].origin}: {self.key_path(key)} is ignored: {reason}')
             self.left.pop(key, None)
 
     def assume(self, key: str, value: Any, reason: str) -> None:
-        """Takes `key`, which is always `value` here, and notes why another value has no effect."""
+        """Take `key`, which is always `value` here, and note the `reason` why another value has no effect."""
         if self.has(key) and to_plain(self.left[key]) != value:
             self.ignore(key, reason=reason)
         self.left.pop(key, None)
 
     def counterpart(self, node: Node, key: str, known: Mapping[str, Any]) -> Node:
-        """What `known` has for the value of `key`, which is `node`; nothing is a problem."""
+        """Look up the value `node` of `key` in `known`; a value without an entry is reported."""
         if str(node.value) not in known:
             self.report_value(node, key, known)
         return with_value(node, known.get(str(node.value), ''))
 
     def weights(self, key: str) -> Node | None:
-        """The weights that `key` names, a file or an address; None when it names none."""
+        """Take the weights that `key` names, a file or an address; None when it names none."""
         node = self.take(key)
         return node if node.value else None
 
     def give_up(self) -> None:
-        """Takes all keys that are left: the section has no counterpart, which is reported already."""
+        """Take all remaining keys of a section without a counterpart, which is reported already."""
         self.left.clear()
 
     def end(self) -> None:
-        """Every key that nobody took is a problem, in the sections within, too."""
+        """Report every key that was not taken, also in the sections inside."""
         for section in self.within:
             section.end()
         for key, node in self.left.items():
@@ -216,48 +216,48 @@ class Section:
             self.report(node, key, f'not known here{hint}')
 
     def to_node(self, keys: Mapping[str, Any]) -> Node:
-        """The mapping of `keys` (without those that are None) that takes the place of this one."""
-        first = {'name': keys['name']} if 'name' in keys else {}  # as people write it
+        """Node with the mapping `keys` (without those that are None) and the origin of this section."""
+        first = {'name': keys['name']} if 'name' in keys else {}  # first, as people write it
         return Node(self.reading.tree({**first, **keys}).value, self.node.origin)
 
     def key_path(self, key: str) -> str:
         return f'{self.path}.{key}' if self.path else key
 
     def report(self, node: Node, key: str | None, text: str) -> None:
-        """Reports what is wrong with `key`, whose value is `node`; without a key, with the section itself."""
+        """Report a problem with `key`, whose value is `node`; without a key, with the section itself."""
         self.reading.problems.append(f'{node.origin}: {self.path if key is None else self.key_path(key)}: {text}')
 
     def note(self, node: Node, key: str, text: str) -> None:
         self.reading.notes.append(f'{node.origin}: {self.key_path(key)}: {text}')
 
     def report_value(self, node: Node, key: str, known: Iterable[str]) -> None:
-        """Reports that the value of `key` names nothing that has a counterpart."""
+        """Report a value of `key` without a counterpart, with the `known` ones."""
         if node.value in (None, ''):  # reported already
             return
         hint = did_you_mean(node.value, known, cutoff=0.8)
         self.report(node, key, f'{to_plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
     def reject_value(self, node: Node, key: str, known: Iterable[str]) -> None:
-        """Reports it as `report_value` does, and gives up."""
+        """Report the value as `report_value` does, and give the section up."""
         self.report_value(node, key, known)
         self.give_up()
 
     def reject(self, known: Iterable[str]) -> None:
-        """Reports that what the section is for has no counterpart, unlike those `known`, and gives up."""
+        """Report the section as one without a counterpart, with the `known` ones, and give it up."""
         self.report(self.node, None, f'has no counterpart in Phalanx (it has {", ".join(known)})')
         self.give_up()
 
 
 @dataclass(frozen=True)
 class Counterpart:
-    """What a class of the original (a transform, a loss) is here."""
+    """Counterpart here of a class of the original, such as a transform or a loss."""
 
     name: str
     options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)  # ours -> theirs and its default, or REQUIRED
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # theirs that must have these defaults: Phalanx has no such option
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # their options without a counterpart: they must have these defaults
 
     def take_options(self, section: Section) -> dict[str, Node]:
-        """Takes the options of the class from its `section`, and gives them by our names."""
+        """Take the options of the class from its `section`, and return them by our names."""
         taken = {
             ours: section.require(theirs) if default is REQUIRED else section.take(theirs, default)
             for ours, (theirs, default) in self.options.items()
@@ -267,7 +267,7 @@ class Counterpart:
 
 
 def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
-    """Takes the options of one of Paddle's optimizers, and gives them by our names; none for an unknown `optimizer`."""
+    """Take the options of one of Paddle's optimizers, and return them by our names; none for an unknown `optimizer`."""
     match optimizer:
         case 'SGD' | 'Momentum':
             momentum = section.take('momentum', 0.9 if optimizer == 'Momentum' else 0.0)
@@ -280,26 +280,26 @@ def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
 
 
 def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
-    """The first of the rates in `values`, and the others as factors of it."""
+    """First rate of `values`, and the others as multiples of it."""
     rates = section.items('values')
     lr = rates[0] if rates else section.require('values')
     return lr, [with_value(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
 def decay_by(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
-    """The schedule that multiplies the rate by `gamma` at each of the `boundaries`, which are the value of `key`."""
+    """Schedule that multiplies the rate by `gamma` at each of the `boundaries`, the value of `key`."""
     factors = [gamma**number for number in range(1, len(boundaries) + 1)]
     return {'name': 'piecewise', key: boundaries, 'factors': factors}
 
 
 def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two sets of options differ; options that are None are not there."""
+    """True if two sets of options differ; an option that is None counts as missing."""
     first, second = ({key: to_plain(value) for key, value in each.items() if value is not None} for each in (options, others))
     return first != second
 
 
 def as_number(node: Node) -> float | None:
-    """A scalar as a number, also `1e-4`, which YAML 1.1 reads as text. None for anything that is not a finite number."""
+    """Convert a scalar to a number, also `1e-4`, which YAML 1.1 reads as text. None if it is not a finite number."""
     if isinstance(node.value, bool) or not isinstance(node.value, int | float | str):
         return None
     try:
@@ -310,22 +310,22 @@ def as_number(node: Node) -> float | None:
 
 
 def with_value(node: Node, value: Any) -> Node:
-    """`value`, which stands for `node` of the original and keeps its origin."""
+    """Node of `value` with the origin of `node`, which it replaces."""
     return Node(value, node.origin, str(value))
 
 
 def norm_sync(synchronised: Node) -> Node:
-    """Of a yes or no to batch norms that see all ranks."""
+    """Translate a flag for synchronised batch norms into `norm_sync`."""
     return with_value(synchronised, 'global' if synchronised.value else 'off')
 
 
 def swap_sides(size: Node) -> Node:
-    """A size (width, height) as (height, width). Anything else stays as it is."""
+    """Turn a size (width, height) into (height, width). Anything else stays as it is."""
     return Node(size.value[::-1], size.origin) if isinstance(size.value, list) else size
 
 
 def assign(root: Node, keys: list[str], value: Node) -> Node:
-    """`root` with `value` at the path `keys`; whatever on the way is neither a mapping nor a list long enough is replaced."""
+    """Copy of `root` with `value` at the path `keys`. Nodes on the way that cannot contain the next key are replaced."""
     if not keys:
         return value
     key, *rest = keys
@@ -339,7 +339,7 @@ def assign(root: Node, keys: list[str], value: Node) -> Node:
 
 
 def holds(root: Node, keys: list[str]) -> bool:
-    """Whether there is a value at the path `keys`."""
+    """True if there is a value at the path `keys`."""
     if not keys:
         return True
     key, *rest = keys

@@ -34,7 +34,7 @@ IGNORED = {
 
 
 def translate(root: Node, reading: Reading) -> Node:
-    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
     top = Section(root, '', reading)
     architecture = top.string('architecture')
     if not is_known(top, architecture):
@@ -46,8 +46,8 @@ def translate(root: Node, reading: Reading) -> Node:
     transforms, normalise = read_transforms(train)
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
-        said = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.report(evaluation.node, None, said)
+        message = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
+        evaluation.report(evaluation.node, None, message)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     distillation, initial = read_distillation(top, model, initial)
     recipe = {

@@ -18,8 +18,8 @@ def read_data(top: Section) -> Node:
     if str(kinds[0].value) not in ('COCODataSet', 'VOCDataSet'):
         train.report_value(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
     if kinds[1].value != kinds[0].value:
-        said = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
-        evaluation.report(kinds[1], 'name', said)
+        message = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
+        evaluation.report(kinds[1], 'name', message)
         train.give_up()
         evaluation.give_up()
         return train.to_node({})
@@ -55,8 +55,8 @@ def _below_one_root(train: Section, evaluation: Section, keys: dict[str, Any]) -
         return {'root': folders['train'], **keys}
     if Path(paths['train']).is_absolute() != Path(paths['eval']).is_absolute():
         both = f'{paths["eval"]!r} and {paths["train"]!r} of TrainDataset'
-        said = f'{both}: give both as absolute paths, or both as relative ones'
-        evaluation.report(folders['eval'], 'dataset_dir', said)
+        message = f'{both}: give both as absolute paths, or both as relative ones'
+        evaluation.report(folders['eval'], 'dataset_dir', message)
         return {'root': folders['train'], **keys}
     root = os.path.commonpath(paths.values()) or '.'
     below = dict(keys)

@@ -12,7 +12,7 @@ DISTILLED = 0.125  # what PPYOLOEDistill multiplies all losses by
 
 
 def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a file for --slim_config says of the teacher and of what is learned from it, and what both networks start from."""
+    """Translate a file for --slim_config: the teacher, the losses against it, and the initial weights of both networks."""
     node = top.take('slim_config')
     if not node.value:
         return {}, initial
@@ -30,8 +30,8 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
     weights = {'student': initial.get('init_from'), 'teacher': read_initial(slim).get('init_from')}
     slim.give_up()
     slim.end()
-    said = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
-    top.note(node, 'slim_config', f'of {path} {said}')
+    message = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
+    top.note(node, 'slim_config', f'of {path} {message}')
     keys = {'networks': {'teacher': teacher}, 'from_teacher': from_teacher, 'loss_coefficients': [DISTILLED]}
     return keys, {'init_networks': {name: each for name, each in weights.items() if each is not None}}
 

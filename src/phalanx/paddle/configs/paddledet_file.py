@@ -1,4 +1,4 @@
-"""How a configuration of PaddleDetection is read: its files, the ones that its `_BASE_` names first, merged into one."""
+"""Reading of a PaddleDetection configuration: its files, the bases of `_BASE_` first, merged into one."""
 
 from functools import reduce
 from pathlib import Path

@@ -34,7 +34,7 @@ ENCODER = {  # options of the transformer in CustomCSPPAN that must have these d
 
 
 def is_known(top: Section, architecture: Node) -> bool:
-    """Whether it is a model of ours, trained as one; else that is the one problem: the rest of the file is of no interest."""
+    """True if Phalanx has the model and its training. If not, this is the only problem reported of the file."""
     if architecture.value not in ARCHITECTURES:
         top.report_value(architecture, 'architecture', ARCHITECTURES)
         return False
@@ -42,8 +42,8 @@ def is_known(top: Section, architecture: Node) -> bool:
     for part, known in PARTS.items():
         named = whole.value.get(part) if isinstance(whole.value, dict) else None
         if named is not None and named.value != known:
-            said = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            top.report(named, str(architecture.value), f'{said}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
+            message = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
+            top.report(named, str(architecture.value), f'{message}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
             return False
     for key, what in METHODS.items():
         if top.has(key):
@@ -54,7 +54,7 @@ def is_known(top: Section, architecture: Node) -> bool:
 
 
 def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str, Any]]:
-    """The network, its loss, and how boxes are picked from what it says."""
+    """Translate the network, its loss, and non-maximum suppression."""
     whole, backbone = top.section(str(architecture.value)), top.section('CSPResNet')
     neck, head = top.section('CustomCSPPAN'), top.section('PPYOLOEHead')
     for other in set(ARCHITECTURES) - {architecture.value}:
@@ -65,8 +65,8 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
-        said = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
-        top.report(depth, 'depth_mult', said)
+        message = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
+        top.report(depth, 'depth_mult', message)
     backbone.expect_defaults({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0
@@ -86,16 +86,16 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
 
 
 def _encoder(neck: Section) -> Node | None:
-    """How many layers the transformer of the neck has."""
+    """Number of layers of the transformer in the neck; None without one."""
     if neck.take('use_trans', False).value:
         neck.expect_defaults(ENCODER)
         return neck.take('num_layers', 4)
-    neck.ignore('num_layers', *ENCODER, reason='it counts only with use_trans: True')
+    neck.ignore('num_layers', *ENCODER, reason='it has an effect only with use_trans: True')
     return None
 
 
 def _reach(head: Section) -> Node | None:
-    """The least and the largest distance, of which `reg_range` names the one beyond the largest."""
+    """Smallest and largest regression distance (reg_min, reg_max); the end of `reg_range` is exclusive."""
     node = head.take('reg_range')
     if node.value is None:
         return None
@@ -141,7 +141,7 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
 
 
 def read_initial(top: Section) -> dict[str, Any]:
-    """What the network starts from: a classifier's file has its backbone only."""
+    """Initial weights of the network. From the file of a classifier only the backbone is taken."""
     node = top.left.get('pretrain_weights')
     part = 'backbone' if node is not None and 'CSPResNet' in str(node.value) else 'all'
     weights = top.weights('pretrain_weights')

@@ -10,7 +10,7 @@ OPTIMIZERS = ('Momentum', 'SGD', 'Adam', 'AdamW')
 
 
 def read_schedule(section: Section) -> tuple[Node, Node]:
-    """The base rate and its schedule; both projects count from the start of training."""
+    """Base learning rate and its schedule; both projects count from the start of training."""
     lr = section.take('base_lr', 0.01)
     base = as_number(lr) or 0.0
     keys: dict[str, Any] = {}
@@ -37,7 +37,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
 
 
 def _factors(part: Section, count: int, base: float) -> list[Any]:
-    """What the base rate is multiplied by, from each milestone on."""
+    """Multiples of the base rate, one from each milestone on."""
     if part.has('values'):
         part.take('gamma')
         return [(as_number(node) or 0.0) / (base or 1.0) for node in part.items('values')[1:]]
@@ -48,7 +48,7 @@ def _factors(part: Section, count: int, base: float) -> list[Any]:
 
 
 def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None]:
-    """The optimizer and the clipping."""
+    """Optimizer and gradient clipping."""
     inner = section.section('optimizer')
     kind = inner.string('type', 'Momentum')
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
@@ -70,7 +70,7 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
 
 
 def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
-    """Batch norms do not decay, those of the transformer do."""
+    """Weight decay by parameter: none for batch norms, the usual one for the norms of the transformer."""
     if 'encoder' not in model.value:
         return {'decay_norms': False}
     return {

@@ -1,4 +1,4 @@
-"""PaddleOCR's configurations -> recipes: the sections that all its tasks share, and which task it is.
+"""PaddleOCR's configurations -> recipes: the sections that all its tasks share, and the choice of the task.
 
 Rules and defaults are those of its code at 2.7 (tools/program.py, ppocr/optimizer and the constructors that a configuration
 names). Its files have no bases.
@@ -27,9 +27,9 @@ DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
 SCHEDULES = ('Const', 'Linear', 'Cosine', 'Step', 'MultiStepDecay', 'Piecewise')
 
 
-# By `model_type`: the module that reads these configurations, with the ALGORITHMS, BACKBONES and HEADS that have a counterpart.
+# `model_type` -> module that translates these configurations, with the ALGORITHMS, BACKBONES and HEADS that have a counterpart.
 FAMILIES = {'rec': paddleocr_text, 'det': paddleocr_det, 'table': paddleocr_table}
-# How files of weights are called that have a backbone alone, from its training on ImageNet.
+# Beginnings of the names of weight files that hold only a backbone, trained on ImageNet.
 OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
 
 IGNORED = {  # in Global
@@ -55,7 +55,7 @@ IGNORED = {  # in Global
 
 
 def translate(root: Node, reading: Reading) -> Node:
-    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
     top = Section(root, '', reading)
     architecture, settings = top.section('Architecture'), top.section('Global')
     if architecture.has('function'):
@@ -86,8 +86,8 @@ def translate(root: Node, reading: Reading) -> Node:
     for key, reason in IGNORED.items():
         settings.ignore(key, reason=reason)
     for loader in loaders:
-        said = 'training samples are always shuffled, those of an evaluation never'
-        loader.assume('shuffle', loader is loaders[0], said)
+        message = 'training samples are always shuffled, those of an evaluation never'
+        loader.assume('shuffle', loader is loaders[0], message)
         loader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
         loader.ignore('num_workers', reason='train.workers says it for both')
         loader.assume('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
@@ -97,7 +97,7 @@ def translate(root: Node, reading: Reading) -> Node:
 
 
 def _is_known(architecture: Section, kind: Node) -> bool:
-    """Whether it is a model of ours; else that is the one problem: the rest of the file is of no interest."""
+    """True if Phalanx has the model. If not, this is the only problem reported of the file."""
     if kind.value not in FAMILIES:
         architecture.report_value(kind, 'model_type', FAMILIES)
         return False
@@ -110,8 +110,8 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         node = architecture.left.get(part)
         named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
         if named is not None and named.value not in parts:
-            said = f'{algorithm.value} with the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            architecture.report(named, f'{part}.name', f'{said} (it has {", ".join(parts)})')
+            message = f'{algorithm.value} with the {part} {to_plain(named)!r} has no counterpart in Phalanx'
+            architecture.report(named, f'{part}.name', f'{message} (it has {", ".join(parts)})')
             return False
     return True
 
@@ -121,13 +121,13 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
         'epochs': settings.require('epoch_num'),
         'batch_size_per_rank': batch_size,
         'seed': settings.take('seed', 1024),
-        'bad_samples': 10000,  # what cannot be read or encoded is replaced, without end
+        'bad_samples': 10000,  # PaddleOCR replaces samples that cannot be read or encoded, without limit
         'workers': loader.take('num_workers', 8),
     }
     checkpoints = settings.take('checkpoints')
     if checkpoints.value is not None:
-        said = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
-        settings.report(checkpoints, 'checkpoints', said)
+        message = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
+        settings.report(checkpoints, 'checkpoints', message)
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):
         keys['init_part'] = with_value(weights, 'backbone')
@@ -137,7 +137,9 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
 def _precision(settings: Section) -> dict[str, Any] | None:
     settings.one_of('amp_level', 'O2', 'O1')
     if not settings.take('use_amp', False).value:
-        settings.ignore('use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it counts only with use_amp: True')
+        settings.ignore(
+            'use_dynamic_loss_scaling', 'scale_loss', 'amp_dtype', reason='it has an effect only with use_amp: True'
+        )
         return None
     dynamic, scale = settings.take('use_dynamic_loss_scaling', False), settings.take('scale_loss', 1.0)
     dtype = settings.counterpart(settings.take('amp_dtype', 'float16'), 'amp_dtype', DTYPES)
@@ -145,7 +147,7 @@ def _precision(settings: Section) -> dict[str, Any] | None:
 
 
 def _evaluate_every(settings: Section) -> Node:
-    """[start, interval] in steps, or the interval alone."""
+    """Interval between evaluations, from [start, interval] in steps or the interval alone."""
     node = settings.require('eval_batch_step')
     if not isinstance(node.value, list) or not node.value:
         return node
@@ -157,7 +159,7 @@ def _evaluate_every(settings: Section) -> Node:
 
 
 def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
-    """The optimizer, the schedule, the clipping, and the weight decay."""
+    """Optimizer, schedule, gradient clipping, and weight decay."""
     kind = section.string('name')
     lr, schedule = _schedule(section.section('lr'), settings)
     if section.has('regularizer'):
@@ -184,7 +186,7 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
 
 
 def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
-    """The base rate and its schedule. PaddleOCR counts from the end of the warm-up, we do from the start of training."""
+    """Base learning rate and its schedule. PaddleOCR counts from the end of the warm-up, Phalanx from the start of training."""
     kind = section.string('name', 'Const')
     warmup, epochs = section.number('warmup_epoch', 0), as_number(settings.left.get('epoch_num', kind)) or 0.0
     keys: dict[str, Any] = {}
@@ -211,8 +213,8 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
             listed = section.items('decay_epochs')
             for node in listed[len(factors) :]:
-                said = f'the boundary {to_plain(node)} is ignored: there is no rate for what comes after it'
-                section.note(node, 'decay_epochs', said)
+                message = f'the boundary {to_plain(node)} is ignored: there is no rate for what comes after it'
+                section.note(node, 'decay_epochs', message)
             boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:

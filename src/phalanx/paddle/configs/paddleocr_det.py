@@ -27,15 +27,15 @@ TRAIN_STEPS = (
 def translate(
     top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
 ) -> dict[str, Any]:
-    """The part of the recipe that belongs to the family, and its parameter rules."""
+    """Translate the part of the recipe that belongs to the family, and its parameter rules."""
     metric = top.section('Metric')
     metric.expect({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
-        said = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.report(evaluation.node, 'transforms', said)
+        message = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
+        evaluation.report(evaluation.node, 'transforms', message)
     model, rules = _network(architecture, decay)
     return {
         'task': 'text_detection',
@@ -65,7 +65,7 @@ def _data(train: Section, evaluation: Section) -> Node:
 
 
 def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dict[str, Node]]:
-    """The augmentation, how outlines become targets, and the normalisation."""
+    """Translate the augmentation, the making of targets from outlines, and the normalisation."""
     transforms: list[Node] = []
     targets: dict[str, Any] = {}
     normalise: dict[str, Node] = {}
@@ -103,16 +103,16 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
 
 
 def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
-    """`ratio`, which both maps of the targets must have."""
+    """Check that both maps of the targets have the shrink ratio `ratio`, and return it."""
     other = targets.get('shrink_ratio', ratio)
     if to_plain(other) != to_plain(ratio):
-        said = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}; Phalanx has one for both'
-        dataset.report(ratio, 'transforms', said)
+        message = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}; Phalanx has one for both'
+        dataset.report(ratio, 'transforms', message)
     return ratio
 
 
 def _augmenters(step: Section) -> list[Node]:
-    """The augmentations that PaddleOCR hands to imgaug, since 2.8 to albumentations, whose scales begin at 1."""
+    """Augmentations that PaddleOCR passes to imgaug, since 2.8 to albumentations, whose scales are relative to 1."""
     if not step.has('augmenter_args'):
         step.left['augmenter_args'] = step.reading.tree(USUAL)
     found = []
@@ -165,7 +165,7 @@ def _resize(step: Section) -> Node:
 
 
 def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]:
-    """The network, and what differs for some of its parameters."""
+    """Translate the network, and the rules for some of its parameters."""
     section.expect({'algorithm': 'DB'})
     section.one_of('Transform', None)
     backbone, neck, head = section.section('Backbone'), section.section('Neck'), section.section('Head')
@@ -211,8 +211,8 @@ def _head(head: Section) -> dict[str, Any]:
     keys: dict[str, Any] = {'steepness': head.take('k', 50)}
     kernels = head.take('kernel_list', [3, 2, 2])
     if not isinstance(kernels.value, list) or [node.value for node in kernels.value[1:]] != [2, 2]:
-        said = f'{to_plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
-        head.report(kernels, 'kernel_list', said)
+        message = f'{to_plain(kernels)!r}: Phalanx knows only a kernel size followed by 2 and 2'
+        head.report(kernels, 'kernel_list', message)
         return keys
     keys['head_kernel'] = kernels.value[0]
     head.ignore('fix_nan', reason='a step without a finite loss is reported')

@@ -1,4 +1,4 @@
-"""What PaddleOCR's configurations have in common whatever their task: label files, dictionaries, and steps on images."""
+"""Parts that PaddleOCR's configurations of all tasks share: label files, dictionaries, and image transforms."""
 
 import os
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ IMAGENET = {'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 
 
 def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
-    """The keys of `data` for a SimpleDataSet. PaddleOCR looks for the lists from here, we do from the data set."""
+    """Keys of `data` for a SimpleDataSet. PaddleOCR resolves the lists from the working folder, Phalanx from `data.root`."""
     roots = [section.require('data_dir') for section in (train, evaluation)]
     root = os.path.normpath(str(roots[0].value))
     if os.path.normpath(str(roots[1].value)) != root:
-        said = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
-        evaluation.report(roots[1], 'data_dir', f'{said}; Phalanx has one for both, below which the lists lie')
+        message = f'{roots[1].value!r} is not that of Train.dataset, {roots[0].value!r}'
+        evaluation.report(roots[1], 'data_dir', f'{message}; Phalanx has one for both, below which the lists lie')
     keys: dict[str, Any] = {'name': 'label_files', 'root': with_value(roots[0], root)}
     for section, split in ((train, 'train'), (evaluation, 'eval')):
         files = section.require('label_file_list')
@@ -28,9 +28,9 @@ def label_files(train: Section, evaluation: Section) -> dict[str, Any]:
 
 
 def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) -> Node:
-    """The file of `character_dict_path`; where it is not there, the built-in one that PaddleOCR has in that place.
+    """File of `character_dict_path`, or, where it does not exist, the built-in dictionary of that path in PaddleOCR.
 
-    `built_in`: the path of each within PaddleOCR, and its name here. A problem where there is neither.
+    `built_in`: path within PaddleOCR -> name of the dictionary here. Reports a problem where neither exists.
     """
     path = PurePath(str(node.value))
     if Path(path).is_file():
@@ -44,7 +44,7 @@ def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) ->
 
 
 def take_common_step(name: str, step: Section) -> bool:
-    """Takes a step that the transforms of all tasks have, and that needs no counterpart; whether it is one."""
+    """Take a transform that all tasks have and that needs no counterpart. False if `name` is another one."""
     match name:
         case 'DecodeImage':
             step.expect({'img_mode': 'BGR'})
@@ -66,9 +66,11 @@ def read_normalisation(step: Section) -> dict[str, Node]:
 
 
 def note_pretrained(backbone: Section, *, default: bool) -> None:
-    """Takes `pretrained`, which fetches weights of ImageNet from where the code of the project says."""
+    """Take `pretrained`, and note that its weights are not fetched: only the code of the project knows their address."""
     if backbone.take('pretrained', default).value:
         cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
-        said = 'the configuration does not say where the weights of its training on ImageNet are'
-        backbone.reading.notes.append(f'{backbone.node.origin}: {backbone.key_path("pretrained")} is ignored: {said}; {cure}')
+        message = 'the configuration does not say where the weights of its training on ImageNet are'
+        backbone.reading.notes.append(
+            f'{backbone.node.origin}: {backbone.key_path("pretrained")} is ignored: {message}; {cure}'
+        )
     backbone.ignore('use_ssld', reason='it says which of those weights to fetch')

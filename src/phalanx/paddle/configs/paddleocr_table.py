@@ -44,8 +44,8 @@ def translate(
     numbers = with_value(box_format, BOXES.get(str(box_format.value), 4))
     options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
     if differ(options, eval_options):
-        said = 'differ from those of Train.dataset; Phalanx has one set for both'
-        evaluation.report(evaluation.node, 'transforms', said)
+        message = 'differ from those of Train.dataset; Phalanx has one set for both'
+        evaluation.report(evaluation.node, 'transforms', message)
     max_length = options.get('max_length', settings.reading.default(None))
     settings.expect_same('max_text_length', max_length, 'TableLabelEncode')
     settings.ignore('use_space_char', reason='the tokens are fixed')
@@ -74,7 +74,7 @@ def translate(
 
 
 def _tokens(settings: Section) -> Node | None:
-    """Which structure tokens there are: those of a published file, or of one with the same lines."""
+    """Structure tokens: those of a published file, or of one with the same lines."""
     node = settings.require('character_dict_path')
     if not isinstance(node.value, str):
         return None
@@ -84,8 +84,8 @@ def _tokens(settings: Section) -> Node | None:
     lines = path.read_text('utf-8', errors='replace').splitlines()
     tokens = TOKENS.get(hashlib.sha256('\n'.join(lines).encode()).hexdigest())
     if tokens is None:
-        said = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
-        settings.report(node, 'character_dict_path', f'{path} {said}')
+        message = "has neither the tokens of PaddleOCR's table_structure_dict.txt nor those of table_structure_dict_ch.txt"
+        settings.report(node, 'character_dict_path', f'{path} {message}')
         return None
     return with_value(node, tokens)
 
@@ -142,7 +142,7 @@ def _data(train: Section, evaluation: Section) -> Node:
 
 
 def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, Any]:
-    """What is done to images and labels, as options of the family."""
+    """Transforms of images and labels, as options of the family."""
     options: dict[str, Any] = {}
     size = longer = None
     for name, step in dataset.named_items('transforms'):
@@ -166,6 +166,6 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
             case _ if not take_common_step(name, step):
                 step.reject(TRANSFORMS)
     if longer is None or size is None or to_plain(size) != [to_plain(longer)] * 2:
-        said = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
-        dataset.report(dataset.node, 'transforms', said)
+        message = 'must have ResizeTableImage, and PaddingTableImage to the square of that size'
+        dataset.report(dataset.node, 'transforms', message)
     return {**options, 'image_size': longer}

@@ -51,8 +51,8 @@ def translate(
     if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
         size, keep_ratio = eval_size, eval_keep_ratio
     if to_plain(size) != to_plain(eval_size) or keep_ratio != eval_keep_ratio:
-        said = 'differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.report(evaluation.node, 'transforms', f'RecResizeImg {said}')
+        message = 'differs from that of Train.dataset; Phalanx has one for both'
+        evaluation.report(evaluation.node, 'transforms', f'RecResizeImg {message}')
     return {
         'task': 'recognition',
         **_networks(architecture, top, max_length, decay),
@@ -154,10 +154,10 @@ def _is_multi_scale(dataset: Section) -> bool:
 
 
 def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
-    """The sizes (height, width) of training, where a sampler says them, and the samples of a step on each rank.
+    """Sizes (height, width) of training from a multi-scale sampler, and the number of samples per step and rank.
 
-    With `fix_bs` false a step there has the more samples the smaller its images are. Here it has their mean, so that an epoch
-    has as many steps.
+    With `fix_bs` false, steps with smaller images have more samples in PaddleOCR. Here every step has their mean, so that an
+    epoch has the same number of steps.
     """
     if not _is_multi_scale(dataset):
         return {}, loader.require('batch_size_per_card')
@@ -171,28 +171,28 @@ def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple
     listed = sampler.items('scales')
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
     if len(scales) < len(listed) or not scales:
-        return {'train_image_sizes': listed}, first  # which the binder tells
+        return {'train_image_sizes': listed}, first  # reported when the recipe is bound
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
     of_nodes = zip(listed, sizes, strict=True)
     keys = {
         'train_image_sizes': [Node([with_value(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]
     }
     if [*map(list, scales)] != sizes:
-        said = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
-        sampler.note(listed[0], 'scales', said)
+        message = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
+        sampler.note(listed[0], 'scales', message)
     count = as_number(first)
     if is_fixed or count is None:
         return keys, first
     base = math.prod(scales[0]) * count
     counts = [max(1, base // max(math.prod(size), 1)) for size in sizes]
     mean = round(sum(counts) / len(counts))
-    said = f'every step has {mean} samples, the mean of what steps have there by their size'
-    sampler.note(first, 'first_bs', said)
+    message = f'every step has {mean} samples, the mean of what steps have there by their size'
+    sampler.note(first, 'first_bs', message)
     return keys, with_value(first, mean)
 
 
 def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
-    """Two of them, or one for both; None for anything else."""
+    """Two numbers, or one number that stands for both; None for anything else."""
     listed = node.value if isinstance(node.value, list) else [node, node]
     numbers = [as_number(each) for each in listed]
     if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
@@ -201,17 +201,17 @@ def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
 
 
 def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
-    """(height, width) of a shape that has them at these places, and whose third number is the channels."""
+    """(height, width) of a shape, given their places in it; the third number is the channels."""
     channels = shape.value[3 - width - height] if isinstance(shape.value, list) and len(shape.value) == 3 else shape
     if channels is not shape and channels.value != 3:
         step.report(channels, 'image_shape', f'{to_plain(channels)!r} channels; Phalanx reads images of 3')
     if not isinstance(shape.value, list) or len(shape.value) <= max(width, height):
-        return shape  # which the binder tells
+        return shape  # reported when the recipe is bound
     return Node([shape.value[height], shape.value[width]], shape.origin)
 
 
 def _networks(architecture: Section, top: Section, max_length: Node, decay: Node) -> dict[str, Any]:
-    """The network or networks, their loss, and the weight decay that differs for some parameters."""
+    """Translate the network or networks, their loss, and the rules for some parameters."""
     loss, post = top.section('Loss'), top.section('PostProcess')
     if architecture.has('Models'):
         return _distillation(architecture, loss, post, max_length, decay)
@@ -323,22 +323,22 @@ def _loss(section: Section) -> dict[str, Any]:
 
 
 def _names(section: Section, key: str) -> set[str]:
-    """Those of the items under `key`, which stay to be taken."""
+    """Names of the items under `key`, without taking them."""
     listed = section.left[key].value if key in section.left else []
     items = listed if isinstance(listed, list) else []
     return {name for item in items if isinstance(item.value, dict) for name in item.value}
 
 
 def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section, Section]:
-    """The two named items under `key`; any others, and missing ones, are problems."""
+    """Take the two named items under `key`; other or missing ones are reported."""
     found: dict[str, Section] = {}
     for name, item in section.named_items(key):
         if name in found:  # the last one counts
             found[name].give_up()
         found[name] = item
     for name in sorted({first, second} ^ found.keys()):
-        said = 'not one of them' if name in found else 'missing'
-        section.report(section.node, key, f'Phalanx knows {first} with {second}; {name} is {said}')
+        message = 'not one of them' if name in found else 'missing'
+        section.report(section.node, key, f'Phalanx knows {first} with {second}; {name} is {message}')
         if name in found:
             found[name].give_up()
     empty = Section(Node({}, section.node.origin), section.key_path(key), section.reading)
@@ -346,7 +346,7 @@ def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section,
 
 
 def _distillation(architecture: Section, loss: Section, post: Section, max_length: Node, decay: Node) -> dict[str, Any]:
-    """Several networks that learn from one another; the one called Student is for later use."""
+    """Translate a distillation: several networks that learn from one another, of which Student is the result."""
     architecture.expect({'name': 'DistillationModel', 'algorithm': 'Distillation'})
     post.expect({'name': 'DistillationCTCLabelDecode'})
     post.expect_defaults({'multi_head': True, 'key': 'head_out'})
@@ -379,7 +379,7 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
 
 
 def _distillation_losses(section: Section, names: dict[str, str], frozen: list[str]) -> dict[str, Any]:
-    """What networks learn from one another, and from the truth."""
+    """Losses between the networks of a distillation, and against the labels."""
     section.expect({'name': 'CombinedLoss'})
     between: list[Node] = []
     weights: dict[str, Node] = {}

@@ -1,7 +1,7 @@
-"""PaddleSeg's configurations -> recipes: how a file is read, and what its sections become one after the other.
+"""PaddleSeg's configurations -> recipes: reading of the files, and translation of their sections in order.
 
 Rules and defaults are those of its release 2.10 (paddleseg/cvlibs/config.py and builder.py, and the constructors that a
-configuration names). What its files leave out stands in that code, so defaults are written out even where ours are the same.
+configuration names). Defaults of that code are written out here even where those of Phalanx are the same.
 """
 
 from functools import reduce
@@ -26,13 +26,13 @@ IGNORED = {
 
 
 def read(path: Path, reading: Reading) -> Node:
-    """The configuration at `path` merged with the files of its `_base_`, of which an earlier one wins. Raises ConfigError."""
+    """Read the configuration at `path`, merged with the files of its `_base_`; earlier ones win. Raises ConfigError."""
     merged = load_with_bases(path, BASE, lambda own, bases: reduce(_merge, bases, own), notes=reading.notes)
     return _remove_marks(merged)
 
 
 def _merge(own: Node, base: Node) -> Node:
-    """`own` merged into `base` key by key; a mapping with `_inherited_: False` replaces that of the base."""
+    """Merge `own` into `base` key by key; a mapping with `_inherited_: False` replaces that of the base."""
     if not (isinstance(own.value, dict) and isinstance(base.value, dict)):
         return own
     children = dict(own.value)
@@ -46,14 +46,14 @@ def _merge(own: Node, base: Node) -> Node:
 
 
 def _remove_marks(node: Node) -> Node:
-    """`node` without the `_inherited_` marks that had no base to replace."""
+    """Copy of `node` without the remaining `_inherited_` marks."""
     if not isinstance(node.value, dict):
         return node
     return Node({key: _remove_marks(child) for key, child in node.value.items() if key != INHERITED}, node.origin)
 
 
 def translate(root: Node, reading: Reading) -> Node:
-    """The recipe. What has no counterpart is in `reading.problems`, what has no effect in `reading.notes`."""
+    """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
     top = Section(root, '', reading)
     network = top.section('model')
     if not is_known(network):
@@ -88,7 +88,7 @@ def translate(root: Node, reading: Reading) -> Node:
 
 
 def _inference(section: Section) -> Node | None:
-    """How the network is applied to an image in evaluation: at several scales, flipped, in windows."""
+    """Test-time augmentation: several scales, flips, and sliding windows."""
     keys: dict[str, Any] = {}
     if section.take('aug_eval', False).value:
         scales = section.take('scales', 1.0)
@@ -97,8 +97,8 @@ def _inference(section: Section) -> Node | None:
     if section.take('is_slide', False).value:
         sizes = {'window': section.require('crop_size'), 'window_stride': section.require('stride')}
         keys |= {key: swap_sides(size) for key, size in sizes.items()}
-    section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it counts only with aug_eval: True')
-    section.ignore('crop_size', 'stride', reason='it counts only with is_slide: True')
+    section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it has an effect only with aug_eval: True')
+    section.ignore('crop_size', 'stride', reason='it has an effect only with is_slide: True')
     section.ignore('auc_roc', reason='there is no such metric')
     section.one_of('use_multilabel', False)
     return section.to_node(keys) if keys else None

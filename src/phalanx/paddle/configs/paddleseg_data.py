@@ -54,7 +54,7 @@ SIZES = ('target_size', 'crop_size')  # options that are (width, height) there a
 
 
 def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
-    """The data set, the keys of the recipe for its transforms and normalisation, and the number of its classes."""
+    """Translate the data set, the keys of its transforms and normalisation, and the number of its classes."""
     train, val = top.section('train_dataset'), top.section('val_dataset')
     kind = train.string('type')
     root = train.require('dataset_root')
@@ -89,7 +89,7 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
 
 
 def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
-    """The keys of a data set that lists its files. PaddleSeg looks for the lists in the working folder, Phalanx in `root`."""
+    """Keys of a data set with file lists. PaddleSeg resolves the lists from the working folder, Phalanx from `root`."""
     lists: dict[str, Any] = {'name': 'file_list'}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
         node = section.string(path)
@@ -102,7 +102,7 @@ def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: 
 
 
 def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
-    """The transforms of a data set, and the mean and std of the normalisation that ends them."""
+    """Translate the transforms of a data set, and the mean and std of the normalisation at their end."""
     transforms, normalise = list[Node](), dict[str, Node]()
     for step in section.sections('transforms'):
         kind = step.string('type')
@@ -121,5 +121,5 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
 
 
 def _for_three_channels(values: Node) -> Node:
-    """A value for each channel, of which one may stand for all."""
+    """Values for three channels, of which one may stand for all."""
     return Node(values.value * 3, values.origin) if isinstance(values.value, list) and len(values.value) == 1 else values

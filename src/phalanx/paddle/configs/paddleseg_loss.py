@@ -1,4 +1,4 @@
-"""PaddleSeg's `loss`: a loss for each output of the network, and how much each counts."""
+"""PaddleSeg's `loss`: a loss for each output of the network, and their coefficients."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ MIXED = 'MixedLoss'  # a weighted sum of others
 
 
 def read_losses(section: Section, batch_size: float) -> tuple[list[Node], Node]:
-    """The losses of the outputs, and their coefficients."""
+    """Translate the losses of the outputs, and their coefficients."""
     coefficients = section.require('coef')
     count = len(coefficients.value) if isinstance(coefficients.value, list) else 0
     losses = [_loss(each, batch_size) for each in section.sections('types')]

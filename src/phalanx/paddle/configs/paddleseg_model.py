@@ -16,7 +16,7 @@ BACKBONES = {  # of each model: theirs -> ours
 
 
 def is_known(model: Section) -> bool:
-    """Whether Phalanx has the model; if not, that is the only problem to report, whatever else the file says."""
+    """True if Phalanx has the model. If not, this is the only problem reported of the file."""
     kind = model.left.get('type')
     if kind is None or not isinstance(kind.value, str):
         return True  # a problem like any other, which `read_model` reports
@@ -27,8 +27,10 @@ def is_known(model: Section) -> bool:
     named = backbone.value.get('type') if backbone is not None and isinstance(backbone.value, dict) else None
     known = BACKBONES.get(kind.value, {})
     if named is not None and known and str(named.value) not in known:
-        said = f'{kind.value} with the backbone {to_plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
-        model.report(named, 'backbone.type', said)
+        message = (
+            f'{kind.value} with the backbone {to_plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
+        )
+        model.report(named, 'backbone.type', message)
         return False
     return True
 

@@ -29,8 +29,8 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
             period = section.require('T_max')
             own = {'name': 'cosine', 'steps': _shift(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:
-                said = f'the rate would rise again after step {to_plain(own["steps"])}, before the end of training'
-                section.report(period, 'T_max', f'{said}; Phalanx has no such schedule')
+                message = f'the rate would rise again after step {to_plain(own["steps"])}, before the end of training'
+                section.report(period, 'T_max', f'{message}; Phalanx has no such schedule')
         case 'StepDecay' if not warmup:
             own = {'name': 'step', 'every': section.require('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training

@@ -67,7 +67,7 @@ def literal(node: Node) -> Node:
 
 
 def translate(root: Node, reading: Reading) -> Node:
-    """The recipe that says the same. What cannot be said is in `reading.problems`, what need not be in `reading.notes`."""
+    """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
     top = Section(literal(root), '', reading)
     model = top.section('MODEL')
     name = model.string('MODEL_NAME')
@@ -137,8 +137,8 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
                 norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
             else:
                 those = ', '.join((*BACKBONES, LITE))
-                said = f'deeplabv3p with the backbone {to_plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
-                deeplab.report(backbone, 'BACKBONE', said)
+                message = f'deeplabv3p with the backbone {to_plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
+                deeplab.report(backbone, 'BACKBONE', message)
                 return None
             keys['align_corners'] = True
             rules = _rules(deeplab, backbone, decay)
@@ -150,8 +150,10 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             known = HRNETS.get(int(as_number(width) or 0))
             expected = [[width.value * 2**power for power in range(count)] for count in (2, 3, 4)] if known else None
             if [to_plain(node) for node in listed] != expected:
-                said = f'ocrnet with channels {[to_plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
-                hrnet.report(width, None, said)
+                message = (
+                    f'ocrnet with channels {[to_plain(node) for node in listed]} has no counterpart (Phalanx has 18 and 48)'
+                )
+                hrnet.report(width, None, message)
                 return None
             for stage, modules in zip(channels, (1, 4, 3), strict=True):
                 stage.one_of('NUM_MODULES', modules)
@@ -197,8 +199,8 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
     window = encoder.take('POOLING_CROP_SIZE')
     sides = to_plain(window) if isinstance(window.value, list) else []
     if window.value is not None and (len(sides) != 2 or sides[0] != sides[1]):
-        said = f'expected the same width and height, got {to_plain(window)!r}'
-        encoder.report(window, 'POOLING_CROP_SIZE', said)
+        message = f'expected the same width and height, got {to_plain(window)!r}'
+        encoder.report(window, 'POOLING_CROP_SIZE', message)
     encoder.one_of('ASPP_RATIOS', None)
     deeplab.expect({'OUTPUT_STRIDE': 32})
     encoder.expect({'POOLING_STRIDE': [4, 5], 'ASPP_CONVS_FILTERS': 128, 'ASPP_WITH_SE': True, 'SE_USE_QSIGMOID': True})
@@ -210,7 +212,7 @@ def _lite(deeplab: Section, classes: Any) -> dict[str, Any]:
 
 
 def _rules(deeplab: Section, backbone: Node, decay: Node) -> list[Node]:
-    """What is different for the parameters of the backbone: rates by depth, and norms that decay, as no others do."""
+    """Rules for the parameters of the backbone: learning rates by depth, and weight decay of its norms."""
     is_resnet = str(backbone.value).startswith('resnet')
     if not is_resnet and backbone.value != LITE:
         deeplab.ignore('BACKBONE_LR_MULT_LIST', reason=f'PaddleSeg 0.x has no such rates with {backbone.value} either')
@@ -239,7 +241,7 @@ def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], An
 
 
 def _data(section: Section) -> Node:
-    """Lists of files. PaddleSeg looks for them from here, we do from the folder of the data."""
+    """Translate a data set with file lists, which PaddleSeg resolves from the working folder, Phalanx from `data.root`."""
     root = section.require('DATA_DIR')
     count = section.count('NUM_CLASSES')
     keys: dict[str, Any] = {'name': 'file_list', 'root': with_value(root, os.path.normpath(str(root.value)))}
@@ -273,8 +275,8 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
         case 'rangescaling':
             low, high = section.take('MIN_RESIZE_VALUE', 400), section.take('MAX_RESIZE_VALUE', 600)
             if to_plain(low) != to_plain(high):
-                said = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
-                section.report(method, 'AUG_METHOD', said)
+                message = 'a range of sizes has no counterpart in Phalanx; make MIN_RESIZE_VALUE and MAX_RESIZE_VALUE equal'
+                section.report(method, 'AUG_METHOD', message)
             train = [{'name': with_value(method, 'resize_by_long'), 'side': low}]
             evaluation = [{'name': with_value(method, 'resize_by_long'), 'side': section.take('INF_RESIZE_VALUE', 500)}]
         case _:
@@ -294,8 +296,8 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     rich.ignore(*rich.left, reason='ENABLE is off')
     colours = {key: top.take(key, [0.5, 0.5, 0.5]) for key in ('MEAN', 'STD')}
     if not section.take('TO_RGB', False).value:  # its images are BGR
-        said = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are turned round'
-        section.note(section.node, 'TO_RGB', said)
+        message = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are turned round'
+        section.note(section.node, 'TO_RGB', message)
         colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
     return {
         'transforms': [*train, *flips, {'name': 'random_padding_crop', 'crop_size': sizes['TRAIN']}],
@@ -325,8 +327,8 @@ def _loss(solver: Section) -> Node:
             case 'lovasz_hinge_loss':
                 keys['score'] = 'log_odds'
         if node.value in OF_ONE_SCORE:
-            said = 'the network has a score for each of the two classes, that of PaddleSeg 0.x one for both'
-            solver.note(node, 'LOSS', said)
+            message = 'the network has a score for each of the two classes, that of PaddleSeg 0.x one for both'
+            solver.note(node, 'LOSS', message)
         losses.append(keys)
         coefficients.append(weights.take(str(node.value).upper(), 1))
     weights.ignore(*weights.left, reason='SOLVER.LOSS does not name it')
@@ -383,22 +385,24 @@ def _precision(model: Section) -> dict[str, Any] | None:
 
 
 def _initial(train: Section) -> dict[str, Any]:
-    """What the network starts from. As in PaddleSeg 0.x, a folder that is not there means from scratch, which is noted."""
+    """Initial weights of the network. As in PaddleSeg 0.x, a missing folder means training from scratch, which is noted."""
     train.ignore('MODEL_SAVE_DIR', reason='--save_dir names the run folder')
     if resumed := train.weights('RESUME_MODEL_DIR'):
-        train.report(resumed, 'RESUME_MODEL_DIR', 'the run to go on with is named by --resume')
+        train.report(resumed, 'RESUME_MODEL_DIR', 'name the run to resume with --resume')
     folder = train.take('PRETRAINED_MODEL_DIR', '')
     if not folder.value:
         return {}
     path = Path(str(folder.value))
     if not path.exists():
-        said = f'there is no folder {path}, so training starts from scratch, as in PaddleSeg 0.x'
-        train.note(folder, 'PRETRAINED_MODEL_DIR', said)
+        message = f'there is no folder {path}, so training starts from scratch, as in PaddleSeg 0.x'
+        train.note(folder, 'PRETRAINED_MODEL_DIR', message)
         return {}
     file = path / 'model.pdparams' if path.is_dir() else path
     if not file.is_file():
-        said = f'{path} holds no model.pdparams; weights in a file for each parameter, as Paddle 1.x wrote them, are not read'
-        train.report(folder, 'PRETRAINED_MODEL_DIR', said)
+        message = (
+            f'{path} holds no model.pdparams; weights in a file for each parameter, as Paddle 1.x wrote them, are not read'
+        )
+        train.report(folder, 'PRETRAINED_MODEL_DIR', message)
     return {'init_from': with_value(folder, str(file)), 'init_misshapen': with_value(folder, 'skip')}
 
 

@@ -1,7 +1,7 @@
-"""Weights of the Paddle projects for our networks: which parameter of ours has which name there.
+"""Names of our parameters in the weight files of the Paddle projects.
 
-Each file holds ORIGINALS, network -> its `Original`, and ONNX_LAYERS, network -> its layers with weights in the order of the
-original's ONNX files, for the networks of one family.
+Each file has, for the networks of one family, ORIGINALS, network -> its `Original`, and ONNX_LAYERS, network -> its layers with
+weights in the order of the ONNX files of the original.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,19 @@ FILES = {  # family -> its file here
 
 
 def original_of(model: nn.Module) -> Original | None:
-    """The names of the original of `model`; None for a network that has no original."""
+    """Names of the original of `model`; None for a network without one."""
     name = _of_family(model, 'ORIGINALS')
     return None if name is None else name(model)
 
 
 def onnx_layers_of(model: nn.Module) -> list[str] | None:
-    """The layers of `model` that have weights, in the order of the original's ONNX files; None where these cannot be read."""
+    """Layers of `model` that have weights, in the order of the original's ONNX files; None where these cannot be read."""
     layers = _of_family(model, 'ONNX_LAYERS')
     return None if layers is None else layers(model)
 
 
 def _of_family(model: nn.Module, table: str) -> Callable[[Any], Any] | None:
-    """The entry for the class of `model` in a table of its family's file; None for a network from outside the package."""
+    """Entry for the class of `model` in a table of its family's file; None for a network from outside the package."""
     package, room, family, *_ = [*type(model).__module__.split('.'), '', '']
     if (package, room) != ('phalanx', 'families') or family not in FILES:
         return None
@@ -43,9 +43,9 @@ def _of_family(model: nn.Module, table: str) -> Callable[[Any], Any] | None:
 
 
 def paddle_layout(model: nn.Module) -> dict[str, Tensor]:
-    """The state of `model` by our names, laid out as in Paddle, whose linear layers are [in, out] where torch's are [out, in].
+    """State of `model` by our names, in Paddle's layout: linear layers are [in, out], where torch has [out, in].
 
-    Without torch's own count of the steps of a batch norm. The tensors are views: what fills them fills the model.
+    Without `num_batches_tracked`, which Paddle does not have. The tensors are views: filling them fills the model.
     """
     linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('.num_batches_tracked')}

@@ -1,4 +1,4 @@
-"""Names of Paddle's backbones that several networks there have."""
+"""Names of Paddle's backbones that several of its networks share."""
 
 from phalanx.paddle.weights.original import Rule, number_from
 

@@ -22,7 +22,7 @@ RESIDUAL: tuple[Rule, ...] = ((r'^(backbone.*)\.spatial\.', r'\1.conv0.'), (r'^(
 
 
 def _level(match: re.Match[str]) -> str:
-    """`inputs.0.` -> `in2_conv.`: maps are counted by how often they were halved."""
+    """`inputs.0.` -> `in2_conv.`: maps are numbered by the log2 of their stride."""
     return f'neck.{"in" if match[1] == "inputs" else "p"}{int(match[2]) + 2}_conv.'
 
 
@@ -55,16 +55,16 @@ HEAD: tuple[Rule, ...] = (
 
 
 def original(model: DB) -> Original:
-    """How PaddleOCR names the parameters of `model`."""
+    """Names of the parameters of `model` in PaddleOCR."""
     names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD))
     return Original(names.rules, constants=_unused(model, names))
 
 
 def onnx_layers(model: DB) -> list[str]:
-    """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them.
+    """Layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them.
 
-    It begins with the coarsest map, where we begin with the finest, and has no threshold head then. Raises ValueError where
-    exported files have other layers.
+    PaddleOCR begins with the coarsest map, Phalanx with the finest; in evaluation there is no threshold head. Raises ValueError
+    where exported files have other layers.
     """
     check_merged(model, 'pp_lcnet_v3')
     layers = layers_with_weights(model)
@@ -89,7 +89,7 @@ def _backbone_rules(model: DB) -> tuple[Rule, ...]:
     if isinstance(model.backbone, MobileNetV3):
         return MOBILENET_V3
     if isinstance(model.backbone, PPLCNetV4):
-        return ()  # its names in PaddleOCR are not known here; exported files are read
+        return ()  # its names in PaddleOCR are unknown; its exported files are read
     return *backbones.RESNET_VD, *(backbones.BOTTLENECK if model.backbone.channels[0] == 256 else RESIDUAL)
 
 
@@ -100,7 +100,7 @@ def _neck_rules(model: DB) -> tuple[Rule, ...]:
 
 
 def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
-    """The factors and offsets that the original has behind an activation also where there is none."""
+    """Factors and offsets that the original has after an activation, also where it has no activation."""
     without = [name for name, module in model.named_modules() if isinstance(module, RepConv) and module.after is None]
     values = {'scale': 1.0, 'bias': 0.0}
     return {names.name(f'{name}.after.{part}'): value for name in without for part, value in values.items()}

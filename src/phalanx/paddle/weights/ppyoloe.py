@@ -11,7 +11,7 @@ from phalanx.paddle.weights.original import Original, Rule, number_from
 
 
 def original(model: PPYOLOE) -> Original:
-    """How PaddleDetection names the parameters of `model`."""
+    """Names of the parameters of `model` in PaddleDetection."""
     bins = np.arange(model.reach[0], model.reach[1] + 1)
     return Original(
         rules=(
@@ -44,7 +44,7 @@ def original(model: PPYOLOE) -> Original:
 
 
 def _pyramid_rules(model: PPYOLOE) -> list[Rule]:
-    """PaddleDetection does not count the pyramid among the blocks of its stage."""
+    """Rules for the stage with SPP, which PaddleDetection does not count among the blocks of the stage."""
     stage = model.neck.top_down[0]
     assert isinstance(stage, CSPStage)
     place = next(number for number, block in enumerate(stage.blocks) if isinstance(block, SPP))

@@ -100,7 +100,7 @@ NRTR: tuple[Rule, ...] = (
 
 
 def svtr_lcnetv3(model: SVTRLCNetV3) -> Original:
-    """How PaddleOCR names the parameters of `model`. Where that has no NRTR head, the one of a file is left over."""
+    """Names of the parameters of `model` in PaddleOCR. Where `model` has no NRTR head, that of a file is left over."""
     return Original(
         rules=((r'^head\.', 'head.ctc_head.fc.'), *backbones.PP_LCNET_V3, *NECK, *NRTR),
         computed=frozenset({'head.gtc_head.positional_encoding.pe'}),
@@ -108,7 +108,7 @@ def svtr_lcnetv3(model: SVTRLCNetV3) -> Original:
 
 
 def svtr_onnx_layers(model: SVTRLCNetV3) -> list[str]:
-    """The layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them, which is ours.
+    """Layers of `model` that have weights in evaluation, in the order in which PaddleOCR computes them, which is ours.
 
     Raises ValueError where exported files have other layers.
     """
@@ -117,9 +117,9 @@ def svtr_onnx_layers(model: SVTRLCNetV3) -> list[str]:
 
 
 def svtr_v4_onnx_layers(model: SVTRLCNetV4) -> list[str]:
-    """The layers of `model` that have weights in the file, in its order, which is ours.
+    """Layers of `model` that have weights in the file, in its order, which is ours.
 
-    Norms of the backbone are parts of its convolutions there; those of the neck are not.
+    In the file, norms of the backbone are merged into its convolutions; those of the neck are not.
     """
     layers = svtr_onnx_layers(model)
     return [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]

@@ -1,4 +1,4 @@
-"""Names of PaddleSeg's networks, some of which count from 1."""
+"""Names of PaddleSeg's networks, some of which number their parts from 1."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def pp_liteseg(model: PPLiteSeg) -> Original:
 
 
 def _stdc_rules(stages: nn.ModuleList) -> list[tuple[str, str]]:
-    """PaddleSeg numbers the blocks of all stages through."""
+    """Rules of STDC, whose blocks PaddleSeg numbers consecutively over all stages."""
     places: list[str] = []
     for number, stage in enumerate(stages):
         places += [rf'{number}\.{block}' for block in range(len(stage))] if isinstance(stage, nn.Sequential) else [str(number)]
@@ -56,7 +56,7 @@ def unet(model: UNet) -> Original:
         rules=(
             (r'^classify\.', 'cls.'),
             (r'^encoder\.0\.', 'encode.double_conv.'),
-            *(  # the first place of each level is the pooling
+            *(  # the first entry of each level is the pooling
                 (rf'^encoder\.{level}\.{place}\.', f'encode.down_sample_list.{level - 1}.{place + 1}.')
                 for level in range(1, len(model.encoder))
                 for place in range(2)
@@ -120,7 +120,7 @@ def ocrnet(model: OCRNet) -> Original:
 
 
 def _from_1(match: re.Match[str]) -> list[int]:
-    """The numbers of a name, the first being 1."""
+    """Numbers of a match, counted from 1."""
     return [int(number) + 1 for number in match.groups() if number is not None]
 
 

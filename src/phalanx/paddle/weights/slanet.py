@@ -6,7 +6,7 @@ from phalanx.paddle.weights.original import Original, layers_with_weights, selec
 
 
 def original(model: SLANet) -> Original:
-    """How PaddleOCR names the parameters of `model`."""
+    """Names of the parameters of `model` in PaddleOCR."""
     return Original(
         rules=(
             *PP_LCNET,
@@ -35,7 +35,7 @@ def original(model: SLANet) -> Original:
 
 
 def onnx_layers(model: SLANet) -> list[str]:
-    """The layers of `model` that have weights, in the order in which PaddleOCR computes them; those of the head in a loop."""
+    """Layers of `model` that have weights, in the order in which PaddleOCR computes them; those of the head are in a loop."""
     parts, of_block = ['backbone', 'neck.inputs'], ('short', 'main', 'out')
     parts += [f'neck.top_down.{level}.{part}' for level in range(3) for part in of_block]
     for level in range(3):
