@@ -1,1 +1,1 @@
-"""What ranks do together: exchanges, gradients, batch norm, sums over a step, heartbeats. Imports system."""
+"""Distributed training: collectives, gradients, batch norm, sums over a step, heartbeats. Imports system."""

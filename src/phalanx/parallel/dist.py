@@ -1,4 +1,4 @@
-"""Who we are, and sums over ranks. Besides `launch`, this, `arrival` and `gradients` alone talk to torch.distributed."""
+"""Rank info and collectives. Besides `launch`, only this, `arrival` and `gradients` use torch.distributed."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as torch_dist
-import torch.distributed.nn  # takes the group of all ranks as a default when it is loaded: not after `join`, see `leave`
+import torch.distributed.nn  # holds the default group if imported after `join`, see `leave`; so import it before
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -17,57 +17,58 @@ from phalanx.parallel.arrival import open_store
 from phalanx.system.cores import count_cores
 
 Group = torch_dist.ProcessGroup
-HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # the environment variable in which a launcher says how long ranks may stand still
-MESSAGE = 2**23  # numbers that are sent at once: 32 MiB of float32
-SMALL = 2**20  # bytes from all ranks together that each rank fetches at once instead of summing them around a ring
+HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # environment variable: seconds without progress that the launcher tolerates
+MESSAGE = 2**23  # elements per message: 32 MiB of float32
+SMALL = 2**20  # bytes from all ranks together up to which each rank fetches all values instead of a ring all-reduce
 
 
 def rank() -> int:
-    """The number of this process among all, 0 .. world_size-1."""
+    """Global rank of this process, 0 .. world_size - 1."""
     return torch_dist.get_rank() if torch_dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """The number of processes over all nodes."""
+    """Number of processes over all nodes."""
     return torch_dist.get_world_size() if torch_dist.is_initialized() else 1
 
 
 def local_rank() -> int:
-    """The number of this process among those of its node; it picks the device."""
+    """Rank of this process within its node; selects the device."""
     return int(os.environ.get('LOCAL_RANK', 0))
 
 
 def is_launched() -> bool:
-    """Whether a launcher (ours or torchrun) started this process as a rank."""
+    """True if a launcher (ours or torchrun) started this process as a rank."""
     return 'RANK' in os.environ and 'WORLD_SIZE' in os.environ
 
 
 def rank_of_environment() -> int:
-    """The rank that the launcher gave this process, also before it joined the others and after it left them."""
+    """Rank that the launcher assigned, also before joining the others and after leaving them."""
     return int(os.environ.get('RANK', 0))
 
 
 def restart_count() -> int:
-    """How many attempts of this launch came before this one."""
+    """Number of earlier attempts of this launch."""
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
 
 
 def collective_timeout() -> float:
-    """Seconds that ranks wait for each other: longer than a launcher that watches them, since it knows who is behind.
+    """Seconds that ranks wait for each other: longer than a launcher that watches them, since it knows which rank hangs.
 
-    Never less than ten minutes: with one that goes on, if slowly, the launcher is content, and the others have to be.
+    At least ten minutes: the launcher tolerates a slow rank, so collectives must too.
     """
     return max(600, float(os.environ.get(HANG_TIMEOUT, 0)) + 60)
 
 
 def group_size(group: Group | None) -> int:
+    """Number of ranks in `group`."""
     return torch_dist.get_world_size(group) if torch_dist.is_initialized() else 1
 
 
 def join(device: torch.device) -> None:
-    """Joins the process group that the launcher's environment describes; does nothing when started alone.
+    """Join the process group that the launcher's environment describes; do nothing if started alone.
 
-    Raises RunError when the others do not come.
+    Raises RunError if the others do not arrive.
     """
     if not is_launched() or torch_dist.is_initialized():
         return
@@ -84,25 +85,26 @@ def join(device: torch.device) -> None:
 
 
 def leave(failed: bool = False) -> None:
-    """Leaves the process group, whose threads end with it.
+    """Leave the process group; its threads end unless something still holds the group.
 
-    Unless something still holds the group: a thread that is awake when the interpreter ends can abort the process.
-
-    A rank that failed must not do so with NCCL, where all ranks leave together: it would wait for those that wait for it, and
-    never tell what ended it. The end of the process does it then.
+    A thread that is alive at interpreter exit can abort the process. With NCCL, where all ranks leave together, a failed rank
+    must not leave: it would wait for ranks that wait for it, and never report its error. The end of the process closes the
+    group then.
     """
     if torch_dist.is_initialized() and not (failed and 'nccl' in torch_dist.get_backend_config()):
         torch_dist.destroy_process_group()
 
 
 def new_group(ranks: Iterable[int] | None = None) -> Group | None:
-    """A group of these ranks, or of all; None on a rank that is not in it. All ranks call this together."""
+    """Create a group of these ranks, or of all; None on a rank outside it. Collective over all ranks."""
     group = torch_dist.new_group(None if ranks is None else list(ranks), timeout=timedelta(seconds=collective_timeout()))
     return group if isinstance(group, Group) else None
 
 
 def node_group() -> Group | None:
-    """The ranks of this node. Called by all ranks; nodes hold consecutive ranks, not all of them equally many."""
+    """Create the group of the ranks of this node. Collective; nodes hold consecutive ranks, possibly different numbers of
+    them.
+    """
     if not torch_dist.is_initialized():
         return None
     first_of_node = gather_objects(rank() - int(os.environ.get('LOCAL_RANK', rank())))
@@ -114,12 +116,13 @@ def node_group() -> Group | None:
 
 
 def barrier() -> None:
+    """Wait for all ranks."""
     if torch_dist.is_initialized():
         torch_dist.barrier()
 
 
 def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
-    """`value` added up over the ranks of `group` (None: all), the same bits on each; no gradient flows through it."""
+    """Return the sum of `value` over the ranks of `group` (None: all), bitwise equal on each; not differentiable."""
     if group_size(group) == 1:
         return value
     if _is_small(value, group):
@@ -130,7 +133,7 @@ def sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
 
 
 def largest_over_ranks(value: Tensor) -> Tensor:
-    """The largest of each element of `value` on any rank."""
+    """Return the elementwise maximum of `value` over all ranks."""
     if world_size() == 1:
         return value
     if _is_small(value):
@@ -141,9 +144,9 @@ def largest_over_ranks(value: Tensor) -> Tensor:
 
 
 def _is_small(value: Tensor, group: Group | None = None) -> bool:
-    """Whether latency is what an exchange of `value` costs, on CPUs: NCCL sees to that itself.
+    """True if latency dominates the exchange of `value` on CPUs; NCCL optimises that itself.
 
-    Compiled code takes torch's all-reduce, which it can put into its graph; nothing there can wait for another rank.
+    Compiled code uses torch's all-reduce, which fits into its graph; nothing there can wait for another rank.
     """
     if torch.compiler.is_compiling() or value.device.type != 'cpu':
         return False
@@ -151,11 +154,11 @@ def _is_small(value: Tensor, group: Group | None = None) -> bool:
 
 
 def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
-    """`value` of each rank, in order of rank, as [ranks, *value.shape].
+    """Return `value` of each rank, in order of rank, as [ranks, *value.shape].
 
-    Each rank sends to each other at once. Gloo's all-reduce takes 2 (ranks - 1) turns, one after the other, and announces each
-    of its messages: for the few numbers of a batch norm that is three times as long. What is left is mostly the time in which
-    a sleeping thread is woken, so this one stays awake for a while; it leaves its core to whoever else can use it.
+    Each rank sends to each other at once. Gloo's all-reduce takes 2 (ranks - 1) rounds, one after the other, and announces each
+    of its messages: for the few numbers of a batch norm that is three times slower. Most of the rest is the time to wake a
+    sleeping thread, so this one spins for a while, yielding its core.
     """
     ranks = group_size(group)
     own = value.expand(ranks, *value.shape).contiguous()
@@ -171,14 +174,14 @@ def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
 
 @cache
 def _awake() -> float:
-    """Seconds that a rank waits for the others without going to sleep: where it does not keep one of them from its core."""
+    """Seconds that a rank spins before it sleeps: 0 if ranks share cores."""
     return 0.02 if int(os.environ.get('LOCAL_WORLD_SIZE', 1)) <= count_cores() else 0.0
 
 
 def gather(value: Tensor, group: Group) -> Tensor:
-    """`value` [N] of each rank of `group`, in order of rank, as [ranks, N]."""
+    """Return `value` [N] of each rank of `group`, in order of rank, as [ranks, N]."""
     whole = value.new_empty(group_size(group), len(value))
-    if torch_dist.get_backend(group) == 'gloo':  # which cannot fill one tensor on a GPU
+    if torch_dist.get_backend(group) == 'gloo':  # cannot gather into one tensor on a GPU
         torch_dist.all_gather(list(whole.unbind()), value, group=group)
     else:
         torch_dist.all_gather_into_tensor(whole, value, group=group)
@@ -186,7 +189,7 @@ def gather(value: Tensor, group: Group) -> Tensor:
 
 
 def average_over_ranks(tensors: list[Tensor]) -> None:
-    """Replaces each tensor by its mean over ranks."""
+    """Replace each tensor by its mean over ranks, in place."""
     for tensor in tensors if world_size() > 1 else []:
         torch_dist.all_reduce(tensor)
         tensor /= world_size()
@@ -194,7 +197,7 @@ def average_over_ranks(tensors: list[Tensor]) -> None:
 
 @torch.no_grad()
 def average_flat_over_ranks(tensors: list[Tensor]) -> None:
-    """Replaces each tensor by its mean over ranks; many small ones travel as one message."""
+    """Replace each tensor by its mean over ranks, in place; small ones travel as one message."""
     for message in _messages(tensors):
         packed = torch.cat([tensor.flatten() for tensor in message])
         average_over_ranks([packed])
@@ -203,7 +206,7 @@ def average_flat_over_ranks(tensors: list[Tensor]) -> None:
 
 
 def _messages(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """The tensors, those of one kind together as long as they are no more than MESSAGE numbers."""
+    """Group tensors of one device and type into messages of at most MESSAGE elements."""
     kinds: dict[tuple[torch.device, torch.dtype], list[list[Tensor]]] = {}
     for tensor in tensors:
         messages = kinds.setdefault((tensor.device, tensor.dtype), [[]])
@@ -214,9 +217,9 @@ def _messages(tensors: list[Tensor]) -> list[list[Tensor]]:
 
 
 def gather_rows_to_main(rows: Tensor) -> Tensor:
-    """`rows` [n, ...] of every rank on the main one, in order of rank, [sum of n, ...]; on the others what they passed in.
+    """Gather `rows` [n, ...] of every rank on the main rank, in order of rank: [sum of n, ...]; other ranks get their own.
 
-    In host memory. They arrive in their final place, in messages of bounded size; `n` may differ between ranks.
+    In host memory. Rows are received in their final place, in messages of bounded size; `n` may differ between ranks.
     """
     own = rows.detach().cpu().contiguous()
     if world_size() == 1:
@@ -236,7 +239,7 @@ def gather_rows_to_main(rows: Tensor) -> Tensor:
 
 
 def gather_objects_to_main(value: Any) -> list[Any]:
-    """`value` of every rank, in order of rank, on the main one; on the others what they passed in. Pickled: no large arrays."""
+    """Gather `value` of every rank, in order of rank, on the main rank; other ranks get their own. Pickled: no large arrays."""
     if world_size() == 1:
         return [value]
     gathered: list[Any] | None = [None] * world_size() if rank() == 0 else None
@@ -245,7 +248,7 @@ def gather_objects_to_main(value: Any) -> list[Any]:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """`value` of every rank, in order of rank. Small things only: they travel pickled between our own processes."""
+    """Gather `value` of every rank, in order of rank. Pickled, between our own processes: small objects only."""
     if world_size() == 1:
         return [value]
     gathered: list[Any] = [None] * world_size()
@@ -254,7 +257,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def broadcast_object(value: Any) -> Any:
-    """What rank 0 passed in, on every rank."""
+    """Return the object that rank 0 passed in. Collective."""
     if world_size() == 1:
         return value
     held = [value]
@@ -263,7 +266,9 @@ def broadcast_object(value: Any) -> Any:
 
 
 def broadcast_with_tensors(value: Any) -> Any:
-    """As `broadcast_object`, for things that hold many tensors: those travel one by one, as they are, to host memory."""
+    """Broadcast an object with many tensors as `broadcast_object` does; tensors are sent one by one, unpickled, to host
+    memory.
+    """
     if world_size() == 1:
         return value
     leaves, tree = tree_flatten(value) if rank() == 0 else ([], None)

@@ -1,4 +1,4 @@
-"""Finding the hardest pixels of a whole step, however it is cut."""
+"""Selection of the hardest pixels of a whole step, independent of its distribution over ranks."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ BINS = 1 << 16
 
 
 def kth_largest(values: Tensor, among: Tensor, k: Tensor, whole: WholeStep) -> tuple[Tensor, Tensor]:
-    """The k-th largest of all the step's `values` [...] (at least 0) where `among` [...] holds, exactly, and a share [].
+    """Return the k-th largest of all the step's `values` [...] (at least 0) where `among` [...] holds, exactly, and a share [].
 
-    The share says how much of each value equal to the k-th must be taken, beside all larger ones, to have taken k in all.
-    `k` [] counts from 1 to the number of values; beyond that number the result is meaningless.
+    The share is the fraction to take of each value equal to the k-th, beside all larger ones, so that k are taken in all. `k`
+    [] counts from 1 to the number of values; beyond that the result is meaningless.
 
-    Floats of one sign are ordered like the integers with their bits. So the value is found 16 bits at a time, from the highest:
-    a histogram of these bits over the step tells which ones the k-th has, and the next round looks at the values that share
-    them. That is two passes over float32 (four over float64) and as many exchanges of 65536 counts (512 KB), whatever the
-    number of pixels; gathering the pixels themselves would be 8 MB for each 1024 x 2048 image.
+    Non-negative floats are ordered like the integers with the same bits. So the value is found 16 bits at a time, from the
+    highest (radix select): a histogram of these bits over the step gives those of the k-th value, and the next round counts the
+    values that share them. That is two passes over float32 (four over float64) and the same number of all-reduces of 65536
+    counts (512 KB), whatever the number of pixels; gathering the pixels themselves would be 8 MB per 1024 x 2048 image.
     """
     rounds = values.element_size() * 8 // 16
     bits = values.view(torch.int32 if rounds == 2 else torch.int64)
@@ -28,13 +28,13 @@ def kth_largest(values: Tensor, among: Tensor, k: Tensor, whole: WholeStep) -> t
         counts = torch.zeros(BINS, dtype=torch.int64, device=bits.device)
         counts = whole.sum(counts.scatter_add_(0, digits.flatten(), among.flatten().long()))
         larger = counts.sum() - counts.cumsum(0)  # [BINS] how many values have a larger digit
-        digit = (larger >= rank).sum().clamp(max=BINS - 1)  # that of the k-th: the lowest one that fewer than `rank` exceed
-        rank = rank - _at(larger, digit)  # among the values that have it
+        digit = (larger >= rank).sum().clamp(max=BINS - 1)  # of the k-th value: the lowest digit exceeded by fewer than `rank`
+        rank = rank - _at(larger, digit)  # among the values with that digit
         among = among & (digits == digit)
         found = found | (digit.to(bits.dtype) << shift)
     return found.view(values.dtype), rank.to(values.dtype) / _at(counts, digit)
 
 
 def _at(values: Tensor, place: Tensor) -> Tensor:
-    """The value at `place` [], which stays on its device: an index would be read on the host, which waits for it."""
+    """Return the value at index `place` [] without moving it to the host, which would wait for the device."""
     return values.gather(0, place[None])[0]

@@ -1,4 +1,4 @@
-"""A rank's sign of life: where it is, in a small file that its launcher reads, and its stack when the launcher asks."""
+"""Heartbeat of a rank: its position, in a small file that its launcher reads, and its stack on request."""
 
 import faulthandler
 import os
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from phalanx.system.stops import STACKS
 
-FOLDER = 'PHALANX_HEARTBEATS'  # the environment variable in which a launcher names the folder
+FOLDER = 'PHALANX_HEARTBEATS'  # environment variable: folder of the heartbeats
 
 
 class Beat(NamedTuple):
-    """The last sign of life of a rank."""
+    """Last heartbeat of a rank."""
 
     step: int
     doing: str
@@ -21,7 +21,7 @@ class Beat(NamedTuple):
 
 
 class Heartbeat:
-    """Beats into the launcher's folder; does nothing for a rank that has no such launcher. A beat costs some 10 us."""
+    """Heartbeats in the launcher's folder; none if no such launcher started the rank. A beat costs about 10 us."""
 
     def __init__(self, rank: int) -> None:
         folder = os.environ.get(FOLDER)
@@ -31,13 +31,14 @@ class Heartbeat:
             faulthandler.register(STACKS, file=self.stack, all_threads=True)
 
     def beat(self, step: int, doing: str) -> None:
+        """Record the step and the current activity."""
         if self.file is not None:
             line = f'{step} {os.getpid()} {time.monotonic():.3f} {doing}'
             os.pwrite(self.file.fileno(), f'{line:<80}\n'.encode(), 0)
 
 
 def read_beats(folder: Path) -> dict[int, Beat]:
-    """The last beat of each rank that has a file in `folder`."""
+    """Return the last heartbeat of each rank with a file in `folder`."""
     beats = {}
     for file in folder.glob('beat.*'):
         words = file.read_text().split(None, 3)

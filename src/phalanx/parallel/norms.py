@@ -1,13 +1,13 @@
-"""Batch normalisation that can share its statistics between ranks.
+"""Batch normalisation (SyncBN) with statistics of one rank or of a group of ranks.
 
 `synchronise` picks one of three implementations for each norm of a network, once, at the start of a run:
 
-- nobody to share with -> `F.batch_norm`: one rank makes the operations of plain PyTorch;
-- shared, on CUDA -> torch's own kernels of synchronised norms, which read a map once, in its type and layout;
-- shared, on CPUs -> torch's kernels of ordinary norms around one all-reduce each way (`nn.SyncBatchNorm` runs on CUDA only).
+- one rank per group -> `F.batch_norm`: the same operations as plain PyTorch;
+- several, on CUDA -> torch's own kernels of synchronised norms, which read a map once, in its type and layout;
+- several, on CPUs -> torch's kernels of ordinary norms around one all-reduce each way (`nn.SyncBatchNorm` runs on CUDA only).
 
-With micro-batches only ranks share: under `norm_sync: global` each micro-batch is normalised by its statistics over all ranks.
-Shapes: B batch, C channels, R ranks.
+Statistics are shared over ranks, not over micro-batches: with `norm_sync: global` each micro-batch is normalised by its
+statistics over all ranks. Shapes: B batch, C channels, R ranks.
 """
 
 from typing import Any, Literal
@@ -22,17 +22,17 @@ NormSync = Literal['off', 'node', 'global', 'frozen']
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """Batch norm as the Paddle projects have it: the running variance follows the biased batch variance.
+    """Batch norm as in the Paddle projects: the running variance follows the biased batch variance.
 
     By itself it normalises with the statistics of its batch and updates the running ones in `forward`. `synchronise` makes it
-    use the statistics of a group of ranks, or the frozen running ones, and `RunningStatistics` then updates all norms together.
+    use the statistics of a group of ranks, or frozen running ones, and `RunningStatistics` then updates all norms together.
     """
 
     group: dist.Group | None = None  # the ranks that share their statistics; None: this rank alone
     is_frozen: bool = False
     is_folded: bool = False
-    latest: tuple[Tensor, Tensor] | None = None  # where mean and variance [C] of a batch wait for `RunningStatistics`
-    waiting: float = 0.0  # the factor that makes that variance the biased one; 0: none is waiting
+    latest: tuple[Tensor, Tensor] | None = None  # mean and variance [C] of the latest batch, for `RunningStatistics`
+    waiting: float = 0.0  # factor from that variance to the biased one; 0: no statistics pending
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
         if not self.training:
@@ -40,16 +40,16 @@ class BatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None and self.running_var is not None
         if self.is_frozen or self.is_folded:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        if self.latest is not None and self.waiting:  # the second call in one pass
+        if self.latest is not None and self.waiting:  # called a second time in one forward pass
             self._follow(*self.latest)
         mean, var = self.latest or torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
         if self.group is None:
             count = x.numel() // x.shape[1]
             if count < 2:
                 raise ValueError(
-                    'a batch norm sees one value a channel: give a rank two samples or more, or set norm_sync: global or frozen'
+                    'a batch norm gets one value per channel: use two or more samples per rank, or norm_sync: global or frozen'
                 )
-            # With momentum 1, what the kernel updates becomes the mean and the unbiased variance of the batch.
+            # With momentum 1, the kernel's running statistics become the mean and the unbiased variance of the batch.
             normalised = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
             self.waiting = (count - 1) / count
         else:
@@ -63,7 +63,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         return normalised
 
     def folded(self) -> dict[str, Tensor]:
-        """Parameters and statistics with which the norm gives what it is given: it is part of the convolution before it."""
+        """Parameters and statistics of an identity norm: one that is folded into the convolution before it."""
         C = self.num_features
         return {
             'weight': torch.ones(C),
@@ -74,6 +74,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> None:
+        """Update the running statistics from those of a batch."""
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(var * self.waiting, self.momentum)
@@ -81,14 +82,14 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class RunningStatistics:
-    """The running statistics of all norms of a model, updated together in a few operations instead of a few per norm.
+    """Running statistics of all norms of a model, updated together in a few operations instead of a few per norm.
 
     Worth its bookkeeping (`latest`, `waiting`): a training forward pass through the backbones of SLANet (73 norms) and
     PP-LiteSeg (48) takes 125 operations instead of 257 and 267, and 1 / 1.13 of the processor time at 64 x 64 pixels.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """To be built when the model is on its device. Raises ValueError for a batch norm of another class."""
+        """The model must be on its device. Raises ValueError for a batch norm of another class."""
         self.norms = [norm for norm in _batch_norms(model) if not norm.is_frozen]
         self.forget()
         for norm in self.norms:
@@ -96,10 +97,10 @@ class RunningStatistics:
 
     @torch.no_grad()
     def follow(self, part: int = 0, parts: int = 1) -> None:
-        """Takes what the norms saw in micro-batch `part` (from 0) of `parts`.
+        """Update from the statistics of micro-batch `part` (from 0) of `parts`.
 
-        After all parts each has the share momentum / parts, and what was there before 1 - momentum: as after one update with
-        the mean of their statistics, which is what as many ranks, each with one part, agree on.
+        After all parts each has the share momentum / parts, and the previous value 1 - momentum: the same as one update with
+        the mean of their statistics, which is what ranks with one part each agree on.
         """
         seen = [norm for norm in self.norms if norm.waiting and norm.latest and norm.momentum]
         if not seen:
@@ -112,16 +113,16 @@ class RunningStatistics:
         self.forget()
 
     def forget(self) -> None:
-        """Takes nothing of what the norms saw."""
+        """Discard the statistics of the latest batch."""
         for norm in self.norms:
             norm.waiting = 0.0
 
 
 def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
-    """Gives the batch norms of `model` the statistics that a recipe's `norm_sync` names; all ranks call this together.
+    """Give the batch norms of `model` the statistics that `norm_sync` of a recipe names. Collective.
 
-    Their running ones follow when the `RunningStatistics` are asked to. `node`: the ranks of this node. Raises ValueError for a
-    batch norm of another class.
+    Running statistics change only by `RunningStatistics.follow`. `node`: group of the ranks of this node. Raises ValueError for
+    a batch norm of another class.
     """
     match sync:
         case 'frozen':
@@ -129,24 +130,25 @@ def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> Ru
         case 'node' if dist.group_size(node) > 1:
             share_statistics(model, node)
         case 'global' if dist.world_size() > 1:
-            share_statistics(
-                model, dist.new_group()
-            )  # a communicator of their own: small sums must not wait behind buckets of gradients
+            # A separate communicator: small sums must not queue behind gradient buckets.
+            share_statistics(model, dist.new_group())
     return RunningStatistics(model)
 
 
 def freeze(model: nn.Module) -> None:
-    """Lets every batch norm of `model` normalise as in evaluation, while it trains too. Raises as `share_statistics` does."""
+    """Make every batch norm of `model` normalise as in evaluation, in training too. Raises ValueError as `share_statistics`
+    does.
+    """
     for norm in _batch_norms(model):
         norm.is_frozen = True
 
 
 def mark_folded(model: nn.Module) -> int:
-    """Lets batch norms that are part of a convolution in the file that `model` was filled from stay so; how many are new.
+    """Mark batch norms that are folded in the checkpoint that `model` was filled from; return the number of new ones.
 
-    They are those with the statistics of `BatchNorm2d.folded`, to the last bit, which no training gives. As a scale and an
-    offset they are trained like others; with the statistics of a batch the network would forget what it knows. To be called
-    when the weights are there: it reads them from the device.
+    They have exactly the statistics of `BatchNorm2d.folded`, which no training produces. Their scale and offset are trained
+    like others; with batch statistics the network would lose what it has learned. Call it after loading the weights: it reads
+    them from the device.
     """
     new = 0
     for norm in _batch_norms(model):
@@ -157,7 +159,7 @@ def mark_folded(model: nn.Module) -> int:
 
 
 def share_statistics(model: nn.Module, group: dist.Group | None) -> None:
-    """Lets every batch norm of `model` use the statistics of all ranks of `group`.
+    """Make every batch norm of `model` use the statistics of all ranks of `group`.
 
     Raises ValueError for a batch norm of another class: it would silently stay local.
     """
@@ -166,7 +168,7 @@ def share_statistics(model: nn.Module, group: dist.Group | None) -> None:
 
 
 def convert_batch_norms(model: nn.Module) -> nn.Module:
-    """A foreign `model` with each `nn.BatchNorm2d` replaced by one of this module; parameters and statistics are kept."""
+    """Replace each `nn.BatchNorm2d` of a foreign `model` by one of this module; keep parameters and statistics."""
     for name, module in list(model.named_modules()):
         if type(module) is nn.BatchNorm2d:
             own = BatchNorm2d(module.num_features, eps=module.eps, momentum=module.momentum, affine=module.affine)
@@ -179,6 +181,7 @@ adopted = convert_batch_norms  # former name, for plugins
 
 
 def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
+    """Return the batch norms of `model`. Raises ValueError for one of another class."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, BatchNorm2d):
             kind = type(module).__name__
@@ -189,10 +192,10 @@ def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
 
 
 class _SharedOnCuda(torch.autograd.Function):
-    """x [B, C, H, W] normalised over the ranks of a group, and the mean and biased variance [C], which take no gradient.
+    """x [B, C, H, W] normalised over the ranks of a group, and the mean and biased variance [C], which are not differentiable.
 
-    The kernels are those of `torch.nn.SyncBatchNorm`. That module asks the device for the counts in every forward pass, so the
-    host waits, and follows the unbiased variance.
+    Uses the kernels of `torch.nn.SyncBatchNorm`. That module itself reads the counts on the host in every forward pass, which
+    waits for the device, and tracks the unbiased variance.
     """
 
     @staticmethod
@@ -226,12 +229,12 @@ class _SharedOnCuda(torch.autograd.Function):
 
 
 class _SharedOnCpu(torch.autograd.Function):
-    """As `_SharedOnCuda`, for CPUs.
+    """Counterpart of `_SharedOnCuda` for CPUs.
 
-    Ranks exchange, as float64, the sum and the sum of squares of each channel, and of how many values they are. The moments of
-    each sample are exact to a bit or two and do not depend on who else is in the batch; added up in float64 and rounded once,
-    they give the same mean and variance to the bit for nearly every number of ranks. That matters: a difference in the last bit
-    turns some ReLU on or off, and the gradient differs a thousand times more.
+    Ranks exchange, as float64, the sum, the sum of squares and the count of each channel. The moments of each sample are exact
+    to a bit or two and independent of the rest of the batch; added up in float64 and rounded once, they give the same mean and
+    variance to the bit for nearly every number of ranks. That matters: a difference in the last bit switches some ReLU, and the
+    gradient differs a thousand times more.
     """
 
     @staticmethod
@@ -254,10 +257,11 @@ class _SharedOnCpu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """By the kernel of evaluation mode, which takes mean and variance as given, and what comes back through these two.
+        """Use the kernel of evaluation mode, which treats mean and variance as constants, and add the gradient through these
+        two.
 
-        With n values a channel over all ranks, z = (x - mean) / std and sums over all of them, that is
-        - weight / (std n) (sum g + z sum g z): a multiple of x and a constant a channel, so one more pass of the norm's kernel.
+        With n values per channel over all ranks, z = (x - mean) / std and sums over all of them, that is - weight / (std n)
+        (sum g + z sum g z): a multiple of x and a constant per channel, so one more pass of the norm's kernel.
         """
         x, weight, mean, var, count = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=_layout(x))
@@ -274,7 +278,7 @@ class _SharedOnCpu(torch.autograd.Function):
 
 
 def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
+    """Return mean and biased variance of each map of `x`, [B, C] each, by the kernel of torch's own batch norm."""
     B, C, H, W = x.shape
     if x.is_contiguous():
         mean, var = _moments(x.view(1, B * C, H, W))
@@ -284,19 +288,20 @@ def _moments_of_samples(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance [C] of `maps` [1, C, H, W]."""
+    """Return mean and biased variance [C] of `maps` [1, C, H, W]."""
     mean = var = None
-    if maps.dtype != _statistics(maps):  # half precision, which the kernel takes only where it can update float32 ones
+    if maps.dtype != _statistics(maps):  # half precision: the kernel needs float32 running statistics to update
         mean, var = maps.new_zeros(2, maps.shape[1], dtype=_statistics(maps))
     moments: tuple[Tensor, Tensor] = torch.batch_norm_update_stats(maps, mean, var, 0.0)
     return moments
 
 
 def _statistics(x: Tensor) -> torch.dtype:
-    """The type of the statistics of a map: half-precision maps keep float32 ones."""
+    """Return the type of the statistics of a map: half-precision maps have float32 ones."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _layout(x: Tensor) -> torch.memory_format:
+    """Return the memory format of a map."""
     is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return torch.channels_last if is_last else torch.contiguous_format

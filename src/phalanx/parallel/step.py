@@ -1,4 +1,4 @@
-"""What a loss may ask about the whole step, of which a rank holds a share."""
+"""Quantities of the whole step that a loss may use; each rank holds a share of the step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from phalanx.parallel import dist
 
 @dataclass
 class WholeStep:
-    """The global batch of one optimizer update, over all ranks.
+    """Global batch of one optimizer update, over all ranks.
 
-    What the stream of samples knows is here already; the rest (the threshold of hard-example mining, the largest image) comes
-    from all ranks when asked for, by every rank equally often. As constructed, it is the step of one batch on one rank.
+    The attributes are known in advance from the data stream; the methods (threshold of hard-example mining, largest image) are
+    collective, so all ranks must call them equally often. By default, the step of one batch on one rank.
     """
 
-    samples: int = 0  # of the global batch; 0: those of the batch at hand
-    epoch: int = 0  # the mean over the samples, rounded down
-    epochs: float = 0.0  # of the whole run
+    samples: int = 0  # in the global batch; 0: in the batch at hand
+    epoch: int = 0  # mean over the samples, rounded down
+    epochs: float = 0.0  # length of the run
 
     def count(self, own: int) -> int:
-        """The samples of the step, of which this rank has `own`."""
+        """Number of samples in the step, of which this rank has `own`."""
         return self.samples or own
 
     def sum(self, part: Tensor) -> Tensor:
-        """`part` added up over the ranks. No gradient flows through it."""
+        """Sum of `part` over the ranks; not differentiable."""
         return dist.sum_over_ranks(part.detach())
 
     def largest(self, numbers: Sequence[int]) -> list[int]:
-        """The largest that each of `numbers` is on any rank. On the host: no device is waited for."""
+        """Elementwise maximum of `numbers` over the ranks. On the host: does not wait for the device."""
         return dist.largest_over_ranks(torch.tensor(numbers)).tolist()

@@ -1,1 +1,1 @@
-"""Shows a person what a run does: console, page, charts. Imports families, system."""
+"""Output of a run for users: console, page, charts. Imports families, system."""

@@ -1,4 +1,4 @@
-"""Charts for pages without script: what their templates draw. Places are per cent of the plot, from its left and its bottom."""
+"""Charts for pages without script: data for the templates. Positions are per cent of the plot, from its left and bottom."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Any
 from phalanx.report.readable import format_number
 
 COLOURS = 6
-FINE = 400  # points of a curve that a page can show
-DOTTED = 40  # points of a curve that has a dot at each: one alone would not be seen
-STRIPS = 100  # places of a chart at which the pointer reads values
-INTEGER_AXES = ('step', 'ranks')  # what an axis has whole numbers of
-MOST_CLASSES = 30  # that a table can show so that a person sees them
+FINE = 400  # maximum number of points per curve
+DOTTED = 40  # up to this number of points a curve has dots: a single point would be invisible
+STRIPS = 100  # maximum number of positions at which the pointer shows values
+INTEGER_AXES = ('step', 'ranks')  # quantities with integer ticks
+MOST_CLASSES = 30  # maximum size of a readable confusion matrix
 
 Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
 Chart = dict[str, Any]  # for the macro `chart` of templates/parts.html
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to per cent of the plot's side."""
+    """Mapping from values to per cent of the plot's side."""
 
     low: float
     high: float
@@ -39,14 +39,16 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
+        """Position of `value` on the axis."""
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return 100 * (value - low) / (high - low)
 
     def labels(self) -> list[tuple[float, str]]:
+        """Positions and texts of the ticks."""
         return [(self.place(tick), self.label(tick)) for tick in self.ticks]
 
     def label(self, tick: float) -> str:
-        """A tick as text, with the decimals that its neighbours need."""
+        """Text of a tick, with the decimals that its neighbours need."""
         largest = max(abs(tick) for tick in self.ticks)
         for size, letter in ((1e6, 'M'), (1e4, 'k')):
             if largest >= size:
@@ -68,10 +70,10 @@ def chart(
     linear: bool = False,
     tall: bool = False,
 ) -> list[Chart]:
-    """A titled chart of `lines` over steps (or what `over` names) from 0 to `last`; none without a value.
+    """Return a titled chart of `lines` over steps (or the quantity `over`) from 0 to `last`; empty without a value.
 
-    With `zero` the value axis begins at 0; it is logarithmic where values differ much, unless it is to be `linear`. Raises
-    ValueError for a value that is not finite: a run writes none.
+    With `zero` the value axis starts at 0; it is logarithmic for a wide range of values, unless `linear`. Raises ValueError for
+    a value that is not finite: a run writes none.
     """
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
@@ -87,19 +89,21 @@ def chart(
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten that cover `low` to `high` (below it), no more than `about` + 2 of them."""
+    """Return multiples of 1, 2 or 5 times a power of ten that cover `low` to `high` (`low` < `high`), at most `about` + 2 of
+    them.
+    """
     assert low < high
     wanted = (high - low) / about
     power = math.floor(math.log10(wanted))
     digit, power = next(((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= wanted * (1 - 1e-9)), (1, power + 1))
     step = digit * 10.0**power
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    # Division by a whole power of ten rounds once: 3 / 10 is 0.3, 3 * 0.1 is not.
+    # Division by an integer power of ten rounds once: 3 / 10 is 0.3, 3 * 0.1 is not.
     return [n * digit * 10.0**power if power >= 0 else n * digit / 10.0**-power for n in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten (powers alone when those are many) that cover `low` to `high`, both above 0."""
+    """Return 1, 2 and 5 times powers of ten (powers alone if those are many) that cover `low` to `high`, both above 0."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [digit * 10.0**power for power in powers for digit in ((1, 2, 5) if len(powers) <= 4 else (1,))]
     first = max(n for n, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
@@ -108,7 +112,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def thin_out(points: Points, most: int = FINE) -> Points:
-    """At most `most` points that draw the same picture: of each stretch of steps the lowest and the highest, in order."""
+    """Reduce to at most `most` points that draw the same picture: the minimum and maximum of each stretch of steps, in
+    order.
+    """
     if len(points) <= most:
         return points
     stretches = most // 2
@@ -122,7 +128,7 @@ def thin_out(points: Points, most: int = FINE) -> Points:
 
 
 def smooth(points: Points, reach: int) -> Points:
-    """The mean of each point and of `reach` points on either side, as far as there are any; gaps stay gaps."""
+    """Replace each point by the mean over `reach` points on either side, as far as available; gaps stay gaps."""
     sums = list(accumulate((value or 0.0 for _, value in points), initial=0.0))
     counts = list(accumulate((value is not None for _, value in points), initial=0))
     means: list[tuple[float, float | None]] = []
@@ -134,6 +140,7 @@ def smooth(points: Points, reach: int) -> Points:
 
 
 def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:
+    """Return the axis for values from `low` to `high`."""
     if zero:
         low = min(low, 0.0)
     if low > 0 and high > 30 * low and not linear:
@@ -147,6 +154,7 @@ def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:
 
 
 def _curve(line: Line, x: Axis, y: Axis) -> dict[str, Any]:
+    """Return path and dots of a curve."""
     pen, path = 'M', ''
     for step, value in thin_out(line.points):
         if value is not None:
@@ -158,7 +166,7 @@ def _curve(line: Line, x: Axis, y: Axis) -> dict[str, Any]:
 
 
 def _readings(lines: Sequence[Line], x: Axis, over: str) -> list[tuple[float, float, str]]:
-    """Upright strips over the plot, each with the values there."""
+    """Return vertical strips over the plot, each with the values there, to show under the pointer."""
     steps = sorted({step for line in lines for step, _ in line.points})
     steps = steps[:: math.ceil(len(steps) / STRIPS)]
     values = [(line.name, dict(line.points)) for line in lines]
@@ -171,7 +179,7 @@ def _readings(lines: Sequence[Line], x: Axis, over: str) -> list[tuple[float, fl
 
 
 def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What is taken for what: the share of each row in per cent; of many classes those most often mistaken."""
+    """Return a confusion matrix as row percentages; of many classes, only the most confused ones."""
     mistakes = [sum(own) + sum(row[n] for row in counts) - 2 * own[n] for n, own in enumerate(counts)]
     shown = sorted(sorted(range(len(counts)), key=lambda n: -mistakes[n])[:MOST_CLASSES])
     rows = []

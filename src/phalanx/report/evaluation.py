@@ -1,4 +1,4 @@
-"""The result of evaluating a model."""
+"""Result of an evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from phalanx.families.figures import Figure, Grade
 
 @dataclass(frozen=True)
 class Worst:
-    """A sample that was predicted badly."""
+    """Sample with one of the worst predictions."""
 
-    index: int  # its number in the data set
+    index: int  # in the data set
     name: str
     grade: Grade
 
@@ -21,7 +21,7 @@ class Worst:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What came of evaluating a model. The main rank alone has table and figures; the rest is the same on all ranks."""
+    """Result of an evaluation. Only the main rank has table and figures; the rest is equal on all ranks."""
 
     metrics: Mapping[str, float]
     samples: int
@@ -29,5 +29,5 @@ class Evaluation:
     table: Sequence[Mapping[str, str | float]] = ()
     figures: Sequence[Figure] = ()
     worst: Sequence[Worst] = ()  # the worst first
-    missed: Mapping[int, str] = field(default_factory=dict)  # samples that could not be read, and why
-    slow: Sequence[str] = ()  # ranks slower than the median: here, unlike in training, each works for itself
+    missed: Mapping[int, str] = field(default_factory=dict)  # unreadable samples and the reasons
+    slow: Sequence[str] = ()  # warnings about slow ranks: unlike in training, ranks do not wait for each other here

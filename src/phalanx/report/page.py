@@ -1,6 +1,6 @@
-"""The report of a run as one HTML page without network or script.
+"""Report of a run as one HTML page without network access or script.
 
-It is built from the files of the run folder and nothing else, so it can be rebuilt at any time, in the middle of a run too.
+It is built from the files of the run folder alone, so it can be rebuilt at any time, also during a run.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ NOT_METRICS = ('kind', 'step', 'samples', 'seconds', 'raw')
 
 
 class PageError(OSError):
-    """A run folder whose files somebody else wrote, or changed."""
+    """Files of a run folder that were written or changed by something else."""
 
 
 def write_page(folder: Path) -> Path:
-    """`folder`/report.html, newly built. Raises OSError when it cannot be written, and PageError when the files of the folder
-    are not those of a run; an earlier page then stays as it was."""
+    """Build `folder`/report.html and return its path.
+
+    Raises OSError if it cannot be written, and PageError if the files of the folder are not those of a run; an earlier page
+    then stays.
+    """
     try:
         page = _page(Run.read(folder)).encode()
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
-        raise PageError(f'{folder}: its files do not say what a run writes ({type(error).__name__}: {error})') from None
+        raise PageError(f'{folder}: its files are not those of a run ({type(error).__name__}: {error})') from None
     write_atomically(folder / 'report.html', page)
     return folder / 'report.html'
 
@@ -59,24 +62,24 @@ def _page(run: Run) -> str:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The page that a template of the package makes of `values`, which are escaped."""
+    """Render a template of the package with `values`, which are escaped."""
     environment = Environment(loader=PackageLoader('phalanx.report', 'templates'), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters |= {'number': format_number, 'pluralize': pluralize, 'clock': _clock}
     return environment.get_template(template).render(values)
 
 
-# What is in a run folder.
+# Content of a run folder.
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run folder say; empty where there is no file yet."""
+    """Content of the files of a run folder; empty for missing files."""
 
     folder: Path
     train: list[dict[str, Any]]  # lines of metrics.jsonl, by step
     evaluations: list[dict[str, Any]]
-    journal: list[dict[str, Any]]  # what happened: starts, notes, warnings, checkpoints, each with its time
+    journal: list[dict[str, Any]]  # events: starts, notes, warnings, checkpoints, each with its time
     summary: dict[str, Any]
     table: dict[str, Any]  # step, rows and figures of the latest evaluation
     pictures: list[list[dict[str, str]]]  # rows of captions and file names
@@ -101,7 +104,7 @@ class Run:
 
     @property
     def start(self) -> dict[str, Any]:
-        """The latest start of the run."""
+        """Latest start of the run."""
         return next((line for line in reversed(self.journal) if line['kind'] == 'start'), {})
 
     @property
@@ -110,12 +113,12 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The step that the run has reached, as far as it is logged."""
+        """Latest logged step."""
         return max((line['step'] for line in (*self.train, *self.evaluations)), default=0)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one JSON object a line; a line that a crash cut off is left out."""
+    """Read a file with one JSON object per line; a line cut off by a crash is left out."""
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError):
@@ -130,7 +133,7 @@ def _read_json(path: Path, otherwise: Any) -> Any:
         raise PageError(f'{path}: is not JSON ({error})') from None
 
 
-# What its sections show, from top to bottom.
+# Sections of the page, from top to bottom.
 
 
 def _pills(run: Run) -> list[tuple[str, str]]:
@@ -142,7 +145,7 @@ def _pills(run: Run) -> list[tuple[str, str]]:
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
-    """The result in numbers: those of the summary, or of the latest lines while there is none."""
+    """Return the result in numbers: from the summary, or from the latest lines while there is none."""
     said = run.summary
     last = run.train[-1] if run.train else {}
     final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
@@ -180,7 +183,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _charts(run: Run) -> list[Chart]:
-    """The loss first, which is the large one."""
+    """Return the charts; the first one, the loss, is large."""
     terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
     last = max(run.step, 1)
     charts = chart('Loss', _smoothed('loss', _points(run.train, 'loss'), 0), last, tall=True)
@@ -201,7 +204,7 @@ def _charts(run: Run) -> list[Chart]:
 
 
 def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
-    """A curve as it is, and over it its running mean when it has points enough for one."""
+    """Return a curve and, if it has enough points, its running mean."""
     if len(points) < 30:
         return [Line(name, points, colour)]
     return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smooth(points, len(points) // 40 + 1), colour)]
@@ -212,7 +215,7 @@ def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
 
 
 def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[Chart]:
-    """Those that lie between -1 and 1 in one chart, each other in its own; whole numbers are counts."""
+    """Return one chart of all metrics between -1 and 1, and one for each other metric; integers are counts."""
     curves = {name: _points(evaluations, name) for name in dict.fromkeys(key for line in evaluations for key in _metrics(line))}
     if raw := [line for line in evaluations if 'raw' in line]:
         first = next(iter(curves))
@@ -233,7 +236,7 @@ def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detail_values(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What templates show of an evaluation: its table, and its figures as table.json of `folder` has them."""
+    """Return the template values of an evaluation: its table, and its figures as in table.json of `folder`."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return {
         'figures': [_figure(folder, figure) for figure in figures],
@@ -243,7 +246,7 @@ def detail_values(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequ
 
 
 def _embedded(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Pictures as text in the page, as far as their files are there."""
+    """Return pictures as data URLs, without those whose files are missing."""
     found = []
     for cell in cells:
         path = folder / 'pictures' / cell['file']
@@ -254,14 +257,14 @@ def _embedded(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str
 
 
 def _is_own(folder: Path, name: str) -> bool:
-    """Whether `name` is that of a picture in `folder` itself: who sends a run folder must not name others."""
+    """True if `name` is a picture directly in `folder`: a run folder from others must not refer to other files."""
     file = folder / name
     is_picture = file.name == name and file.suffix in ('.png', '.jpg')
     return is_picture and file.is_file() and not any(map(Path.is_symlink, (folder, file)))
 
 
 def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
-    """One of `task.Figure`, with what its template needs."""
+    """Return a figure (`families.figures.Figure`) with the values its template needs."""
     match figure['kind']:
         case 'curves':
             lines = [Line(name, points, colour) for colour, (name, points) in enumerate(figure['lines'].items())]
@@ -278,7 +281,7 @@ def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _events(run: Run) -> list[dict[str, Any]]:
-    """Notes and warnings, each text once: a resumed run finds the same bad sample again."""
+    """Return notes and warnings, each text once: a resumed run finds the same bad sample again."""
     seen = {line['text']: line for line in reversed(run.journal) if line['kind'] in ('note', 'warning')}
     return sorted(seen.values(), key=lambda line: line['time'])
 
@@ -294,7 +297,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _weights(line: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run began with; a resumed one read it at its first start."""
+    """Return facts about the initial weights; a resumed run read them at its first start."""
     return {'facts': {key: value for key, value in line['facts'].items() if isinstance(value, str)}, 'rows': line['rows']}
 
 

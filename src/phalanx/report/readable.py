@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people."""
 
 import math
 
@@ -6,7 +6,7 @@ MISSING = '–'
 
 
 def format_number(value: object) -> str:
-    """Four significant digits; a dash for None and NaN; all else unchanged."""
+    """Format with 4 significant digits; values that are not numbers are returned unchanged, as text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
@@ -20,21 +20,24 @@ def format_number(value: object) -> str:
 
 
 def pluralize(count: int, one: str, many: str = '') -> str:
-    """'1 sample', '2 samples'; `many` where that is not `one` with an s."""
+    """'1 sample', '2 samples'; `many` for irregular plurals."""
     return f'{count:,} {one if count == 1 else many or one + "s"}'
 
 
 def format_percent(share: float | None) -> str:
+    """Format a share as per cent."""
     return MISSING if share is None else f'{100 * share:.1f} %'
 
 
 def format_mebibytes(size: float | None) -> str:
+    """Format a size given in MiB."""
     if size is None:
         return MISSING
     return f'{size:,.0f} MiB' if size < 10_000 else f'{size / 1024:,.1f} GiB'
 
 
 def format_duration(seconds: float | None) -> str:
+    """Format a time given in seconds."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 60:

@@ -1,8 +1,8 @@
-"""The report of a run, and the only printer: every rank calls its `Report`; the main rank's prints and writes files.
+"""Report of a run, and the only printer: every rank calls its `Report`; that of the main rank prints and writes files.
 
-metrics.jsonl   one JSON object a log line or evaluation, each step once        summary.json   what the run came to
-journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     the latest evaluation in detail
-report.html     the page made of these files (`page.write_page`)                pictures/      evaluation samples
+metrics.jsonl   one JSON object per log line or evaluation, each step once      summary.json   result of the run
+journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     details of the latest evaluation
+report.html     page built from these files (`page.write_page`)                 pictures/      evaluation samples
 
 The same numbers go to the trackers of the run (`trackers.py`).
 """
@@ -43,9 +43,9 @@ log = logging.getLogger('phalanx')
 
 RANKS_SHOWN = 16  # on the terminal; the page shows all
 WORST_PRINTED, MISTAKES_PRINTED = 5, 5
-PAGE_PICTURES = 60  # of the worst samples, at least, on the page of `phalanx eval`
-PICTURE_SIDE = 800  # pixels; the page holds all pictures, so they are not stored larger
-COLUMNS = {  # what a log line says of each number, at a width that keeps lines aligned
+PAGE_PICTURES = 60  # minimum number of pictures of worst samples on the page of `phalanx eval`
+PICTURE_SIDE = 800  # maximum in pixels: the page embeds all pictures
+COLUMNS = {  # format of each value in a log line, at a fixed width
     'epoch': 'epoch {:6.2f}',
     'loss': 'loss {:#7.4g}',
     'lr': 'lr {:.2e}',
@@ -53,21 +53,21 @@ COLUMNS = {  # what a log line says of each number, at a width that keeps lines 
     'data_wait': 'data wait {:6.1%}',
     'memory_mb': '{:7,.0f} MiB',
 }
-NO_LABELS = 'the {} have no label that counts (all pixels void, nothing annotated?); `phalanx data check` counts them'
+NO_LABELS = 'the {} have no valid labels (all pixels void, nothing annotated?); `phalanx data check` counts them'
 AS_TRAINED = 'eval as trained'  # the group of metrics of the weights without EMA
 KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
-Callback = Callable[[Mapping[str, Any]], None]  # what somebody wants to hear: an event, whose `kind` says what it is
+Callback = Callable[[Mapping[str, Any]], None]  # gets an event with its `kind`
 
 
 class Report:
-    """Reports to people and files how a run goes. What cannot be written (a full disk, say) is counted; the run continues.
+    """Report of the progress of a run to people and files. Failed writes (a full disk, say) are counted; the run continues.
 
-    Use it as a context manager: however the run ends, the terminal is as before and the page shows what is known. `callback`
-    gets each line of metrics.jsonl and journal.jsonl, and the summary as kind `end`, once it is in its file. `trackers` are
-    builders by name; `config`, the resolved recipe, is for them.
+    Use it as a context manager: however the run ends, the terminal is restored and the page is up to date. `callback` gets each
+    line of metrics.jsonl and journal.jsonl, and the summary as kind `end`, once it is in its file. `trackers` are builders by
+    name; `config`, the resolved recipe, is passed to them.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Report:
         self._callback = callback or (lambda event: None)
         self.step = self._begun_at = 0
         self.not_written: Counter[str] = Counter()
-        self._files: dict[str, FileIO] = {}  # those of lines, each opened by its first, or by `resume`
+        self._files: dict[str, FileIO] = {}  # line files, each opened by its first line, or by `resume`
         self._config, self._builders = config or {}, trackers or {}
         self._trackers: dict[str, Tracker] | None = None  # by name, once they have started
-        self._logged: dict[str, int] = {}  # the last step that an earlier start logged values of a group for
+        self._logged: dict[str, int] = {}  # last step logged by an earlier start, by group of values
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
         self._console = console or terminal()
@@ -109,17 +109,17 @@ class Report:
         if main:
             folder.mkdir(parents=True, exist_ok=True)
 
-    # The beginning.
+    # Start of the run.
 
     def resume(self, step: int) -> None:
-        """Goes on after `step`: later lines of metrics.jsonl, left by the run that was cut off, go. Raises OSError."""
+        """Continue after `step`: remove later lines of metrics.jsonl, left by the interrupted run. Raises OSError."""
         self.step = self._begun_at = step
         self._progress.reset(self._bar, completed=step)
         if self.main:
             self._files['metrics.jsonl'] = self._opened('metrics.jsonl')
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
-        """Reports once what is about to run, and where."""
+        """Report the configuration of the run and its ranks, once."""
         run = {'name': self.name, 'total_steps': self.total_steps, 'facts': dict(facts)}
         self._note_down({'kind': 'start', **run, 'ranks': [dict(rank) for rank in ranks]})
         self._say_pairs(facts)
@@ -129,15 +129,15 @@ class Report:
             self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
 
     def initial_weights(self, facts: Mapping[str, Any], rows: Sequence[Mapping[str, str | float]]) -> None:
-        """Reports what the network started from, and what of it was taken: one row a part of the network."""
+        """Report the initial weights and how much of them was loaded: one row per part of the network."""
         self._note_down({'kind': 'weights', 'facts': dict(facts), 'rows': [dict(row) for row in rows]})
         self._say_pairs({f'weights {key}': str(value) for key, value in facts.items() if isinstance(value, str)})
         self._say_table(rows)
 
-    # While it runs.
+    # During the run.
 
     def train(self, record: Mapping[str, float]) -> None:
-        """One log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
+        """Report a log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
         self.step = int(record['step'])
         if record['loss'] == 0 and not self._loss_was_nothing:
             self._loss_was_nothing = True
@@ -148,7 +148,7 @@ class Report:
         self._append('metrics.jsonl', {**first, 'terms': terms, **others})
         self._track('train', {key: value for key, value in record.items() if key != 'step'})
         self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
-        self._progress.start()  # nothing without a terminal, or when it is there already
+        self._progress.start()  # no effect without a terminal, or if already started
         left = self._progress.tasks[0].time_remaining
         numbers = [_column(key, value) for key, value in record.items() if key != 'step']
         line = '  '.join([self._at(), *numbers, *([f'{format_duration(left)} left'] if left is not None else [])])
@@ -158,16 +158,16 @@ class Report:
             log.info(line)  # the terminal has the bar instead
 
     def evaluation(self, step: int, found: Evaluation, *, best: bool, raw: Mapping[str, float] | None = None) -> None:
-        """The metrics of the model after `step`, and the same in detail: a table, printed only at the end, and figures.
+        """Report the metrics of the model after `step`, with a table, printed only at the end, and figures.
 
-        `raw`: the metrics of the weights as trained, where `found` are those of their EMA.
+        `raw`: metrics of the weights as trained, if `found` are those of their EMA.
         """
         for why in found.missed.values():
             self.warning(f'not evaluated: {why}')
         for rank in found.slow:
             self.warning(rank)
         if undefined := [name for name, value in found.metrics.items() if math.isnan(value)]:
-            self.warning(f'{", ".join(undefined)}: no number, as {NO_LABELS.format("evaluation samples")}')
+            self.warning(f'{", ".join(undefined)}: undefined, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
         facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
         self._append('metrics.jsonl', {'kind': 'eval', 'step': step, **found.metrics, **facts})
@@ -187,7 +187,7 @@ class Report:
         self._build_page()
 
     def pictures(self, rows: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]]) -> None:
-        """Keeps the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
+        """Keep the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
         if not self.main:
             return
         with self._tolerating('pictures'):
@@ -196,25 +196,25 @@ class Report:
             write_atomically(self.folder / 'pictures' / 'index.json', _json(index))
 
     def note(self, text: str) -> None:
-        """Something a person should know."""
+        """Report a fact that the user should know."""
         self._note_down({'kind': 'note', 'text': text})
         self._say(text)
 
     def warning(self, text: str) -> None:
-        """Something a person should look into."""
+        """Report a problem that the user should look into."""
         self._note_down({'kind': 'warning', 'text': text})
         self._say(Text.assemble(('warning: ', 'bold yellow'), text), logging.WARNING)
 
     def saved(self, step: int, path: Path, seconds: float) -> None:
-        """A checkpoint of `step` is on disk; the run may have gone further while it was written."""
+        """Report that the checkpoint of `step` is on disk; training may have continued meanwhile."""
         self.step = max(self.step, step)
         self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
         self._say(Text(f'{self._at()}  saved {path} in {format_duration(seconds)}', style='dim'))
 
-    # The end.
+    # End of the run.
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Prints what the run came to, writes summary.json and the page. Raises OSError when the summary cannot be written."""
+        """Print the result, write summary.json and the page. Raises OSError if the summary cannot be written."""
         self._progress.stop()
         self._say_table(self._table)
         words = _result(summary)
@@ -229,7 +229,7 @@ class Report:
         self._finish_trackers(summary)
 
     def close(self) -> None:
-        """Gives the terminal back, closes the files, and brings the page up to date when something came after it."""
+        """Restore the terminal, close the files, and update the page if needed."""
         self._progress.stop()
         self._finish_trackers(None)
         if self._page_is_due:
@@ -242,13 +242,13 @@ class Report:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.main and isinstance(error, Exception):  # what is printed may have no reader
+        if self.main and isinstance(error, Exception):  # also in the files: the terminal may be gone
             failed = f'the run failed: {describe_error(error) or type(error).__name__}'
             self._note_down({'kind': 'warning', 'text': failed})
             log.error('%s', failed)
         self.close()
 
-    # To people: into the log of each rank, and on the console by the main rank.
+    # Output to the log of each rank, and to the console by the main rank.
 
     def _say(self, line: str | Text, level: int = logging.INFO) -> None:
         log.log(level, '%s', line)
@@ -266,11 +266,11 @@ class Report:
                 self._console.print(make_table(rows))
 
     def _at(self) -> str:
-        """Where the run stands, at the width of its last step."""
+        """Current step, aligned to the width of the last one."""
         total = str(self.total_steps) if self.total_steps else ''
         return f'step {self.step:>{len(total)}}' + (f'/{total}' if total else '')
 
-    # To files, on the main rank.
+    # Files, on the main rank.
 
     def _note_down(self, event: Mapping[str, Any]) -> None:
         self._append('journal.jsonl', {**event, 'step': self.step, 'time': time.time()})
@@ -286,7 +286,9 @@ class Report:
         self._callback(line)
 
     def _opened(self, name: str) -> FileIO:
-        """The journal only ever grows; metrics go on after the step that the run was resumed at, and begin again otherwise."""
+        """Open a file for appending. The journal only grows; metrics keep the lines up to the step of a resume, or start
+        empty.
+        """
         path = self.folder / name
         if name == 'metrics.jsonl' and path.is_file():
             lines = read_lines(path)
@@ -295,10 +297,10 @@ class Report:
             write_atomically(path, b''.join(_json(line) for line in lines if line['step'] <= self._begun_at))
         return path.open('ab', buffering=0)
 
-    # To trackers, on the main rank.
+    # Trackers, on the main rank.
 
     def _start_trackers(self) -> None:
-        """Builds and starts the trackers, once: one that fails may leave a thread behind."""
+        """Build and start the trackers, once: a failed one may leave a thread behind."""
         if self._trackers is not None or not self.main:
             return
         self._trackers = {}
@@ -332,22 +334,22 @@ class Report:
 
     @contextlib.contextmanager
     def _tolerating(self, what: str, kind: type[Exception] = OSError) -> Iterator[None]:
-        """Lets `what` go unwritten after an exception of this kind: warns the first time, counts always."""
+        """Context that tolerates failures to write `what`: warns the first time, counts always."""
         try:
             yield
         except kind as error:
             self.not_written[what] += 1
             if self.not_written[what] == 1:
                 reason = (error.strerror if isinstance(error, OSError) else None) or f'{type(error).__name__}: {error}'
-                self.warning(f'{what} could not be written ({reason}); the run goes on without')
+                self.warning(f'{what} could not be written ({reason}); the run continues without it')
 
 
 def _add_whole(file: FileIO, line: bytes) -> None:
-    """Raises OSError when the disk has no room for the line; the file is then as before."""
+    """Append a line completely or not at all. Raises OSError if the disk is full; the file is then unchanged."""
     end = file.seek(0, os.SEEK_END)
     try:
         while line:
-            line = line[file.write(line) :]  # a disk that fills up takes a part without complaint
+            line = line[file.write(line) :]  # a full disk may write a part without an error
     except OSError:
         with contextlib.suppress(OSError):
             file.truncate(end)
@@ -355,7 +357,7 @@ def _add_whole(file: FileIO, line: bytes) -> None:
 
 
 def print_evaluation(found: Evaluation) -> None:
-    """Prints what an evaluation by itself came to."""
+    """Print the result of a single evaluation."""
     console = terminal()
     if found.table:
         console.print(make_table(found.table))
@@ -369,14 +371,14 @@ def print_evaluation(found: Evaluation) -> None:
 
 
 def describe_confusions(matrix: Matrix) -> list[str]:
-    """What is most often taken for what, in words."""
+    """Return the most frequent confusions of classes, in words."""
     names, size = matrix.names, range(len(matrix.names))
     pairs = sorted(((matrix.counts[t][p], t, p) for t in size for p in size if t != p and matrix.counts[t][p]), reverse=True)
     return [f'{names[t]} taken for {names[p]} ({format_number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
 
 
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
-    """Writes what an evaluation by itself came to as one page. Raises OSError."""
+    """Write the result of a single evaluation as a page. Raises OSError."""
     with tempfile.TemporaryDirectory() as folder:
         values = detail_values(Path(folder), found.table, _kept(found.figures, Path(folder)))
     tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
@@ -386,21 +388,21 @@ def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) ->
 
 
 def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
-    """Figures as table.json has them, with their pictures in files of `folder`. Raises OSError."""
+    """Return figures as for table.json, with their pictures saved in `folder`. Raises OSError."""
     kept = []
     for place, figure in enumerate(figures):
-        said = {'kind': KINDS[type(figure)], **vars(figure)}
+        entry = {'kind': KINDS[type(figure)], **vars(figure)}
         if isinstance(figure, Pictures):
-            said['rows'] = [
+            entry['rows'] = [
                 {'caption': caption, 'cells': _save_pictures(cells, folder, f'figure{place}_{row:02}_')}
                 for row, (caption, cells) in enumerate(figure.rows)
             ]
-        kept.append(said)
+        kept.append(entry)
     return kept
 
 
 def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: Path, prefix: str) -> list[dict[str, str]]:
-    """Captions and names of the files, which lie in `folder`/pictures, large ones shrunk and compressed. Raises OSError."""
+    """Save pictures in `folder`/pictures, large ones shrunk and compressed; return captions and file names. Raises OSError."""
     (folder / 'pictures').mkdir(exist_ok=True)
     saved = []
     for place, (caption, picture) in enumerate(cells):
@@ -413,13 +415,13 @@ def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: P
 
 
 def _aligned(pairs: Mapping[str, str]) -> list[Text]:
-    """A line for each pair, values under one another."""
+    """Return one line per pair, with aligned values."""
     width = max(map(len, pairs), default=0)
     return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
 
 
 def _json(value: object, indent: int | None = None) -> bytes:
-    """One line (or an indented text) of JSON; NaN and infinities, which JSON has no words for, become null."""
+    """Return a line (or an indented text) of JSON; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
 
 
@@ -436,12 +438,12 @@ def _column(key: str, value: float) -> str:
 
 
 def _brief(record: Mapping[str, float]) -> str:
-    """What the progress bar has room for."""
+    """Return the values that fit beside the progress bar."""
     return '  '.join(BAR[key].format(record[key]) for key in BAR if key in record)
 
 
 def _result(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The summary of a run in words."""
+    """Return the summary of a run in words."""
     main_metric, skipped = summary.get('main_metric'), summary.get('skipped_samples', [])
     words = {name: format_number(value) for name, value in summary.get('metrics', {}).items()}
     if summary.get('best') is not None:
@@ -458,4 +460,4 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
         'peak memory': format_mebibytes(summary.get('peak_memory_mb')),
     }
     words |= {'skipped samples': format_number(len(skipped))} if skipped else {}
-    return words | {f'note {place}': said for place, said in enumerate(summary.get('differs', ()), 1)}
+    return words | {f'note {place}': text for place, text in enumerate(summary.get('differs', ()), 1)}

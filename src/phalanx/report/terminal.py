@@ -1,4 +1,4 @@
-"""What commands and runs share that print tables: the terminal, and how rows look there."""
+"""Console and tables shared by commands and runs."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from phalanx.report.readable import format_number
 
 
 class Terminal(Console):
-    """Standard output, of which printing raises nothing when its reader has ended: rich would end the thread that prints.
+    """Standard output that ignores a broken pipe: rich would end the thread that prints.
 
-    A process that called `system.output.protect_output` needs no such care; that of somebody who calls `phalanx.train` does.
+    Not needed after `system.output.keep_output`, but for callers of `phalanx.train`.
     """
 
     def on_broken_pipe(self) -> None:
@@ -23,12 +23,14 @@ class Terminal(Console):
 
 
 def terminal() -> Console:
-    """The terminal; or a file, whose lines are not broken at 80 columns."""
+    """Return the console; in a file, lines are not wrapped at 80 columns."""
     return Terminal(width=None if sys.stdout.isatty() else 160)
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:
-    """Rows with the columns of the first, texts to the left, numbers to the right. `overflow`: of what is too long."""
+    """Return a table with the columns of the first row, texts left-aligned, numbers right-aligned. `overflow`: for long
+    texts.
+    """
     table = Table(box=box.SIMPLE_HEAD, header_style='bold', pad_edge=False, title=title, title_justify='left')
     for column, value in rows[0].items():
         table.add_column(Text(column), justify='left' if isinstance(value, str) else 'right', overflow=overflow)

@@ -18,18 +18,19 @@ class Run(NamedTuple):
     step: int
     """The step that training continues from, 0 at the beginning. What an earlier start logged of later steps is void."""
     logged: Mapping[str, int]
-    """The last step for which an earlier start logged values of a group (`train`, `eval`)."""
+    """Last step for which an earlier start logged values, by group (`train`, `eval`)."""
 
     def unlogged(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
-        """The `values` of `step` that no earlier start logged, for trackers that cannot take back what they have."""
+        """Return the `values` of `step` that no earlier start logged, for trackers that cannot delete values."""
         return {name: value for name, value in values.items() if step > self.logged.get(name.partition('/')[0], 0)}
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Follows a run. It is built before the run, and imports its package then: a missing one is reported before the start.
+    """Experiment tracker. It is built before the run and imports its package then, so a missing one is reported before the
+    start.
 
-    An exception of a method is reported once and does not end the run; after one of `start` the tracker is not called again.
+    An exception in a method is reported once and does not end the run; after one in `start` the tracker is not called again.
     """
 
     def start(self, run: Run, /) -> None:
@@ -81,7 +82,7 @@ TRACKERS: dict[str, Callable[..., Tracker]] = {'tensorboard': TensorBoard, 'visu
 
 
 def check_trackers(builders: Mapping[str, Callable[[], Tracker]]) -> None:
-    """Builds the trackers of a recipe, by name. Raises RequestError for the first that cannot be built, with the cure."""
+    """Build the trackers of a recipe, by name. Raises RequestError for the first that cannot be built, with the fix."""
     for name, build in builders.items():
         where = f'report.trackers: {name}'
         try:

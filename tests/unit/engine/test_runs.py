@@ -216,11 +216,11 @@ def test_a_recipe_without_its_task_says_all_else_that_is_wrong_too(tmp_path: Pat
         (1, ['train.global_batch_size=2'], True),
     ],
 )
-def test_a_batch_norm_that_would_see_one_value_a_channel_is_reported_before_anything_starts(
+def test_a_batch_norm_that_would_see_one_value_per_channel_is_reported_before_anything_starts(
     world_size: int, sets: list[str], fits: bool
 ) -> None:
     """PP-LiteSeg pools its deepest map to one pixel."""
     small = [*TINY[2:], *sets]
     job = open_job(TINY[0], [(text, text) for text in small])
-    with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm sees one value a channel'):
+    with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm gets one value per channel'):
         check_parts(job, world_size)

@@ -28,8 +28,8 @@ def test_running_statistics_of_micro_batches_are_those_of_one_update_with_their_
     torch.testing.assert_close(norm.running_var, 0.9 * torch.ones(3) + 0.1 * variances.mean(0))
 
 
-def test_one_value_a_channel_is_refused_with_the_cure() -> None:
-    with pytest.raises(ValueError, match='give a rank two samples or more, or set norm_sync: global or frozen'):
+def test_one_value_per_channel_is_refused_with_the_cure() -> None:
+    with pytest.raises(ValueError, match='use two or more samples per rank, or norm_sync: global or frozen'):
         BatchNorm2d(3)(torch.randn(1, 3, 1, 1))
 
 

@@ -90,7 +90,7 @@ def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.Capture
     journal = [json.loads(line) for line in (tmp_path / 'journal.jsonl').read_text().splitlines()]
     assert [line['text'].partition(' (')[0] for line in journal if line['kind'] == 'warning'] == [
         'the loss is exactly 0, as if the training samples have no label that counts',
-        'mean_iou: no number, as the evaluation samples have no label that counts',
+        'mean_iou: undefined, as the evaluation samples have no valid labels',
     ]
 
 
