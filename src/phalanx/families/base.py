@@ -1,4 +1,4 @@
-"""What the Tasks of all families have in common: the parts of a recipe that all have, and how networks are distilled."""
+"""Base class of the Tasks of all families: common recipe keys, and distillation."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -51,14 +51,14 @@ class FamilyKeys:  # a family declares again what is chosen from its own catalog
 
 
 class Family(Task):
-    """What the Tasks of all families have in common: each is made from its `Keys`, which a recipe gives."""
+    """Base class of the Tasks of all families; each is built from its `Keys`, the keys of a recipe."""
 
     Keys: ClassVar[type[FamilyKeys]]
     channels: Literal['RGB', 'BGR'] = 'RGB'  # in what order the network takes them, as the published weights were trained
     training_split: Split = 'train'
 
     def __init__(self, keys: FamilyKeys) -> None:
-        """Raises ValueError for options of parts that cannot be."""
+        """Raises ValueError for invalid options of parts."""
         check_std(keys.std)
         names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
         if keys.main_metric is not None and keys.main_metric not in names:
@@ -101,13 +101,13 @@ class Family(Task):
         """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
 
     def for_validation_loss(self) -> Self:
-        """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
+        """Copy of this task that trains on the evaluation samples, with the transforms of training."""
         other = copy.copy(self)
         other.training_split = 'eval'
         return other
 
     def source(self, split: Split) -> Any:
-        """The samples of a split. Raises FileNotFoundError when files are missing."""
+        """Samples of a split. Raises FileNotFoundError if files are missing."""
         source = self.data().split(self.training_split if split == 'train' else split)
         source.check_files()
         return source
@@ -117,7 +117,7 @@ class Family(Task):
 
     @property
     def pixels(self) -> dict[str, Any]:
-        """How pixels become numbers, for the `preparation` of an Export."""
+        """Conversion of pixels to numbers, for the `preparation` of an Export."""
         return {'resizing': RESIZING, 'channels': self.channels, 'mean': self.mean, 'std': self.std}
 
     @property
@@ -132,7 +132,7 @@ class Family(Task):
         return merge_terms([*from_truth, *(between(outputs) for between in self.between)])
 
     def supervised_loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
-        """The loss of one network against the truth."""
+        """Loss of one network against the annotations."""
         raise NotImplementedError
 
     def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
@@ -144,15 +144,15 @@ class Family(Task):
         return merge_terms([*of_networks, *({between.name: samples} for between in self.between)])
 
     def supervised_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
-        """The weights of `supervised_loss`, where targets alone determine them."""
+        """Weights of `supervised_loss`, if targets alone determine them, else None."""
         raise NotImplementedError
 
     @property
     def trained_networks(self) -> list[str]:
-        """The networks that learn from the truth."""
+        """Names of the networks that learn from the annotations."""
         return [name for name in (STUDENT, *self.networks) if name not in self.frozen]
 
 
 def check_part(part: Callable[[], Any]) -> None:
-    """Builds a part of a recipe, so that errors in its options are reported with its place. Raises ValueError."""
+    """Build a part of a recipe, so that errors in its options are reported with its place. Raises ValueError."""
     part()

@@ -1,6 +1,6 @@
-"""The families, and the parts of each that a recipe chooses by name. `plugins` adds those of users.
+"""Families, and the parts of each that a recipe selects by name; `engine.plugins` adds those of users.
 
-A family is imported when it is first asked for, so that a training loads its own and not its four siblings.
+A family is imported on first use, so that a training loads its own and not its four siblings.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from phalanx.families.base import Family
 
 T = TypeVar('T')
 
-# The name that a recipe gives as `task`, which is the folder of the family, and the class in its file `task.py`.
+# Value of `task` in a recipe, also the folder of the family -> class in its file `task.py`.
 TASKS = {
     'segmentation': 'Segmentation',
     'detection': 'Detection',
@@ -23,11 +23,11 @@ TASKS = {
 }
 # The kinds of parts of a family, each in one of its modules: `losses` are the dict LOSSES of the module `loss`.
 KINDS = {'models': 'models', 'data': 'data', 'losses': 'loss', 'transforms': 'transforms', 'metrics': 'metric'}
-OWN_KINDS = {'detection': {'assigners': 'loss', 'teacher_losses': 'loss'}}  # those that a family alone has
+OWN_KINDS = {'detection': {'assigners': 'loss', 'teacher_losses': 'loss'}}  # kinds of single families
 
 
 class LazyMapping(Mapping[str, T]):
-    """A mapping with known keys whose values are loaded on first use."""
+    """Mapping with known keys and values that are loaded on first use."""
 
     def __init__(self, keys: Iterable[str], load: Callable[[str], T]) -> None:
         self._keys, self._load = tuple(keys), load
@@ -68,5 +68,5 @@ CATALOGS: Mapping[str, dict[str, dict[str, Any]]] = LazyMapping(TASKS, _parts)
 
 
 def models() -> dict[str, Callable[..., nn.Module]]:
-    """The networks of all families, for `phalanx.create_model`."""
+    """Builders of the networks of all families, for `phalanx.create_model`."""
     return {name: build for catalogs in CATALOGS.values() for name, build in catalogs['models'].items()}

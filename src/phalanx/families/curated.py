@@ -8,14 +8,14 @@ from phalanx.data.samples import Image, Split
 
 
 class Survey(Protocol):
-    """The samples of one split as they lie in their files, before any transform; picklable.
+    """Samples of one split before any transform; picklable.
 
     Class k is drawn in colour k of `phalanx.data.image.palette`.
     """
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The classes that ought to occur; empty where classes are whatever is found, such as characters."""
+        """Expected classes; empty if classes follow from the data, such as characters."""
 
     @property
     def unit(self) -> str:
@@ -23,36 +23,36 @@ class Survey(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Oddities of the annotations, as training reports them; mostly empty."""
+        """Oddities of the annotations, as training reports them; usually empty."""
 
     @property
     def cures(self) -> Mapping[str, str]:
-        """Of names in brackets that `count` gives, what cannot be learned from such samples, and what to do about it.
+        """Consequence and fix of each problem, by its name in brackets in `count`.
 
-        A name may stand for those that go on after it: `(not in the dictionary)` for `(not in the dictionary) €`.
+        A name also covers longer ones that begin with it: `(not in the dictionary)` covers `(not in the dictionary) €`.
         """
 
     def __len__(self) -> int: ...
     @property
     def when_absent(self) -> str:
-        """The fix when a class never occurs, but other things in brackets do."""
+        """Fix for a class that never occurs while problems in brackets do."""
 
     def name(self, index: int) -> str:
-        """The name of the sample for people: the path of its image, mostly."""
+        """Name of the sample in reports: usually the path of its image."""
 
     def count(self, index: int) -> tuple[Image, Mapping[str, int]]:
-        """The image, and how many units of each class are in it, other things too under names in brackets.
+        """Image, and number of units per class in it; problems are counted under names in brackets.
 
-        Raises SampleError when a file cannot be read, does not fit the other, or says what has no meaning.
+        Raises SampleError if a file cannot be read, does not fit the other, or is invalid.
         """
 
     def picture(self, index: int) -> Image:
-        """The image with its annotation drawn over it."""
+        """Image with its annotation drawn over it."""
 
 
 @runtime_checkable
 class Surveyed(Protocol):
-    """A Task whose data can be checked."""
+    """Task whose data can be checked."""
 
     def survey(self, split: Split) -> Survey:
         """Raises OSError or ValueError, naming paths and lines, when files are missing or lists malformed."""
@@ -60,11 +60,11 @@ class Surveyed(Protocol):
 
 @runtime_checkable
 class Rewritable(Protocol):
-    """A Task whose data can be written in other formats."""
+    """Task whose data can be written in other formats."""
 
     @property
     def rewritten_as(self) -> tuple[str, ...]:
-        """The names of those formats."""
+        """Names of those formats."""
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
-        """Writes a split below `out`, and returns the keys of `data` that read it. Raises SampleError, OSError, ValueError."""
+        """Write a split below `out`; return the keys of `data` that read it. Raises SampleError, OSError, ValueError."""

@@ -1,8 +1,7 @@
-"""Distillation: networks that see the same batch and learn from one another; one of them, the student, is for later use.
+"""Distillation: networks that see the same batch and learn from one another; the student is kept.
 
-A network gives outputs with named parts, or a list of them (its parts are then called 0, 1, ...): tensors whose dim 0 is the
-sample. What the networks learn from one another is a loss between two of them (DISTILLATIONS); what each learns from the truth
-is the ordinary loss of its family (`Family.loss`).
+A network outputs named tensors, or a list of tensors (named 0, 1, ...), with samples in dim 0. Networks learn from one another
+by a loss between two of them (DISTILLATIONS), and from annotations by the ordinary loss of the family (`Family.loss`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +23,7 @@ class DistillationModel(nn.Module):
     """Inputs of a network -> {name: its outputs} of all networks; in evaluation mode, the outputs of the student alone.
 
     A network in `frozen` only teaches: it stays in evaluation mode and its parameters are not trained. Raises
-    ValueError when the student is not one of the networks or is frozen, or `frozen` names another.
+    ValueError if the student is missing or frozen, or `frozen` names an unknown network.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], *, frozen: Collection[str] = ()) -> None:
@@ -42,7 +41,7 @@ class DistillationModel(nn.Module):
 
     @property
     def student(self) -> Any:
-        """The network to evaluate and to export."""
+        """Network to evaluate and export."""
         return self.networks[STUDENT]
 
     def decode(self, *inputs: Any) -> Any:
@@ -65,13 +64,13 @@ class DistillationModel(nn.Module):
 
 
 def student_of(model: nn.Module) -> nn.Module:
-    """The network that is for later use: the student of a distillation, any other model itself."""
+    """Student of a distillation; any other model itself."""
     student: nn.Module = model.student if isinstance(model, DistillationModel) else model
     return student
 
 
 def network_of(model: nn.Module, name: str) -> nn.Module:
-    """The network of that name in a distillation. Raises ValueError when `model` is none or has no such network."""
+    """Network of that name in a distillation. Raises ValueError if `model` is no distillation or has no such network."""
     networks = model.networks if isinstance(model, DistillationModel) else nn.ModuleDict()
     if name not in networks:
         raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
@@ -79,7 +78,7 @@ def network_of(model: nn.Module, name: str) -> nn.Module:
 
 
 class NetworkLoss(Protocol):
-    """What networks learn from one another: one term, whose weight is the number of samples."""
+    """Loss between two networks: one term, whose weight is the number of samples."""
 
     @property
     def name(self) -> str: ...
@@ -88,7 +87,7 @@ class NetworkLoss(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DML:
-    """Deep mutual learning: how far the probabilities that two networks give differ, summed over all places, a sample.
+    """Deep mutual learning (DML): divergence between the probabilities of two networks, summed over all positions, per sample.
 
     Zhang et al., Deep Mutual Learning, https://arxiv.org/abs/1706.00384, in the symmetric form of PaddleOCR: the mean of the
     Kullback-Leibler divergences in both directions. Classes are the dim `classes` of `output`, which holds logits.
@@ -111,7 +110,7 @@ class DML:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureDistance:
-    """The mean squared difference of a map or sequence that two networks give; PaddleOCR's DistanceLoss in its mode l2."""
+    """Mean squared difference of a map or sequence of two networks; PaddleOCR's DistanceLoss in mode l2."""
 
     between: tuple[str, str] = ('student', 'teacher')
     output: str = 'features'
@@ -132,9 +131,9 @@ DISTILLATIONS: dict[str, Callable[..., NetworkLoss]] = {'dml': DML, 'feature_dis
 
 
 def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> list[Tensor]:
-    """The part `output` of both networks, at least in float32.
+    """Tensors `output` of both networks, in float32 or better.
 
-    Raises ValueError when a network or the part is not there, and when the two differ in shape.
+    Raises ValueError if a network or the tensor is missing, and if the two differ in shape.
     """
     found = []
     for name in between:
@@ -153,5 +152,5 @@ def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> 
 
 
 def _divergence(probable: Tensor, target: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence from `target`, summed over everything."""
+    """Kullback-Leibler divergence from `target`, summed over all elements."""
     return (target * ((target + EPSILON).log() - probable.log())).sum()

@@ -1,4 +1,4 @@
-"""A trained network as `phalanx export` writes it."""
+"""Description of an exported network."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 
 def describe_transform(part: object) -> dict[str, Any]:
-    """A transform by its name, and the options that it was built with, for an `Export`."""
+    """Return name and options of a transform, for an `Export`."""
     return {'name': type(part).__name__, **vars(part)}
 
 
 class NetworkWithDecoding(nn.Module):
-    """A network as others run it: normalised images [B, 3, H, W] -> what `read` makes of its outputs."""
+    """Export wrapper: network followed by the decoding `read` of its outputs. Normalised images [B, 3, H, W] -> tensors."""
 
     def __init__(self, network: nn.Module, read: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -24,19 +24,19 @@ class NetworkWithDecoding(nn.Module):
 
 
 class GraphPart(NamedTuple):
-    """Post-processing that torch has no operations for. The file then takes one image at a time."""
+    """ONNX post-processing without torch operations. The file then takes one image at a time."""
 
-    add: Callable[[Any], Any]  # an ONNX model with the outputs of the network -> one with those below
+    add: Callable[[Any], Any]  # ONNX model with the outputs of the network -> ONNX model with `outputs`
     outputs: Mapping[str, str]  # name -> shape and meaning
 
 
 @dataclass(frozen=True)
 class Export:
-    """A trained network as `phalanx export` writes it, and what those who run it must know."""
+    """Exported network and the information needed to run it."""
 
-    network: nn.Module  # prepared images [B, 3, H, W] -> a tensor for each of `outputs`, in their order
+    network: nn.Module  # prepared images [B, 3, H, W] -> one tensor per output, in the order of `outputs`
     outputs: Mapping[str, str]  # name -> shape and meaning
-    preparation: Mapping[str, Any]  # how an image becomes what the network takes
-    reading: Mapping[str, Any]  # how the outputs become a result: class names, characters, thresholds
-    in_graph: GraphPart | None = None  # what is put behind the network in the file
-    dynamic: Mapping[int, int] = field(default_factory=dict)  # dimensions that images differ in -> what they are multiples of
+    preparation: Mapping[str, Any]  # conversion of an image to the input of the network
+    reading: Mapping[str, Any]  # conversion of outputs to results: class names, characters, thresholds
+    in_graph: GraphPart | None = None  # post-processing behind the network in the file
+    dynamic: Mapping[int, int] = field(default_factory=dict)  # variable dimensions -> the number they are multiples of

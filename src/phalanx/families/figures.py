@@ -9,17 +9,17 @@ from phalanx.data.samples import Image
 
 @dataclass(frozen=True)
 class Curves:
-    """Values over one another, a line each, for the report."""
+    """Line chart."""
 
     title: str
-    x: str  # what the axes are
+    x: str  # axis labels
     y: str
     lines: Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y), by x
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """How often each of K things was taken for which."""
+    """Confusion matrix of K things."""
 
     title: str
     names: Sequence[str]
@@ -28,15 +28,15 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that a person should look at, a row a sample."""
+    """Pictures of samples, one row per sample."""
 
     title: str
-    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # what is to be said of the sample, and its captioned pictures
+    rows: Sequence[tuple[str, Sequence[tuple[str, Image]]]]  # description of the sample, and its captioned pictures
 
 
 @dataclass(frozen=True)
 class Legend:
-    """What the colours in the pictures of samples stand for."""
+    """Meaning of the colours in pictures of samples."""
 
     colours: Mapping[str, str]  # name -> `#rrggbb`
 

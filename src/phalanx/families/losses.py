@@ -1,4 +1,4 @@
-"""The losses of a recipe: a list, each with its coefficient."""
+"""Weighted sum of the losses of a recipe."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,12 +14,12 @@ T = TypeVar('T')
 
 
 def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> list[tuple[L, float]]:
-    """The losses, built, each with its coefficient, which is 1 where none are given.
+    """Build the losses; return each with its coefficient (default 1).
 
-    Raises ValueError when there is no loss, not a coefficient for each, or a loss without the method `weights`.
+    Raises ValueError for an empty list, another number of coefficients, and a loss without the method `weights`.
     """
     if not losses:
-        raise ValueError('loss: the list is empty, so there is nothing to learn from')
+        raise ValueError('loss: the list is empty; list at least one')
     if coefficients and len(coefficients) != len(losses):
         raise ValueError(f'loss has {len(losses)} entries, but loss_coefficients has {len(coefficients)}')
     built = [check_loss(loss()) for loss in losses]
@@ -27,9 +27,9 @@ def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float]) -
 
 
 def check_loss(loss: L) -> L:
-    """`loss`, which may come from a plugin, checked before anything starts. Raises ValueError when it has no method `weights`.
+    """Return `loss`, which may come from a plugin. Raises ValueError if it has no method `weights`.
 
-    Only micro-batches call that, so its absence would show in the run of another user. A mixture is no loss by itself.
+    Only micro-batches call that method, so that its absence would otherwise show late. A mixture is no loss by itself.
     """
     if callable(loss) and not hasattr(loss, 'weights'):
         raise ValueError(f'loss: {type(loss).__name__} has no method `weights`; docs/extending.md lists what a loss has')
@@ -37,7 +37,7 @@ def check_loss(loss: L) -> L:
 
 
 def sum_losses(losses: Iterable[tuple[Loss, float]]) -> Loss:
-    """The terms of all losses, each times the coefficient of its loss."""
+    """Terms of all losses, each multiplied by the coefficient of its loss."""
     return merge_terms(
         {name: Term(term.total * coefficient, term.weight, term.least) for name, term in loss.items()}
         for loss, coefficient in losses
@@ -45,14 +45,14 @@ def sum_losses(losses: Iterable[tuple[Loss, float]]) -> Loss:
 
 
 def collect_weights(losses: Iterable[Mapping[str, Tensor] | None]) -> dict[str, Tensor] | None:
-    """The weights of all terms, by their names in `sum_losses`; None where those of one of the losses depend on the outputs."""
+    """Weights of all terms, by their names in `sum_losses`; None if those of any loss depend on the outputs."""
     found = list(losses)
     known = [each for each in found if each is not None]
     return merge_terms(known) if len(known) == len(found) else None
 
 
 def merge_terms(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """The entries of all parts, none lost: a name that is taken is followed by the place of its part, from 0."""
+    """Entries of all parts; to a name that is taken the index of its part is appended (`ce_1`), so that none is lost."""
     named: dict[str, T] = {}
     for place, part in enumerate(parts):
         for name, thing in part.items():

@@ -1,4 +1,4 @@
-"""What transforms have in common: each says of itself, as `sizing`, what it makes of the sizes of images."""
+"""Sizes of images after transforms: each transform has an attribute `sizing`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any, ClassVar, Literal
 from phalanx.config.options import check_probability
 from phalanx.data.samples import Rng
 
-# kept: as they come; one: all images get one size; one a step: all of a training step do; any: they may differ.
+# kept: unchanged; one: one size for all images; one a step: one size per training step; any: sizes may differ.
 Sizing = Literal['kept', 'one', 'one a step', 'any']
-MAX_WARP_SIDE = 2**15 - 2  # pixels of a side: OpenCV warps no longer ones
+MAX_WARP_SIDE = 2**15 - 2  # pixels per side, the limit of OpenCV warps
 
 
 def sizing_of(transforms: Sequence[Any]) -> Sizing:
-    """The sizes after these transforms, one after the other; of a foreign transform, which does not say, any."""
-    said: list[Sizing] = [getattr(transform, 'sizing', 'any') for transform in transforms]
-    return next((sizing for sizing in reversed(said) if sizing != 'kept'), 'kept')
+    """Sizing after a sequence of transforms; `any` after a foreign transform without the attribute."""
+    sizings: list[Sizing] = [getattr(transform, 'sizing', 'any') for transform in transforms]
+    return next((sizing for sizing in reversed(sizings) if sizing != 'kept'), 'kept')
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomTransform:
-    """The base of transforms that happen with a probability and keep the size of an image."""
+    """Base class of transforms that happen with a probability and keep the size of the image."""
 
     sizing: ClassVar[Sizing] = 'kept'
 

@@ -1,4 +1,4 @@
-"""The seam: all that the trainer knows of a family. A Task owns meaning, the trainer owns mechanics."""
+"""Seam between trainer and families: a Task owns meaning, the trainer owns mechanics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from phalanx.families.figures import Figure, Grade
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 
-T_co = TypeVar('T_co', covariant=True)  # what is true of one image
+T_co = TypeVar('T_co', covariant=True)  # annotation of one image
 
 
 class Term(NamedTuple):
-    """One named part of a loss, as a sum and how much was summed, so that it means the same however a batch is cut."""
+    """One named part of a loss as sum and weight, so that it means the same for any cut into ranks and micro-batches."""
 
     total: Tensor  # [] sum over this batch, coefficient included, to be back-propagated
-    weight: Tensor  # [] how much of this batch was summed: pixels, boxes, words; no gradient
+    weight: Tensor  # [] number of summed pixels, boxes, words, ... of this batch; no gradient
     least: float = 0.0  # lower bound of the sum of weights
 
     def mean(self) -> Tensor:
-        """The term of a step that is this one batch, differentiable."""
+        """Value of the term for a step of this one batch, differentiable; 0 for weight 0."""
         weight = self.weight.double().clamp(min=self.least)
         return self.total * torch.where(weight == 0, 0, 1 / weight).to(self.total.dtype)
 
@@ -46,31 +46,31 @@ class Labelled(Protocol[T_co]):
 
 
 class Metric(Protocol):
-    """Counts what a rank has seen. All ranks call `gather` once; after it the main rank alone is asked for results."""
+    """Counts over the samples of a rank. All ranks call `gather` once; afterwards only the main rank computes results."""
 
     names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
     tie_breakers: ClassVar[tuple[str, ...]]  # pick between checkpoints equal in that one, in order; larger is better
 
     @property
     def worst(self) -> str:
-        """What the samples of the lowest grades are, for a title."""
+        """Title of the samples of the lowest grades."""
 
     def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None]:
-        """Counts a batch; the grade of each of its samples, None where all is right."""
+        """Count a batch; return the grade of each sample, None where the prediction is right."""
 
     def gather(self) -> None:
-        """Brings the counts of all ranks to the main one, so that each sample counts exactly once."""
+        """Bring the counts of all ranks to the main one, so that each sample counts exactly once."""
 
     def compute(self) -> dict[str, float]: ...
     def table(self) -> list[dict[str, str | float]]:
-        """One row a class (or whatever the metric is split by), for the report; may be empty."""
+        """One row per class (or other subset), for the report; may be empty."""
 
     def figures(self) -> Sequence[Figure]:
-        """What the report draws of it; may be empty."""
+        """Figures for the report; may be empty."""
 
 
 class Task(ABC):
-    """The meaning of a training: samples, network, losses, metric. Holds settings only; picklable; knows no rank.
+    """Meaning of a training: samples, network, losses, metric. Holds settings only, is picklable and knows no rank.
 
     Methods with a body here suit most families.
     """
@@ -80,13 +80,13 @@ class Task(ABC):
 
     @abstractmethod
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
-        """Keys of the recipe that leave something to files of the data set (the names of classes, say), and what these say.
+        """Values that the recipe leaves to files of the data set, such as class names, by key.
 
-        A run folder has it in its recipe, so that it can predict where those files are not.
+        A run folder keeps them in its recipe, so that it can predict without those files.
         """
 
     def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
-        """What the rows of the network's heads stand for, in their order, one list a kind of head.
+        """Meaning of the rows of the heads of the network, in order, one list per kind of head.
 
         `names`: of the classes or characters of other weights of this family; without them, those of the recipe.
         """
@@ -98,59 +98,59 @@ class Task(ABC):
     def dataset(self, split: Split) -> Dataset[Any]: ...
     @abstractmethod
     def for_validation_loss(self) -> Self:
-        """This task, but that it trains with the samples to evaluate with, transformed like those to train with."""
+        """Copy of this task that trains on the evaluation samples, with the transforms of training."""
 
     @abstractmethod
     def collate(self, samples: Sequence[Any]) -> ImageBatch: ...
     @abstractmethod
     def network_input(self, batch: Any) -> Tensor:
-        """What the network takes of `batch`, [B, 3, H, W], normalised."""
+        """Normalised images [B, 3, H, W] of `batch`, the input of the network."""
 
     @property
     @abstractmethod
     def has_fixed_size(self) -> bool:
-        """Whether all training images reach the network in one size."""
+        """True if all training images reach the network in one size."""
 
     # A training step: align, forward pass, loss.
     def align(self, batch: Any, whole: WholeStep) -> Any:
-        """`batch` with what must not differ between ranks (sizes, lengths) made equal, by asking `whole`."""
+        """Return `batch` with sizes and lengths that are equal on all ranks, by collectives of `whole`."""
         return batch
 
     def outputs(self, model: nn.Module, batch: Any) -> Any:
-        """The forward pass of training: what `loss` takes."""
+        """Forward pass of training, the input of `loss`."""
         return model(self.network_input(batch))
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
-        """The terms of the loss of `batch`; what belongs to the whole step (a hardest-pixel threshold, say) it asks `whole`."""
+        """Terms of the loss of `batch`; `whole` answers for the whole step, such as a hardest-pixel threshold."""
 
     @abstractmethod
     def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
-        """The weights [] of the terms, in their order, where targets alone determine them; None where only outputs do."""
+        """Weights [] of the terms, in their order, if targets alone determine them; None if outputs do."""
 
     @property
     def sees_whole_step(self) -> bool:
-        """Whether the loss of a sample depends on the outputs for all others of the step, not only by a common weight."""
+        """True if the loss of a sample depends on the outputs for other samples of the step, not only by a common weight."""
         return False
 
     @abstractmethod
     def predict(self, model: nn.Module, batch: Any) -> Any:
-        """Forward and post-processing: what `metric` and `results` take."""
+        """Forward pass and post-processing, the input of `metric` and `results`."""
 
     def predictions(self, made: Sequence[Any]) -> Any:
-        """What `metric` takes, of what an exported model predicts for single images (`phalanx.runtime.Model.predictions`)."""
+        """Input of `metric` from predictions of an exported model for single images (`phalanx.runtime.Model.predictions`)."""
         return list(made)
 
     @abstractmethod
     def metric(self) -> Metric: ...
 
-    # What a person sees, and what `phalanx predict` writes.
+    # Results for people, and for `phalanx predict`.
     @abstractmethod
     def request(self, image: Image) -> Any:
-        """A bare image, prepared as in evaluation."""
+        """Prepare an image without annotation as in evaluation."""
 
     def results(self, prediction: Any, batch: Any) -> list[Any]:
-        """A prediction taken apart: the finished result of each image of the batch, at the size of its image."""
+        """Split a prediction into the result of each image of the batch, at the size of its image."""
         return prediction  # type: ignore[no-any-return]  # a list of them in most families
 
     @abstractmethod
@@ -160,13 +160,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def writers(self) -> Writers:
-        """How the result of one image is drawn and written."""
+        """Functions that draw and write the result of one image."""
 
-    # What `phalanx export` writes.
+    # For `phalanx export`.
     @abstractmethod
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
-        """The network for use elsewhere, without what only training needs; it shares its weights with `model`.
+        """Network for deployment, without parts that only training needs; shares its weights with `model`.
 
-        `model`: of a distillation the student. `post_processing`: with as much of what makes results of its outputs as a graph
-        can do. Raises ValueError when it can do nothing.
+        `model`: the student of a distillation. `post_processing`: include the post-processing that a graph supports; raises
+        ValueError if it supports none.
         """

@@ -1,4 +1,4 @@
-"""Files that results become, named after their image: of `street.png` come `street.json` and `street_overlay.jpg`."""
+"""Result files named after their image: `street.json` and `street_overlay.jpg` of `street.png`."""
 
 import json
 import math
@@ -15,44 +15,44 @@ Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path w
 
 
 def write_text(stem: Path, ending: str, text: str) -> list[Path]:
-    """The file that is called `stem` and `ending`, with `text` in it."""
+    """Write `text` to the file named `stem` + `ending`, and return the file. Raises OSError."""
     file = stem.with_name(f'{stem.name}{ending}')
     file.write_text(text, encoding='utf-8')
     return [file]
 
 
 def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
-    """The same with an image, as JPEG or what `ending` says."""
+    """Write an image to the file named `stem` + `ending`, in the format of `ending`. Raises OSError."""
     file = stem.with_name(f'{stem.name}{ending}')
-    PIL.Image.fromarray(image).save(file, quality=92)  # which formats without a loss pass over
+    PIL.Image.fromarray(image).save(file, quality=92)  # ignored by lossless formats
     return [file]
 
 
 def write_crop(stem: Path, ending: str, image: Image, box: Sequence[float]) -> list[Path]:
-    """The same with what of an image is within a box (xyxy); no file where that is nothing."""
+    """Write the part of an image within a box (xyxy, pixels); no file if it is empty. Raises OSError."""
     (x0, y0), (x1, y1) = map(math.floor, box[:2]), map(math.ceil, box[2:])
     cut = image[y0:y1, x0:x1]
     return write_picture(stem, ending, cut) if cut.size else []
 
 
 def picture_writer(draw: Callable[[Image, Any], Image], ending: str) -> Write:
-    """What writes the picture that `draw` makes of an image and its result."""
+    """Return a writer of the pictures that `draw` makes of images and their results."""
     return lambda result, image, stem: write_picture(stem, ending, draw(image, result))
 
 
 def write_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
-    """Each thing that was found, a dataclass, with its fields."""
+    """Write a list of results, dataclasses, as JSON with their fields."""
     return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
 
 
 @dataclass(frozen=True)
 class Writers:
-    """How results become pictures and files, these by what `phalanx predict --save` calls each way."""
+    """Functions that turn results into pictures and files, by the names of `phalanx predict --save`."""
 
-    draw: Callable[[Image, Any], Image]  # an image and its result -> the result on it, or beside it: [h, w, 3] RGB
+    draw: Callable[[Image, Any], Image]  # image, result -> image with the result on or beside it, [h, w, 3] RGB
     formats: Mapping[str, Write]
-    default: Sequence[str]  # those that are taken when none is asked for
+    default: Sequence[str]  # formats without --save
 
     def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
-        """Writes the result of one image beside `stem` in the ways `chosen`, and returns the files. Raises OSError."""
+        """Write the result of one image as `stem`.* in the formats `chosen`, and return the files. Raises OSError."""
         return [file for way in chosen or self.default for file in self.formats[way](result, image, stem)]
