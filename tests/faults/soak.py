@@ -214,7 +214,7 @@ class Soak:
                 self.check_progress(run)
             hidden = [path for path in run.rglob('.*') if not path.name.startswith('.latest')]
             self.wrong += [f'left in the run folder: {path.relative_to(run)}' for path in hidden]
-            print(self.told(time.monotonic() - begun), end='\n\n', flush=True)
+            print(self.summarise(time.monotonic() - begun), end='\n\n', flush=True)
 
     def done(self) -> int:
         return sum(self.tally.values())
@@ -338,7 +338,7 @@ class Soak:
         if not all(isclose(rate, 1 - share) for rate, share in zip(rates, shares, strict=True)):
             self.wrong.append(f'the learning rate is not what is left of the run: {rates}')
 
-    def told(self, seconds: float) -> str:
+    def summarise(self, seconds: float) -> str:
         rows = [f'{count:5}  {name}' for name, count in self.tally.most_common()]
         where = f'on {len(self.nodes)} nodes' if self.nodes else 'on one node'
         sums = (
@@ -381,7 +381,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--kills', type=int, default=200)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--nodes', type=int, default=1, help='more than 1: a rank on each of so many network namespaces (root)')
+    parser.add_argument(
+        '--nodes', type=int, default=1, help='more than 1: number of network namespaces with one rank each (root)'
+    )
     given = parser.parse_args()
     print(f'{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}', flush=True)
     with tempfile.TemporaryDirectory(prefix='soak-') as folder:

@@ -56,16 +56,16 @@ def test_a_compressed_run_that_was_resumed_ends_bit_for_bit_like_one_that_was_no
     """Compressed from the second step on; what each rank has not sent after the fourth goes into the fifth."""
     recipe = ('train', *TINY, 'train.steps=6', 'evaluate.enabled=false', 'gradients={compression: power_sgd, plain_steps: 1}')
     halves = (*recipe, '--save_dir', 'halves')
-    said = both_ranks(
+    output = both_ranks(
         IN_TURN, tmp_path, json.dumps([(*recipe, '--save_dir', 'whole'), (*halves, '--set', 'train.until=4'), halves])
     )
-    assert 'resumed at step 4' in said
+    assert 'resumed at step 4' in output
     whole, resumed = (load_file(tmp_path / run / 'latest' / 'model.safetensors') for run in ('whole', 'halves'))
     assert [name for name, value in whole.items() if not value.equal(resumed[name])] == []
     assert losses(tmp_path / 'whole') == losses(tmp_path / 'halves')
 
 
-def test_what_two_ranks_have_not_sent_is_sent_by_whoever_goes_on() -> None:
+def test_the_residual_of_two_ranks_is_sent_after_a_change_of_ranks() -> None:
     """Three ranks that each add the mean of two add as much to the mean gradient as the two did. Here it is one rank."""
     saved = {
         'steps': 5,

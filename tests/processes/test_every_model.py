@@ -1,7 +1,7 @@
 """The promises for every network of every family: a new line in a catalog is a new test here.
 
-The cut of a step is judged in float64, where it must not show at all. In float32 it shows in the last bits, and a freshly drawn
-network blows these up within a few steps, so float32 runs are compared on their first steps alone.
+The distribution of a step is compared in float64, where it must not show at all. In float32 it shows in the last bits, and a
+freshly drawn network blows these up within a few steps, so float32 runs are compared on their first steps alone.
 """
 
 from __future__ import annotations
@@ -293,9 +293,9 @@ def test_a_run_keeps_all_promises(phalanx: Command, tmp_path: Path, monkeypatch:
     assert first == pytest.approx(expected[0], rel=1e-6)
     assert second == pytest.approx(expected[1], rel=1e-4)  # maps of few pixels, normalised over three samples, amplify most
 
-    judged = phalanx('eval', 'whole', '--json', '--nproc_per_node', '2')
-    assert judged.returncode == 0, judged.stderr
-    found = json.loads(judged.stdout)
+    evaluated = phalanx('eval', 'whole', '--json', '--nproc_per_node', '2')
+    assert evaluated.returncode == 0, evaluated.stderr
+    found = json.loads(evaluated.stdout)
     assert found['samples'] == 5
     assert found['table'] == json.loads((tmp_path / 'whole' / 'table.json').read_text())['rows']
     metrics = json.loads((tmp_path / 'whole' / 'summary.json').read_text())['metrics']

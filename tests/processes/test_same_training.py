@@ -109,7 +109,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_n
     assert losses(tmp_path / 'whole') == losses(tmp_path / 'halves')
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(phalanx: Command, tmp_path: Path, warm: Path) -> None:
+def test_a_run_continues_with_another_number_of_ranks(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     recipe = (*TINY, *COMPARED, 'train.steps=8', f'train.init_from={warm}')
     assert phalanx('train', *recipe, '--save_dir', 'alone').returncode == 0
     assert phalanx('train', *recipe, 'train.until=4', '--nproc_per_node', '2', '--save_dir', 'mixed').returncode == 0

@@ -70,7 +70,7 @@ def loss_of_share(loss: PixelLoss, share: slice) -> Found:
 
 
 def text_loss_of_share(loss: DbLoss, share: slice, *, refined: bool) -> Found:
-    """The loss of random maps; two samples are without text, and of one nothing is judged."""
+    """The loss of random maps; two samples are without text, and one has only void labels."""
     generator = torch.Generator().manual_seed(3)
     maps = torch.rand(7, 3, 6, 8, generator=generator, dtype=torch.float64)[share].requires_grad_()
     targets = (torch.rand(4, 7, 6, 8, generator=generator) < 0.5).float()

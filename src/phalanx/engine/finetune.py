@@ -153,7 +153,7 @@ def _weights(job: Job) -> tuple[str, str]:
 
 
 def _is_within(part: Any, whole: Any) -> bool:
-    """Whether `whole` has all the keys of `part` with the same values; a name alone stands for {name: ...}."""
+    """True if `whole` has all the keys of `part` with the same values; a name alone stands for {name: ...}."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and _is_within(value, whole[key]) for key, value in part.items())
     return bool(part == (whole['name'] if isinstance(whole, dict) and 'name' in whole else whole))

@@ -59,9 +59,9 @@ def header(path: Path) -> dict[str, str]:
     for line in path.read_text().splitlines():
         if not line.startswith('#'):
             break
-        said, colon, text = line[2:].partition(':')
-        if colon and said in ('command', 'hardware', 'time', 'expected'):
-            key = said
+        name, colon, text = line[2:].partition(':')
+        if colon and name in ('command', 'hardware', 'time', 'expected'):
+            key = name
             entries[key] = text.strip()
         elif key:
             entries[key] += '\n' + line[2:].strip()

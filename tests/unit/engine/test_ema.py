@@ -153,7 +153,7 @@ def test_a_decay_that_keeps_everything_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ('kind', 'decay', 'steps', 'told'),
+    ('kind', 'decay', 'steps', 'warning'),
     [
         ('ramp', 0.998, 615, '615 steps are too few for the EMA, which needs 3,500 to forget the start of the run'),
         ('normal', 0.998, 615, 'ema.decay=0.98 suits'),
@@ -163,10 +163,10 @@ def test_a_decay_that_keeps_everything_is_refused() -> None:
         ('ramp', 0.998, 20, None),  # a trial
     ],
 )
-def test_a_run_too_short_for_its_average_is_reported(kind: Any, decay: float, steps: int, told: str | None) -> None:
+def test_a_run_too_short_for_its_average_is_reported(kind: Any, decay: float, steps: int, warning: str | None) -> None:
     notes = Ema(network(), EmaOptions(decay=decay, kind=kind)).notes(steps)
-    assert len(notes) == (told is not None)
-    assert told is None or told in notes[0]
+    assert len(notes) == (warning is not None)
+    assert warning is None or warning in notes[0]
 
 
 @pytest.mark.parametrize('kind', ['ramp', 'normal'])

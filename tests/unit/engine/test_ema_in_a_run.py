@@ -40,8 +40,8 @@ def test_weights_as_trained_count_until_their_average_can_be_right_and_are_shown
     found = {}
     for how in (('--set', 'device=cpu'), ('--raw',), ('--set', 'ema=null')):
         assert run_here('eval', str(run), '--weights', newest, '--json', *how) == 0
-        told = capsys.readouterr()
-        found[how[-1]] = json.loads(told.out)['mean_iou'], told.err.rpartition(', ')[2].strip()
+        output = capsys.readouterr()
+        found[how[-1]] = json.loads(output.out)['mean_iou'], output.err.rpartition(', ')[2].strip()
     assert found['device=cpu'] == (pytest.approx(last['mean_iou']), 'EMA')
     assert found['--raw'] == found['ema=null'] == (pytest.approx(last['raw']['mean_iou']), 'as trained')
 

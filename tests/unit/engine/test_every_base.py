@@ -63,7 +63,7 @@ PAIRS = [(family, base, data) for family, bases in BASES.items() for base in bas
 
 
 def all_the_way() -> list[tuple[str, str, str]]:
-    """Of the pairs so many that each base and each data set is among them."""
+    """A minimal selection of pairs with every base and every data set."""
     pairs = []
     for family, bases in BASES.items():
         longer, shorter = sorted((list(bases), list(LAYOUTS[family])), key=len, reverse=True)

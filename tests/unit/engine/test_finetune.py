@@ -91,7 +91,7 @@ def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> No
         assert all(norm.is_frozen for norm in model.modules() if isinstance(norm, norms.BatchNorm2d))
 
 
-def test_what_cannot_be_frozen_at_first_is_refused() -> None:
+def test_parts_that_cannot_be_frozen_temporarily_are_refused() -> None:
     with pytest.raises(ValueError, match='nothing would be trained'):
         TemporaryFreeze(pp_liteseg(2), [''], 1)
     with pytest.raises(ConfigError, match=r'freeze_steps: 5 has no effect without train\.freeze'):
@@ -99,14 +99,14 @@ def test_what_cannot_be_frozen_at_first_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ('parts', 'told'),
+    ('parts', 'message'),
     [
         (['backbon'], r"the network has no part 'backbon'; did you mean 'backbone'\? \(it has backbone, "),
         ([''], 'nothing would be trained'),
     ],
 )
-def test_what_cannot_be_frozen_is_reported(parts: list[str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_frozen_is_reported(parts: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         freeze(pp_liteseg(2), parts)
 
 
@@ -136,7 +136,7 @@ def test_evaluations_that_are_no_better_are_counted_since_the_best() -> None:
 
 
 def test_norms_that_are_part_of_convolutions_stay_so_and_train_in_a_resumed_run_too(weights: str, tmp_path: Path) -> None:
-    """As in networks that were exported: the first norm has no effect, and no batch's statistics give it one."""
+    """Norms as in exported networks: the first norm has no effect, and no batch's statistics give it one."""
     path = Path(weights.removeprefix('train.init_from='))
     state = safetensors.torch.load_file(path)
     name = next(name.removesuffix('.running_var') for name in state if name.endswith('.running_var'))
@@ -163,9 +163,9 @@ def test_a_run_that_no_longer_gets_better_ends_and_stays_ended(
     words = (*TINY, weights, *still, *limits, '--save_dir', str(tmp_path / 'run'))
     assert run_here('train', *words) == 0
     assert [line['step'] for line in records(tmp_path / 'run', 'eval')] == [0, 1, 2, 3]
-    said = capsys.readouterr().out
-    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in said
-    assert re.search(r'this run is not better than its start: mean_iou \S+ at step \d, \S+ before the first step; try', said)
+    out = capsys.readouterr().out
+    assert 'stopped early at step 3 of 8: 2 evaluations in a row with no better mean_iou than ' in out
+    assert re.search(r'this run is not better than its start: mean_iou \S+ at step \d, \S+ before the first step; try', out)
     assert (tmp_path / 'run' / 'latest').resolve().name == 'step_0000003'
     assert run_here('train', *words) == 0
     summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())

@@ -46,7 +46,7 @@ def test_the_weights_are_the_first_that_are_published_for_the_network() -> None:
     }
 
 
-def test_a_base_of_which_nothing_else_is_said_can_be_finetuned() -> None:
+def test_a_bare_base_recipe_can_be_finetuned() -> None:
     recipe = job('ppyoloe', *BOXES).recipe
     assert recipe.train.init_from == 'ppyoloe_crn_s_obj365_pretrained'
     assert recipe.train.steps == 1600 // 8 and recipe.scaling.rule == 'none'
@@ -89,8 +89,8 @@ def test_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     safetensors.torch.save_file(
         open_job(TINY[0], [(word, word) for word in TINY[2:]]).task.model().state_dict(), tmp_path / 'w.safetensors'
     )
-    said = (f'train.init_from={tmp_path}/w.safetensors', 'train.steps=3')
-    assert run_here('train', *TINY, *said, '--finetune', '--save_dir', str(tmp_path / 'run')) == 0
+    given = (f'train.init_from={tmp_path}/w.safetensors', 'train.steps=3')
+    assert run_here('train', *TINY, *given, '--finetune', '--save_dir', str(tmp_path / 'run')) == 0
     assert '--finetune uses' in capsys.readouterr().out
     assert records(tmp_path / 'run', 'eval')[-1]['step'] == 3
 

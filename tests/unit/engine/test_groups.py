@@ -36,12 +36,12 @@ def without(names: list[str]) -> list[str]:
 
 
 def test_everything_decays_unless_the_recipe_says_otherwise() -> None:
-    """As in PaddleSeg."""
+    """Same as PaddleSeg."""
     assert members(Net(), Parameters()) == [(NAMES, 1, None)]
 
 
 def test_norms_can_be_spared_and_other_biases_still_decay() -> None:
-    """As in PaddleDetection."""
+    """Same as PaddleDetection."""
     assert members(Net(), Parameters(decay_norms=False)) == [(without(NORMS), 1, None), (NORMS, 1, 0)]
 
 

@@ -1,4 +1,4 @@
-"""Which ranks are slow, and which wait for data, by hand."""
+"""Reports of slow ranks, waits for data and diverging losses, computed by hand."""
 
 import pytest
 
@@ -28,13 +28,13 @@ def test_a_rank_alone_is_never_slow() -> None:
 
 
 def laps(*laps: tuple[float, float]) -> list[str | None]:
-    """What a clock tells after each lap of so many seconds, of which so many were spent waiting."""
-    clock, told = Stopwatch(), []
+    """Warning of a clock after each lap, given as (seconds, seconds of them spent waiting)."""
+    clock, warnings = Stopwatch(), []
     for seconds, waited in laps:
         clock.total_seconds += seconds
         clock.total_waited += waited
-        told.append(clock.data_wait_warning())
-    return told
+        warnings.append(clock.data_wait_warning())
+    return warnings
 
 
 def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
@@ -44,7 +44,7 @@ def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
 
 
 @pytest.mark.parametrize('waited', [0, 0.1 * WARMUP_S])
-def test_a_start_with_cold_workers_is_no_long_wait(waited: float) -> None:
+def test_a_start_with_cold_workers_is_not_reported_as_waiting(waited: float) -> None:
     assert laps((30, 30 if waited else 0), (WARMUP_S - 30, waited - 30 if waited else 0)) == [None, None]
 
 

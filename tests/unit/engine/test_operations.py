@@ -1,4 +1,4 @@
-"""What a training step asks torch to do, counted: on one rank as much as plain PyTorch with the same network and loss."""
+"""Operations of a training step on one rank: the same number as plain PyTorch with the same network and loss."""
 
 from __future__ import annotations
 

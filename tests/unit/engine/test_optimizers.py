@@ -109,7 +109,7 @@ def a_step(kind: str, layout: torch.memory_format, number: int, optimizer: Optim
 
 
 @pytest.mark.parametrize('kind', ['sgd', 'adam', 'adamw', 'lamb'])
-def test_a_run_goes_on_in_another_layout_of_memory_as_it_would_in_its_own(kind: str) -> None:
+def test_a_run_continues_in_another_memory_layout_as_in_its_own(kind: str) -> None:
     start = torch.randn(3, 4, 2, 5, generator=torch.Generator().manual_seed(9))
     whole = start.clone().requires_grad_()
     optimizer = a_step(kind, torch.contiguous_format, 1, None, whole)
@@ -121,7 +121,7 @@ def test_a_run_goes_on_in_another_layout_of_memory_as_it_would_in_its_own(kind: 
     assert torch.allclose(whole, halves, rtol=1e-6, atol=1e-7)
 
 
-def test_a_run_goes_on_with_the_settings_of_its_recipe_and_not_with_those_of_the_checkpoint() -> None:
+def test_a_resumed_run_uses_the_settings_of_its_recipe_not_of_the_checkpoint() -> None:
     weight = torch.ones(2, requires_grad=True)
     before, after = sgd(one_group(weight), lr=0.1, momentum=0.9), sgd(one_group(weight), lr=0.1, momentum=0.5, weight_decay=0.3)
     weight.grad = torch.ones(2)

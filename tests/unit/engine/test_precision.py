@@ -118,7 +118,7 @@ def test_half_precision_learns_a_straight_line(dtype: Any) -> None:
     assert layer.bias.item() == pytest.approx(-1, abs=0.05)
 
 
-def test_a_resumed_run_goes_on_with_its_scale() -> None:
+def test_a_resumed_run_keeps_its_loss_scale() -> None:
     weight, optimizer = one_weight()
     precision = Precision(PrecisionOptions(dtype='fp16'), CPU)
     for slope in (1.0, float('inf'), 1.0):

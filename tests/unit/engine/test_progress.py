@@ -1,4 +1,4 @@
-"""Which evaluation of a run is its best."""
+"""Choice of the best evaluation of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_is_no_number_is_never_the_best() -> None:
     assert best_steps((0.1, math.nan), (0.1, 0.2), (0.1, math.nan)) == (2, 1)
 
 
-def test_progress_goes_on_from_a_checkpoint_with_its_best() -> None:
+def test_progress_resumes_from_a_checkpoint_with_its_best() -> None:
     before = Progress(step=4)
     before.record_evaluation({'accuracy': 0.5, 'teds': 0.1}, BY)
     after = Progress.of(asdict(before), 4)

@@ -97,14 +97,14 @@ def test_a_run_trains_with_the_parts_that_the_checks_have_built(tmp_path: Path) 
         assert value.equal(others[name]) and value.requires_grad == others[name].requires_grad, name
 
 
-def test_parts_that_cannot_be_built_are_told_together(tmp_path: Path) -> None:
+def test_parts_that_cannot_be_built_are_reported_together(tmp_path: Path) -> None:
     """The lists of both splits, and losses that are too few for the network."""
     (tmp_path / 'classes.txt').write_text('background\ncrack\n')
     recipe = tmp_path / 'mine.yml'
     recipe.write_text(f'_base_: pp_liteseg\ndata: {{name: file_list, root: {tmp_path}}}\nloss: [dice]\n{LENGTH}')
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as raised:
         check_parts(open_job(str(recipe)), 1)
-    lines = str(told.value).splitlines()
+    lines = str(raised.value).splitlines()
     assert len(lines) == 3
     assert [name in line for name, line in zip(('train.txt', 'val.txt', '3 outputs'), lines, strict=True)] == [True] * 3
 
@@ -145,7 +145,7 @@ def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ('name', 'told'),
+    ('name', 'message'),
     [
         ('pp_litseg_digits', "did you mean 'pp_liteseg_digits'?"),
         ('none.yml', '(`phalanx config` lists them)'),
@@ -153,12 +153,12 @@ def test_the_recipes_that_the_documentation_shows_are_right(page: str, tmp_path:
     ],
 )
 def test_a_recipe_that_is_not_there_is_reported_with_what_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         open_job(name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
@@ -202,8 +202,14 @@ def test_a_recipe_without_its_task_says_all_else_that_is_wrong_too(tmp_path: Pat
     assert [problem.partition('expected')[2] for problem in caught.value.problems] == [' key=value', ' key=value']
     with pytest.raises(ConfigError) as caught:
         open_job(str(tmp_path / 'mine.yml'))
-    told = [problem.partition(': ')[2].partition(';')[0] for problem in caught.value.problems]
-    assert told == ['task: missing', 'trian: unknown key', 'train.stps: unknown key', 'optimizer: missing', 'schedule: missing']
+    message = [problem.partition(': ')[2].partition(';')[0] for problem in caught.value.problems]
+    assert message == [
+        'task: missing',
+        'trian: unknown key',
+        'train.stps: unknown key',
+        'optimizer: missing',
+        'schedule: missing',
+    ]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_checkpoint_begins_once_the_one_before_is_written(tmp_path: Path) -> N
     assert steps_on_disk(tmp_path) == [4, 8]
 
 
-def test_a_synchronous_checkpoint_is_on_disk_before_training_goes_on(tmp_path: Path) -> None:
+def test_a_synchronous_checkpoint_is_on_disk_before_training_continues(tmp_path: Path) -> None:
     saver = trainer(tmp_path, Doubling(), 'checkpoint.asynchronous=false').saver
     saver.begin(Progress(step=4), False, report(tmp_path)[0])
     assert steps_on_disk(tmp_path) == [4]

@@ -135,7 +135,7 @@ def test_a_warm_up_in_steps_counts_updates_while_the_curve_counts_samples() -> N
     assert [after(at) for at in (6, 8, 14, 20)] == pytest.approx([0.75, 1, 0.5, 0])
 
 
-def test_the_curve_of_a_run_that_counts_steps_goes_on_by_steps() -> None:
+def test_the_curve_of_a_run_that_counts_steps_continues_by_steps() -> None:
     counted = Timeline(CHANGED.batches, in_epochs=False)
     assert [polynomial(1.0, 8, 12.0, counted)(at) for at in range(9)] == [polynomial(1.0, 8, 12.0)(at) for at in range(9)]
 

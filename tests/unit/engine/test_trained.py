@@ -117,13 +117,13 @@ def test_ctrl_c_ends_a_camera_and_its_video_is_whole(trained: phalanx.Trained, f
         predict_video(trained, writers, camera(), 5.0, tmp_path / 'file.mp4', (), endless=False)
 
 
-def test_a_camera_that_is_not_there_is_said(trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_missing_camera_is_reported(trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert run_here('predict', str(folder), '987', '--out', str(tmp_path), '--set', 'device=cpu') == 1
     assert 'skipped: camera 987: OpenCV gets no picture from it; this node has ' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ('run', 'more', 'told'),
+    ('run', 'more', 'message'),
     [
         ('ppyoloe_digits', ('--save', 'json,cropps'), "--save: 'cropps' is none of json, txt, crops, pictures"),
         ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is none of txt, json, pictures"),
@@ -132,12 +132,12 @@ def test_a_camera_that_is_not_there_is_said(trained: phalanx.Trained, folder: Pa
         ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder has such a name'),
     ],
 )
-def test_a_wrong_request_to_predict_is_said(run: str, more: tuple[str, ...], told: str, capsys: Any) -> None:
+def test_a_wrong_request_to_predict_is_reported(run: str, more: tuple[str, ...], message: str, capsys: Any) -> None:
     assert run_here('predict', run, *more, 'README.md', '--out', 'results') == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_callback_hears_what_a_run_writes(tmp_path: Path) -> None:
+def test_a_callback_gets_every_event_of_a_run(tmp_path: Path) -> None:
     events: list[Any] = []
     phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides=OVERRIDES, callback=events.append)
     of_kind = {kind: [event for event in events if event['kind'] == kind] for kind in ('train', 'eval', 'saved')}
@@ -158,7 +158,7 @@ def test_a_callback_stops_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert 1 <= step_of(saved) < 9
 
 
-def test_overrides_that_are_wrong_are_said_by_key(tmp_path: Path) -> None:
+def test_wrong_overrides_are_reported_by_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^overrides\['train.stepps'\]: train.stepps: unknown key; did you mean 'steps'"):
         phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={'train.stepps': 2})
 

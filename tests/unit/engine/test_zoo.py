@@ -1,4 +1,4 @@
-"""Models by name: what cannot be is told with what can."""
+"""Models by name: a wrong name or option is reported with the valid ones."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from phalanx import create_model
 
 
 @pytest.mark.parametrize(
-    ('name', 'num_classes', 'options', 'told'),
+    ('name', 'num_classes', 'options', 'message'),
     [
         ('pp_litseg', 3, {}, "'pp_litseg' is not one of .*; did you mean 'pp_liteseg'"),
         ('pp_liteseg', 3, {'backbone': 'stdc3'}, "backbone.name: 'stdc3' is not one of stdc1, stdc2, .*; did you mean"),
@@ -20,9 +20,9 @@ from phalanx import create_model
     ],
 )
 def test_a_model_that_cannot_be_is_refused_with_what_can(
-    name: str, num_classes: int, options: dict[str, str], told: str
+    name: str, num_classes: int, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         create_model(name, num_classes=num_classes, **options)
 
 

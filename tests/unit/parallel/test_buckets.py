@@ -1,4 +1,4 @@
-"""How many gradients travel at once."""
+"""Sizes of DDP buckets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.parallel.gradients import GradientOptions
 
 
 def network(*mebibytes: int) -> nn.Module:
-    """One layer of so many MiB of float32 each."""
+    """One layer per entry, of that many MiB of float32."""
     return nn.Sequential(*(nn.Linear(512, 512 * size, bias=False, device='meta') for size in mebibytes))
 
 

@@ -121,7 +121,7 @@ def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
     assert 'Nothing is logged yet' in page.read_text()
 
 
-def test_one_logged_step_and_a_missing_loss_are_drawn(tmp_path: Path) -> None:
+def test_charts_handle_one_logged_step_and_a_missing_loss(tmp_path: Path) -> None:
     write_lines(tmp_path / 'metrics.jsonl', [train_line(1, None)])
     parsed(write_page(tmp_path))
 
@@ -132,7 +132,7 @@ def figures(folder: Path, *drawn: dict[str, Any]) -> str:
     return write_page(folder).read_text()
 
 
-def test_curves_of_a_metric_are_drawn_over_what_they_name(folder: Path) -> None:
+def test_curves_of_a_metric_have_the_axis_they_name(folder: Path) -> None:
     """A line from (0, 1) over (0.5, 1) to (1, 0.25), on axes from 0 to 1: in per cent, with y downwards."""
     lines = {NAUGHTY: [[0.0, 1.0], [0.5, 1.0], [1.0, 0.25]]}
     page = figures(folder, {'kind': 'curves', 'title': 'Precision', 'x': 'recall', 'y': 'precision', 'lines': lines})
@@ -183,7 +183,7 @@ def test_pictures_of_a_metric_are_in_the_page(folder: Path) -> None:
     assert 'lost' not in page
 
 
-def test_what_colours_stand_for_is_said_above_the_pictures(folder: Path) -> None:
+def test_a_legend_of_colours_is_above_the_pictures(folder: Path) -> None:
     page = figures(folder, {'kind': 'legend', 'colours': {NAUGHTY: '#102030'}})
     _, title, below = page.partition('Evaluation samples')
     assert title
@@ -195,7 +195,7 @@ def test_an_axis_of_ranks_has_whole_numbers() -> None:
     assert drawn['x'] == [(0, '0'), (50, '1'), (100, '2')]
 
 
-def test_shares_are_not_drawn_on_a_log_scale_and_counts_not_among_them(folder: Path) -> None:
+def test_shares_have_a_linear_axis_without_counts(folder: Path) -> None:
     shares = [{'kind': 'eval', 'step': step, 'iou': iou, 'too_long': 1} for step, iou in ((20, 0.001), (40, 0.5))]
     write_lines(folder / 'metrics.jsonl', shares)
     page = write_page(folder).read_text()
@@ -291,7 +291,7 @@ def test_numbers_keep_four_digits(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(('seconds', 'text'), [(4.26, '4.3 s'), (75, '1 min 15 s'), (7390, '2 h 03 min'), (None, '–')])
-def test_durations_are_said_in_two_units(seconds: float | None, text: str) -> None:
+def test_durations_have_two_units(seconds: float | None, text: str) -> None:
     assert format_duration(seconds) == text
 
 

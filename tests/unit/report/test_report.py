@@ -81,15 +81,15 @@ def test_a_log_line_is_one_json_object_with_its_terms_apart(tmp_path: Path) -> N
     ]
 
 
-def test_labels_that_say_nothing_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A loss of exactly 0, and an evaluation in which nothing could be judged: once for all log lines, at each evaluation."""
+def test_samples_without_valid_labels_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss of exactly 0, and an evaluation without valid labels: once for all log lines, at each evaluation."""
     with a_report(tmp_path) as report:
         report.train(record(1, 0.0))
         report.train(record(2, 0.0))
         report.evaluation(2, Evaluation(metrics={'mean_iou': float('nan'), 'kappa': 0.5}, seconds=2.0, samples=13), best=False)
     journal = [json.loads(line) for line in (tmp_path / 'journal.jsonl').read_text().splitlines()]
     assert [line['text'].partition(' (')[0] for line in journal if line['kind'] == 'warning'] == [
-        'the loss is exactly 0, as if the training samples have no label that counts',
+        'the loss is exactly 0, as if the training samples have no valid labels',
         'mean_iou: undefined, as the evaluation samples have no valid labels',
     ]
 
@@ -295,8 +295,8 @@ def test_figures_of_the_last_evaluation_are_kept_beside_its_table(tmp_path: Path
     curves, matrix, wrong, legend = json.loads((tmp_path / 'table.json').read_text())['figures']
     assert curves['lines'] == {'a': [[0.0, 1.0], [1.0, None]]}
     assert matrix == {'kind': 'matrix', 'title': 'Taken', 'names': ['a', 'b'], 'counts': [[1, 2], [3, 4]]}
-    ((said, (cell,)),) = [(row['caption'], row['cells']) for row in wrong['rows']]
-    assert (said, cell['caption']) == ("a.png: read '1'", 'truth')
+    ((caption, (cell,)),) = [(row['caption'], row['cells']) for row in wrong['rows']]
+    assert (caption, cell['caption']) == ("a.png: read '1'", 'truth')
     assert np.array_equal(np.asarray(Image.open(tmp_path / 'pictures' / cell['file'])), picture)
     assert legend == {'kind': 'legend', 'colours': {'a': '#102030'}}
     assert 'Taken' in (tmp_path / 'report.html').read_text()

@@ -19,7 +19,7 @@ from phalanx.system.errors import RequestError
 
 
 class Listing:
-    """Appends all that it is told to a list."""
+    """Tracker that appends all calls to a list."""
 
     def __init__(self, events: list[Any]) -> None:
         self.events = events
@@ -176,7 +176,7 @@ def test_a_missing_package_is_named_before_the_start_with_its_command(monkeypatc
         check_trackers({'visualdl': VisualDL})
 
 
-def test_a_package_that_goes_missing_later_is_reported_and_the_run_goes_on(
+def test_a_package_that_goes_missing_later_is_reported_and_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, 'visualdl', None)
