@@ -122,8 +122,8 @@ def test_a_port_in_use_is_reported_with_the_process_that_holds_it(nodes: list[No
 @pytest.mark.parametrize(
     ('change', 'told'),
     [
-        (('--set', 'optimizer.lr=0.02'), 'not the same everywhere: the recipe'),
-        (('--max_restart', '1'), 'not the same everywhere: --max_restart'),
+        (('--set', 'optimizer.lr=0.02'), 'not the same on all nodes: the recipe'),
+        (('--max_restart', '1'), 'not the same on all nodes: --max_restart'),
     ],
 )
 def test_a_node_with_another_request_stops_the_start(nodes: list[Node], change: tuple[str, ...], told: str) -> None:
@@ -149,7 +149,7 @@ def test_a_node_with_another_list_of_samples_stops_the_start(nodes: list[Node]) 
     command = ('train', *words, *SHORT, data, 'train.global_batch_size=4', '--save_dir', 'run', '--ips', ips(nodes[:2]))
     both = [node.phalanx(*command) for node in nodes[:2]]
     assert [one.end() for one in both] == [2, 2], both[0].said + both[1].said
-    assert 'not the same everywhere: the list of samples (10.78.0.1: ' in both[1].said
+    assert 'not the same on all nodes: the list of samples (10.78.0.1: ' in both[1].said
     assert 'check data.root there' in both[1].said
 
 

@@ -162,7 +162,7 @@ def test_results_that_come_home_write_nothing_beside_the_run_folder(
     ssh.write_text(f'#!/bin/sh\ncase "$*" in *"tar -C"*) exec cat {tmp_path}/all.tar;; esac\nexit 1\n')
     ssh.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
-    with pytest.raises(OSError, match=r'10\.0\.0\.1 sent something else than'):
+    with pytest.raises(OSError, match=r'10\.0\.0\.1 sent other data than'):
         fetch_folder('10.0.0.1', home / 'run')
     assert [file.name for file in home.iterdir()] == ['run']
     assert [file.name for file in (home / 'run').iterdir()] == ['metrics.jsonl']

@@ -263,4 +263,4 @@ def test_a_node_that_trains_alone_is_reported_once_what_it_lacks(tmp_path: Path,
     done = run(tmp_path, sys.executable, '-c', wanting, *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith('phalanx: warning: this node has ')
-    assert done.stderr.count('of disk left for the run folder: make room') == 1
+    assert done.stderr.count('of disk left for the run folder: free some space') == 1

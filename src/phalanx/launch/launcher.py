@@ -1,4 +1,4 @@
-"""A launch from beginning to end: rendezvous, preflight, ranks, and the agreement on why they ended."""
+"""Course of a launch: rendezvous, preflight, ranks, and the agreement of the nodes on the cause of the end."""
 
 import contextlib
 import fcntl
@@ -27,9 +27,9 @@ from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import LONGEST_TMPDIR, remove_own
 from phalanx.system.stops import stop_signals
 
-# Of the folder of a launch, and of the file in it that says so. Both are for launchers alone: what has them may be removed.
+# Names of the scratch folder of a launch and of the mark in it. Only launchers use them, so such a folder may be removed.
 PREFIX, MARK = 'phalanx-launch-', '.scratch-of-a-phalanx-launcher'
-LAST_ANSWER = 5  # seconds for the watchdog's last question: an answer while the interpreter ends would abort the process
+LAST_ANSWER = 5  # seconds for the last request of the watchdog: an answer during interpreter shutdown would abort the process
 
 
 def launch(
@@ -41,10 +41,10 @@ def launch(
     *,
     follow: bool = False,
 ) -> int:
-    """Runs `command` once a rank; the exit status of the whole.
+    """Run `command` once per rank; return the exit status of the launch.
 
-    0; 1 with the first cause on the last line; 2 when nothing was started; 130 or 143 when it was stopped. `facts` is what must
-    be the same on all nodes, asked only when there are several. `follow`: rank 0 gets a log like all others, shown here.
+    0; 1 with the first cause on the last line; 2 if nothing was started; 130 or 143 if it was stopped. `facts`: must agree on
+    all nodes; called only if there are several. `follow`: rank 0 gets a log like the others, copied to the terminal.
     """
     stop_when_stdin_closes()
     forward_pauses()
@@ -61,26 +61,26 @@ def launch(
     os.environ['PHALANX_LOG_DIR'] = str(log_dir.absolute())
     os.environ['PHALANX_LAUNCHER'] = str(os.getpid())
     os.environ['PHALANX_ADDRESS'] = cluster.address if cluster.rendezvous else ''
-    use_own_cache()  # compiled kernels are worth keeping
+    use_own_cache()  # before the ranks inherit the environment
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
         try:
             first = Attempt(cluster.ranks_per_node, scratch, log_dir.absolute(), flags.log_append, follow)
             run = _Launch(command, cluster, flags, first)
-            return run.alone() if cluster.rendezvous is None else run.together(lambda: facts() | {'trouble': trouble})
+            return run.run_alone() if cluster.rendezvous is None else run.run_together(lambda: facts() | {'trouble': trouble})
         except RendezvousError as error:
             print_line(str(error))
             return 2
         except RendezvousLostError as error:
             print(f'the run failed: {error}', file=sys.stderr, flush=True)
             return 1
-        except SignalException as stopped:  # while no rank runs: before the first attempt, or between two
+        except SignalException as stopped:  # before the first attempt, or between two
             print('stopped while no rank was running', file=sys.stderr, flush=True)
             return 128 + int(stopped.sigval)
 
 
 def raise_at_stop_signals() -> None:
-    """Lets a signal that ends a run clear up before the first attempt too, as torch's agent does from then on."""
+    """Make stop signals raise SignalException, so that cleanup runs; during attempts, torch's agent does the same."""
 
     def end(number: int, frame: object) -> None:
         raise SignalException(f'signal {number}', signal.Signals(number))
@@ -90,7 +90,7 @@ def raise_at_stop_signals() -> None:
 
 
 def forward_pauses() -> None:
-    """Lets Ctrl-Z pause the ranks with their launcher, and `fg` or SIGCONT both: ranks are in sessions of their own."""
+    """Make Ctrl-Z pause the ranks too, and `fg` or SIGCONT resume them: each rank is in a session of its own."""
 
     def pause(number: int, frame: object) -> None:
         ranks = psutil.Process().children(recursive=True)
@@ -107,14 +107,13 @@ def forward_pauses() -> None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for this launch and for the temporary files of its ranks, which a rank that is killed leaves behind.
+    """Scratch folder of this launch, also for temporary files of its ranks, which killed ranks leave behind.
 
-    What launchers that were killed have left is removed first. It is known by a mark that nothing else uses: a folder PREFIX*
-    of this user that holds a file MARK, which a living launcher keeps locked.
+    Folders of killed launchers are removed first: PREFIX* of this user with a file MARK, which a running launcher keeps locked.
     """
     root = Path(tempfile.gettempdir())
     for mark in root.glob(f'{PREFIX}*/{MARK}'):
-        with contextlib.suppress(OSError), mark.open('r+') as held:  # of another user, or alive
+        with contextlib.suppress(OSError), mark.open('r+') as held:  # of another user, or of a running launcher
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if mark.parent.stat(follow_symlinks=False).st_uid == os.getuid() and not mark.parent.is_symlink():
                 remove_own(mark.parent)
@@ -122,7 +121,7 @@ def scratch_folder() -> Iterator[Path]:
         folder = Path(made)
         with (folder / f'{MARK}.new').open('w') as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            (folder / f'{MARK}.new').rename(folder / MARK)  # held before another launcher can find it
+            (folder / f'{MARK}.new').rename(folder / MARK)  # locked before another launcher can find it
             if len(own := str(folder / 'tmp')) <= LONGEST_TMPDIR:
                 Path(own).mkdir()
                 os.environ['TMPDIR'] = own
@@ -130,7 +129,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 class _Launch:
-    """Attempt after attempt, as many as the budget of restarts allows."""
+    """Attempts of one launch, within the budget of restarts."""
 
     def __init__(self, command: Sequence[str], cluster: Cluster, flags: Flags, first: Attempt) -> None:
         self.command, self.cluster, self.flags, self.first = command, cluster, flags, first
@@ -139,24 +138,26 @@ class _Launch:
 
     # On one node.
 
-    def alone(self) -> int:
+    def run_alone(self) -> int:
+        """Exit status of a launch on this node alone."""
         preflight.warn_about_this_node(self.first.log_dir)
         attempt = self.first
         while True:
             watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout)
-            outcome, verdict = self.watched(attempt, watchdog)
+            outcome, verdict = self.run_watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
-            cause = self.last_words(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this node')
+            cause = self.format_failure(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this node')
             if self.restarts == 0 or outcome.was_stopped:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
             self.restart(cause)
             attempt = replace(attempt, number=attempt.number + 1)
 
-    # On several.
+    # On several nodes.
 
-    def together(self, facts: Callable[[], NodeInfo]) -> int:
+    def run_together(self, facts: Callable[[], NodeInfo]) -> int:
+        """Exit status of a launch on several nodes: each round joins, checks, runs an attempt and agrees on its end."""
         token = get_token(os.environ, self.flags.job_id)
         rendezvous = Rendezvous(self.cluster, token, self.flags.join_timeout, self.flags.heartbeat_timeout)
         own = {'pid': os.getpid(), 'wanted_rank': self.cluster.wanted_rank, 'max_restart': self.restarts}
@@ -167,6 +168,7 @@ class _Launch:
             attempt = replace(
                 self.first, number=members.attempt, node_rank=node_rank, nodes=len(members.nodes), endpoint=endpoint
             )
+            # All nodes are here: compare them and measure the link before any rank starts.
             link = preflight.check_nodes(rendezvous, members)
             print_line(
                 f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
@@ -174,11 +176,12 @@ class _Launch:
                 f'logs in {attempt.log_dir}'
             )
             watchdog = Watchdog(attempt.scratch, attempt.ranks, self.flags.hang_timeout, rendezvous, members)
-            outcome, verdict = self.watched(attempt, watchdog)
+            outcome, verdict = self.run_watched(attempt, watchdog)
+            # The ranks here have ended: publish why, wait for the other nodes, and decide together.
             self.report(rendezvous, members, watchdog, outcome, verdict)
             missing = self.await_ends(watchdog)
-            verdict, failure = self.agreed(rendezvous, members, missing)
-            status = self.ending(members, outcome, verdict, failure)
+            verdict, failure = self.agree(rendezvous, members, missing)
+            status = self.decide_status(members, outcome, verdict, failure)
             if status is not None:
                 rendezvous.leave(members, missing)
                 return status
@@ -186,23 +189,23 @@ class _Launch:
     def report(
         self, rendezvous: Rendezvous, members: Members, watchdog: Watchdog, outcome: Outcome, verdict: Verdict | None
     ) -> None:
-        """Publishes how the attempt ended here."""
+        """Publish the end of the attempt on this node."""
         failure = outcome.failure
         if failure is not None and (verdict is None or verdict['kind'] == 'failed'):
             rendezvous.put(members.key('failure', rendezvous.number), vars(failure))
             cause = f'rank {failure.rank} on {self.cluster.address}: {failure.cause}'
-            said = {'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': failure.is_consequence}
-            watchdog.decide({'kind': 'failed', **said})
+            details = {'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': failure.is_consequence}
+            watchdog.decide({'kind': 'failed', **details})
         elif outcome.was_stopped and verdict is None:
             watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
 
     def await_ends(self, watchdog: Watchdog) -> list[int]:
-        """The nodes that did not say that their ranks have ended: they are lost.
+        """Wait until all nodes have reported the end of their ranks; return the lost ones.
 
-        Without a failure anywhere, ranks of other nodes may go on for long (they save, say): only silence ends the wait.
+        Ranks of other nodes may go on for long, to save for example: only missing heartbeats end the wait.
         """
-        watchdog.seen.clear()  # each gets the whole time
+        watchdog.seen.clear()  # each node gets the full timeout
         while True:
             _, silent = watchdog.listen()
             lost = [number for number, seconds in silent.items() if seconds > self.flags.heartbeat_timeout]
@@ -210,8 +213,8 @@ class _Launch:
                 return lost
             time.sleep(HEARTBEAT)
 
-    def agreed(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:
-        """What all nodes take for the reason that the attempt ended: `done` when it did not fail anywhere."""
+    def agree(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:
+        """Common verdict of all nodes on the end of the attempt (`done` without a failure), and the first failure."""
         verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
         failures = [Failure(**info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
@@ -220,8 +223,8 @@ class _Launch:
             verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
         return verdict or {'kind': 'done'}, first
 
-    def ending(self, members: Members, outcome: Outcome, verdict: Verdict, failure: Failure | None) -> int | None:
-        """The exit status, or None to go on with another attempt."""
+    def decide_status(self, members: Members, outcome: Outcome, verdict: Verdict, failure: Failure | None) -> int | None:
+        """Exit status, or None to start another attempt."""
         kind = verdict['kind']
         if kind == 'newcomer':
             print_line(f'{verdict["cause"]}; the ranks have saved and start again with one more node')
@@ -230,7 +233,7 @@ class _Launch:
             return outcome.status if kind == 'done' or outcome.was_stopped else int(verdict['status'])
         where = members.nodes[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
         ranks = len(members.nodes) * self.cluster.ranks_per_node
-        cause = self.last_words(failure, verdict, ranks, where)
+        cause = self.format_failure(failure, verdict, ranks, where)
         lost_first = kind == 'lost' and verdict['number'] == members.nodes[0][0]
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
         if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
@@ -242,9 +245,10 @@ class _Launch:
         print(cause, file=sys.stderr, flush=True)
         return 1
 
-    # Both.
+    # On one node or several.
 
-    def watched(self, attempt: Attempt, watchdog: Watchdog) -> tuple[Outcome, Verdict | None]:
+    def run_watched(self, attempt: Attempt, watchdog: Watchdog) -> tuple[Outcome, Verdict | None]:
+        """Run an attempt under a watchdog; return its outcome and the verdict of the watchdog."""
         watchdog.start()
         try:
             return run_attempt(self.command, attempt, watchdog.killed), watchdog.verdict
@@ -257,8 +261,8 @@ class _Launch:
         left = f'{self.restarts} restart{"" if self.restarts == 1 else "s"} left'
         print_line(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
 
-    def last_words(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
-        """The last lines of a run that failed, its first cause at the very end."""
+    def format_failure(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
+        """Last lines of a failed run: the log of the failed rank, then the first cause."""
         after = f'the run failed after {time.monotonic() - self.begun:.0f} s: '
         if failure is None or (verdict is not None and verdict['kind'] in ('hang', 'lost')):
             return after + (str(verdict['cause']) if verdict else 'a rank ended')

@@ -1,4 +1,4 @@
-"""Names of nodes and their addresses, as the resolvers of clusters give them."""
+"""Names of nodes and their addresses, with the pitfalls of cluster resolvers."""
 
 import contextlib
 import os
@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-START_PORT = 6170  # that of the original projects; others count from it
-LOOKUP = 2  # seconds within which a resolver that works gives the name of an address, or says that there is none
-REMIND = 10  # seconds between two lines about a name that nobody knows yet
+START_PORT = 6170  # default of PaddlePaddle; further ports count up from it
+LOOKUP = 2  # seconds for a reverse lookup: a working resolver answers within them
+REMIND = 10  # seconds between two lines about a name without an address
 Addresses = Mapping[str, str]  # of this node: address -> network interface
 
 
@@ -20,12 +20,12 @@ def split_list(text: str) -> list[str]:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name or address means this node on every node."""
+    """True for loopback names and addresses, which mean this node on every node."""
     return name == '::1' or name.lower() == 'localhost' or name.startswith('127.')
 
 
 def resolve(name: str, patience: float = 0) -> list[str]:
-    """The IP addresses of a name, IPv4 first. Waits up to `patience` seconds until it has any. Raises ValueError."""
+    """IP addresses of a name, IPv4 first. Waits up to `patience` seconds for the first one. Raises ValueError."""
     begun = time.monotonic()
     reminded = begun - REMIND
     while True:
@@ -38,15 +38,15 @@ def resolve(name: str, patience: float = 0) -> list[str]:
         now = time.monotonic()
         if now - begun >= patience:
             waited = f'; gave up after {patience:.0f} s' if patience else ''
-            raise ValueError(f'{name}: this node cannot find the address of that name ({why}){waited}')
+            raise ValueError(f'{name}: this node cannot resolve the name ({why}){waited}')
         if now - reminded >= REMIND:
             reminded = now
-            print(f'phalanx: {name}: no address of that name yet ({why}); still asking', file=sys.stderr, flush=True)
+            print(f'phalanx: {name}: the name has no address yet ({why}); still trying', file=sys.stderr, flush=True)
         time.sleep(0.5)
 
 
 def is_same_node(one: str, other: str) -> bool:
-    """Whether two names mean one node, as far as this node knows their addresses."""
+    """True if two names share an address, as far as this node can resolve them."""
     if one.lower() == other.lower():
         return True
     try:
@@ -56,10 +56,10 @@ def is_same_node(one: str, other: str) -> bool:
 
 
 def resolve_all(names: Sequence[str], patience: float = 0) -> list[str]:
-    """One address per name, all of one family, since a socket has one: IPv4 where every node has it. Raises ValueError.
+    """One address per name, all of the same family: IPv4 if every node has it, else IPv6. Raises ValueError.
 
-    Debian gives a node its own name as 127.0.1.1, which other nodes do not mean by it: the address by which this node reaches
-    them takes its place.
+    Debian maps the own name of a node to 127.0.1.1, useless to other nodes: it is replaced by the address from which this
+    node reaches them.
     """
     answers = [resolve(name, patience) for name in names]
     outside = [[address for address in found if not is_loopback(address)] for found in answers]
@@ -74,13 +74,13 @@ def resolve_all(names: Sequence[str], patience: float = 0) -> list[str]:
             chosen = [here if is_mine else address for address, is_mine in zip(chosen, mine, strict=True)]
         return [address or found[0] for address, found in zip(chosen, answers, strict=True)]
     shown = '; '.join(f'{name}: {", ".join(left)}' for name, left in zip(names, outside, strict=True))
-    raise ValueError(f'no family of addresses (IPv4, IPv6) has all nodes ({shown}): give addresses instead of names')
+    raise ValueError(f'no address family (IPv4, IPv6) is common to all nodes ({shown}): give addresses instead of names')
 
 
 def shorten_silent_lookups(address: str) -> bool:
-    """Whether the resolver does not answer when asked for the name of `address`; then lookups from here on give up sooner.
+    """True if no name server answers a reverse lookup of `address`; lookups of this process then time out sooner.
 
-    torch's stores ask for the name of each address that they connect to, for their log, and cannot be told not to.
+    torch's stores look up the name of each address that they connect to, for their log; this cannot be turned off.
     """
     asked = threading.Thread(target=_reverse_lookup, args=(address,), name='reverse lookup', daemon=True)
     asked.start()
@@ -96,22 +96,22 @@ def _reverse_lookup(address: str) -> None:
 
 
 def local_address_to(address: str) -> str:
-    """The address of this node on the way to another. Nothing is sent. Raises ValueError when there is no way."""
+    """Address from which this node reaches another one; sends nothing. Raises ValueError without a route."""
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, START_PORT))
         except OSError as error:
-            raise ValueError(f'{address}: there is no way to it from this node ({error.strerror})') from None
+            raise ValueError(f'{address}: no route from this node ({error.strerror})') from None
         return str(probe.getsockname()[0])
 
 
 def outward_address(own: Addresses) -> str:
-    """The address of this node towards the world, or else its first one that is no loopback. Raises ValueError."""
+    """Address of this node on its default route, or else its first IPv4 address that is no loopback. Raises ValueError."""
     try:
-        found = local_address_to('192.0.2.1')  # of a network that is reserved for documentation
+        found = local_address_to('192.0.2.1')  # a network reserved for documentation
     except ValueError:
         found = next((address for address in own if not is_loopback(address) and '.' in address), '')
     if not found or is_loopback(found):
-        raise ValueError('this node has no address but loopback ones: give --host with the one that others reach it by')
+        raise ValueError('this node has only loopback addresses: give --host with the address by which other nodes reach it')
     return found

@@ -1,4 +1,4 @@
-"""The options of `phalanx launch` and `phalanx doctor`. Nothing here loads torch, so `--help` does not wait for it."""
+"""Options of `phalanx launch` and `phalanx doctor`. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
 
@@ -29,13 +29,13 @@ def launch_parser() -> argparse.ArgumentParser:
         '--write_pytorchjob', '--write-pytorchjob', type=parse_path, metavar='FILE', help='write a PyTorchJob (its predecessor)'
     )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
-    parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another program that can be run')
-    parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='what the script is given')
+    parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another executable')
+    parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='arguments of the script')
     return parser
 
 
 def doctor_parser() -> Parser:
-    about = 'Checks this node, and with --ips (the same command on each) whether the nodes fit together.'
+    about = 'Checks this node, and with --ips (the same command on each) whether the nodes are compatible.'
     parser = Parser('phalanx doctor', about)
     add_flags(parser)
     add_json(parser)

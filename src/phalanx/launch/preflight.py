@@ -1,6 +1,6 @@
-"""Before the ranks start: do the nodes agree, and does each reach every other?
+"""Checks before the ranks start: versions and settings agree on all nodes, and each node reaches every other.
 
-Every node writes what it is (its info) and what it finds of the others; all read the same and come to the same answer.
+Every node publishes its facts and its findings about the others; all read the same data and reach the same result.
 """
 
 import hashlib
@@ -30,37 +30,37 @@ Level = Literal['error', 'warning']  # an error stops the start, a warning does 
 
 @dataclass(frozen=True)
 class Rule:
-    """A fact that should be the same everywhere."""
+    """Fact that should be the same on all nodes."""
 
     fact: str
     name: str
-    level: Level  # of the finding where it is not
+    level: Level  # of the finding if it differs
     cure: str
 
 
 RULES = (
     Rule('phalanx', 'Phalanx', 'error', 'install the same version on all nodes'),
-    Rule('code', "Phalanx's code", 'error', 'bring the same revision to all nodes'),
+    Rule('code', "Phalanx's code", 'error', 'install the same revision on all nodes'),
     Rule('torch', 'torch', 'error', 'install the same version on all nodes'),
     Rule('python', 'Python', 'warning', 'use one version; data loading or numbers may differ'),
     Rule('cuda', 'CUDA', 'warning', 'use one version of torch and driver; kernels may differ in the last bits'),
     Rule('ranks', 'ranks per node', 'error', 'give the same --gpus or --nproc_per_node on all nodes'),
     Rule('devices', 'devices', 'warning', 'the slowest sets the pace'),
     Rule('command', 'the command', 'error', 'give the same command on all nodes'),
-    Rule('recipe', 'the recipe', 'error', 'bring the same recipe and give the same overrides on all nodes'),
-    Rule('data', 'the list of samples', 'error', 'bring the same data to all nodes; check data.root there'),
+    Rule('recipe', 'the recipe', 'error', 'copy the same recipe to all nodes and give the same overrides'),
+    Rule('data', 'the list of samples', 'error', 'copy the same data to all nodes; check data.root there'),
     Rule('max_restart', '--max_restart', 'error', 'give the same number on all nodes'),
 )
-COMPARE_TIMEOUT = 60  # seconds that nodes wait for each other while they compare themselves
-CLOCK = 5.0  # seconds that clocks may differ without a word
+COMPARE_TIMEOUT = 60  # seconds that nodes wait for each other during the checks
+CLOCK = 5.0  # seconds that clocks may differ without a warning
 DISK = 2.0  # GiB free below which a run is likely to fail
-SHARED_MEMORY = 0.25  # GiB free in /dev/shm, the same for GPUs of one node that exchange through NCCL
-SLOW = 0.5  # Gbit/s between nodes below which gradients will hold the run up
+SHARED_MEMORY = 0.25  # GiB free in /dev/shm, for NCCL between the GPUs of a node
+SLOW = 0.5  # Gbit/s between nodes below which gradient exchange limits the speed
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that differs or is missing."""
+    """Difference between nodes, or shortage of a node."""
 
     level: Level
     text: str
@@ -71,7 +71,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Link:
-    """The way between nodes: seconds to connect, and bits a second of an all-reduce over all of them."""
+    """Link between the nodes: `latency` in seconds to connect, `bandwidth` in bit/s of an all-reduce over all of them."""
 
     latency: float
     bandwidth: float
@@ -83,7 +83,7 @@ class Link:
 
 
 def node_facts(cluster: Cluster) -> NodeInfo:
-    """What this node is, for the comparison with others."""
+    """Facts of this node, for the comparison with others."""
     count = torch.cuda.device_count()
     names = sorted({torch.cuda.get_device_name(number) for number in range(count)})
     return {
@@ -102,18 +102,18 @@ def node_facts(cluster: Cluster) -> NodeInfo:
 
 
 def shared_memory_fact() -> NodeInfo:
-    """GiB free in /dev/shm. Loader workers do not use it."""
+    """GiB free in /dev/shm, for NCCL; loader workers do not use it."""
     return {'shared_memory': round(_free(Path('/dev/shm')), 2)}
 
 
 def hash_code() -> str:
-    """One word for the source of this package: equal code, equal word."""
+    """Hash of the source of this package, see `hash_parts`."""
     root = Path(phalanx.__file__).parent
     return hash_parts(part for file in sorted(root.rglob('*.py')) for part in (str(file.relative_to(root)), file.read_bytes()))
 
 
 def hash_parts(parts: Iterator[str | bytes]) -> str:
-    """The first 12 digits of a sha256 over the parts and where each ends."""
+    """First 12 hexadecimal digits of a SHA-256 over the parts and their lengths."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -122,7 +122,7 @@ def hash_parts(parts: Iterator[str | bytes]) -> str:
 
 
 def free_disk(folder: Path) -> float:
-    """GiB free where a folder is, or will be."""
+    """GiB free on the disk of a folder, which need not exist yet."""
     return _free(next(parent for parent in (folder, *folder.absolute().parents) if parent.exists()))
 
 
@@ -131,19 +131,19 @@ def _free(folder: Path) -> float:
 
 
 def check_nodes(rendezvous: Rendezvous, members: Members) -> Link:
-    """The way between the nodes, when all is well. Raises RendezvousError with all that must be fixed."""
+    """Check the nodes and print warnings; return the link between them. Raises RendezvousError with all errors."""
     findings, link = examine(rendezvous, members)
     if link is None:
         rendezvous.leave(members)
         report = '\n'.join(f'  {finding}' for finding in findings)
-        raise RendezvousError(f'the nodes do not fit together; nothing was started\n{report}')
+        raise RendezvousError(f'the nodes are incompatible; nothing was started\n{report}')
     for finding in findings:
         print_line(str(finding))
     return link
 
 
 def examine(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], Link | None]:
-    """Compares the nodes, and tries and measures the ways between them (None: what was found forbids it)."""
+    """Compare the nodes, and measure the link between them (None: there are errors)."""
     findings, latency = compare_nodes(rendezvous, members)
     if any(finding.level == 'error' for finding in findings):
         return findings, None
@@ -151,15 +151,15 @@ def examine(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], Li
         return findings, Link(0.0, float('inf'))
     link = Link(latency, measure_bandwidth(rendezvous, members))
     if link.bandwidth < SLOW * 1e9:
-        findings.append(Finding('warning', f'{link}: exchanging gradients will hold the run up'))
+        findings.append(Finding('warning', f'{link}: the exchange of gradients will limit the speed'))
     return findings, link
 
 
 def compare_nodes(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], float]:
-    """What is not as it should be, and the longest time to connect in seconds; the same on all nodes."""
-    blocked, slowest = _ways(rendezvous, members)
+    """Findings, and the longest time to connect in seconds; the same on all nodes."""
+    blocked, slowest = _probe_others(rendezvous, members)
     rendezvous.put(members.key('ways', rendezvous.number), {'blocked': blocked, 'latency': slowest, 'clock': time.time()})
-    ways = _everybodys(rendezvous, members, 'ways')
+    ways = _wait_for_all(rendezvous, members, 'ways')
     findings = [Finding('error', line) for way in ways for line in way['blocked']]
     findings += compare_facts([info for _, info in members.nodes])
     findings += _clocks(members, [way['clock'] for way in ways])
@@ -167,29 +167,29 @@ def compare_nodes(rendezvous: Rendezvous, members: Members) -> tuple[list[Findin
 
 
 def compare_facts(infos: Sequence[NodeInfo]) -> list[Finding]:
-    """What differs between nodes, and what a node lacks."""
+    """Compare the facts of nodes; return differences and shortages."""
     findings = []
     for rule in RULES:
         values = {str(info['address']): info.get(rule.fact) for info in infos}
         if len({str(value) for value in values.values()}) > 1:
             shown = '; '.join(f'{address}: {value}' for address, value in values.items())
-            findings.append(Finding(rule.level, f'not the same everywhere: {rule.name} ({shown}): {rule.cure}'))
+            findings.append(Finding(rule.level, f'not the same on all nodes: {rule.name} ({shown}): {rule.cure}'))
     return findings + [finding for info in infos for finding in find_shortages(info)]
 
 
 def warn_about_this_node(folder: Path) -> None:
-    """Says what this node has too little of for a run into `folder` that it makes alone, of one process or several."""
+    """Warn about low disk space or shared memory before a run on this node alone, into `folder`."""
     for finding in find_shortages({'address': 'this node', 'disk': free_disk(folder), **shared_memory_fact()}):
         print_line(str(finding))
 
 
 def find_shortages(info: NodeInfo) -> list[Finding]:
-    """What a node has too little of."""
+    """Problems and shortages that a node reports in its facts."""
     findings, where, shared = [], info['address'], info['shared_memory']
     if info.get('trouble'):
         findings.append(Finding('error', f'{where}: {info["trouble"]}'))
     if info.get('disk', DISK) < DISK:
-        text = f'{where} has {info["disk"] * 1024:,.0f} MiB of disk left for the run folder: make room'
+        text = f'{where} has {info["disk"] * 1024:,.0f} MiB of disk left for the run folder: free some space'
         findings.append(Finding('warning', text))
     if info.get('memory') and info['ranks'] > 1 and shared < SHARED_MEMORY:
         cure = 'in a container give --shm-size=1g'
@@ -199,7 +199,7 @@ def find_shortages(info: NodeInfo) -> list[Finding]:
 
 
 def _clocks(members: Members, clocks: Sequence[float]) -> list[Finding]:
-    """Clocks that differ from the first node's. Harmless to training, but the logs cannot be laid side by side."""
+    """Findings about clocks that differ from the first node's: harmless to training, but logs cannot be compared."""
     return [
         Finding('warning', f'the clock of {info["address"]} is {off:+.0f} s off that of the first node: set it (ntp)')
         for (_, info), clock in zip(members.nodes, clocks, strict=True)
@@ -207,57 +207,60 @@ def _clocks(members: Members, clocks: Sequence[float]) -> list[Finding]:
     ]
 
 
-def _ways(rendezvous: Rendezvous, members: Members) -> tuple[list[str], float]:
-    """What blocks this node's way to others, and the longest time to connect in seconds. All return at one moment."""
+def _probe_others(rendezvous: Rendezvous, members: Members) -> tuple[list[str], float]:
+    """Errors of connections from this node to the others, and the longest time to connect in seconds.
+
+    All nodes return together, so that each stays reachable until every other has tried.
+    """
     own, port = rendezvous.cluster.address, rendezvous.port
     others = [str(info['address']) for number, info in members.nodes if number != rendezvous.number]
     with ExitStack() as opened:
         trouble = ''
         try:
-            opened.enter_context(_door(rendezvous, port))
+            opened.enter_context(_accept_probes(rendezvous, port))
         except RendezvousError as error:
             trouble = str(error)
         rendezvous.put(members.key('door', rendezvous.number), trouble)
-        if troubles := [trouble for trouble in _everybodys(rendezvous, members, 'door') if trouble]:
+        if troubles := [trouble for trouble in _wait_for_all(rendezvous, members, 'door') if trouble]:
             rendezvous.leave(members)
             raise RendezvousError('; '.join(troubles))
         tried = probe_all(own, others, port)
         rendezvous.put(members.key('tried', rendezvous.number), True)
-        _everybodys(rendezvous, members, 'tried')  # the door stays open until everybody has come by
+        _wait_for_all(rendezvous, members, 'tried')  # keep accepting until every node has tried
     blocked = [
         f'{own} cannot connect to {address}, port {port}: {trouble}' for address, (_, trouble) in tried.items() if trouble
     ]
     return blocked, max((seconds for seconds, _ in tried.values()), default=0.0)
 
 
-def _everybodys(rendezvous: Rendezvous, members: Members, what: str) -> list[Any]:
-    """What every node writes of itself at this point, in order of rank. Raises RendezvousError naming those that do not."""
+def _wait_for_all(rendezvous: Rendezvous, members: Members, what: str) -> list[Any]:
+    """Values that all nodes publish under `what`, in order of rank. Raises RendezvousError naming nodes without one."""
     try:
         return rendezvous.wait(members.keys(what), COMPARE_TIMEOUT)
     except RendezvousError:
         absent = [members.name(number) for number in members.numbers if rendezvous.get(members.key(what, number)) is None]
         raise RendezvousError(
-            f'{", ".join(absent)} did not answer within {COMPARE_TIMEOUT:.0f} s while the nodes compared themselves: '
-            'look what became of the launcher there; nothing was started'
+            f'{", ".join(absent)} did not answer within {COMPARE_TIMEOUT:.0f} s during the checks of the nodes: '
+            'see what happened to the launcher there; nothing was started'
         ) from None
 
 
 @contextmanager
-def _door(rendezvous: Rendezvous, port: int) -> Iterator[None]:
-    """While open, others can connect to this node; whoever comes is let go at once. The first has its store there."""
+def _accept_probes(rendezvous: Rendezvous, port: int) -> Iterator[None]:
+    """Accept and close probe connections to this node within the context; the first node has its store on that port."""
     if rendezvous.server is not None:
         yield
         return
     with listen(rendezvous.cluster.address, port) as sock:
         over = threading.Event()
 
-        def greet() -> None:
+        def accept() -> None:
             sock.settimeout(0.2)
             while not over.is_set():
                 with suppress(TimeoutError):
                     sock.accept()[0].close()
 
-        thread = threading.Thread(target=greet, name='door', daemon=True)
+        thread = threading.Thread(target=accept, name='probes', daemon=True)
         thread.start()
         try:
             yield
@@ -267,7 +270,7 @@ def _door(rendezvous: Rendezvous, port: int) -> Iterator[None]:
 
 
 def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
-    """Bits a second that leave a node in an all-reduce over all of them, as long as it takes about a second."""
+    """Bandwidth in bit/s out of a node, from all-reduces of growing size within about a second."""
     node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
     group: Any = torch_dist.ProcessGroupGloo(store, node_rank, nodes, timedelta(seconds=20))
@@ -280,7 +283,7 @@ def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
             begun = time.perf_counter()
             group.allreduce([tensor], options).wait()
             took = torch.tensor([time.perf_counter() - begun])
-            group.allreduce([took], options).wait()  # the mean over nodes: all of them go on, or none does
+            group.allreduce([took], options).wait()  # the mean over nodes, so that all of them continue or none does
             seconds = float(took) / nodes
     except RuntimeError as error:
         raise RendezvousError(

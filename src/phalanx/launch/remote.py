@@ -1,8 +1,8 @@
-"""One command for all nodes: starts the same command on each of them, on the others through the user's own OpenSSH.
+"""Start of the same command on all nodes (--ssh), on other nodes through the user's own OpenSSH.
 
-A launcher that is started so lives as long as its standard input is open, so it ends with the connection, whatever ends that.
-What travels through a shell is quoted word by word; the token of the job travels through the standard input, where no process
-list shows it. The command here is a process like the others, so that all stop in the same way.
+A launcher started this way stops when its standard input closes, so it ends with the connection. Words for the remote shell are
+quoted one by one; the token of the job is sent through standard input, where no process list shows it. The command on this node
+is a child process like the others, so that all stop in the same way.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from phalanx.launch.rendezvous import print_line
 from phalanx.system.errors import RequestError
 from phalanx.system.stops import STOP_STATUSES, stop_signals
 
-REMOTE = 'PHALANX_REMOTE'  # set for a launcher that another one started
+REMOTE = 'PHALANX_REMOTE'  # set in launchers started by another launcher
 SSH = (
     *('ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o', 'ServerAliveInterval=5'),
-    *('-o', 'ControlMaster=no'),  # a connection kept for later (the user's ControlPersist) would hold our pipe open
+    *('-o', 'ControlMaster=no'),  # a persistent connection (ControlPersist of the user) would keep our pipe open
 )
-UNREACHED = 255  # what ssh itself ends with when it could not connect, or lost the connection
+UNREACHED = 255  # exit status of ssh itself if it cannot connect, or loses the connection
 LINGER = 60  # seconds within which all nodes end once one has
-STOPPED_STATUSES = (0, *STOP_STATUSES)  # how a command ends that heeded a stop
-HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags that are not passed on, and how many words follow
+STOPPED_STATUSES = (0, *STOP_STATUSES)  # exit statuses of a command after a stop
+HERE_ONLY = {'--ssh': 0, '--hostfile': 1, '--host': 1, '--ips': 1}  # flags of this node only, with the number of their words
 
 
 def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: Path, script: Sequence[str] = ()) -> int:
-    """Runs `phalanx COMMAND WORDS SCRIPT` on all nodes of `--ips`, this one among them or not; the exit status of the whole.
+    """Run `phalanx COMMAND WORDS SCRIPT` on all nodes of `--ips`, which may include this one; return the exit status.
 
-    `words` are read by Phalanx, and adapted to each node; the words of `script` are the user's, and stay as they were typed.
-    Afterwards `folder` is on this node: brought home from the first node when that is another. Raises RequestError.
+    Flags of this node are removed from `words`; the words of `script` are passed on as typed. Afterwards `folder` is on this
+    node: it is copied from the first node if that is another. Raises RequestError.
     """
     names = split_list(flags.ips or '')
     if not names:
-        raise RequestError('--ssh: on which nodes? give --ips or --hostfile')
+        raise RequestError('--ssh: the nodes are missing; give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:
         raise RequestError(f'--ips: {dashed[0]!r} is not the name of a node')
     words = ['--ips', ','.join(names), *strip_local_flags(words), *script]
@@ -60,12 +60,12 @@ def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: P
         raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
     here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_command(command, words, Path.cwd())
-    nodes, asked = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
+    nodes, stop_signal = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
     if unreached := [node.name for node in nodes if node.status == UNREACHED]:
-        print_line(f'ssh could not reach {", ".join(unreached)}, or lost it; its own message stands above')
+        print_line(f'ssh could not reach {", ".join(unreached)}, or lost the connection; see its own message above')
         return 2
-    if asked and all(node.status in STOPPED_STATUSES for node in nodes):
-        return 128 + asked
+    if stop_signal and all(node.status in STOPPED_STATUSES for node in nodes):
+        return 128 + stop_signal
     status = max(node.status for node in nodes if node.name in mine or not mine)
     if names[0] not in mine and status == 0:
         fetch_folder(names[0], folder)
@@ -73,26 +73,26 @@ def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: P
 
 
 def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> tuple[list[_Node], int]:
-    """Starts a command on each node, those in `mine` here. Returns all, ended, and the signal that asked them to stop.
+    """Start a command on each node, locally for those in `mine`, and wait for all; return them and the stop signal (0: none).
 
-    That is 0 without one. As soon as a node cannot be reached, or long after one has ended, the rest are asked to stop.
+    If a node cannot be reached, or has ended more than LINGER seconds ago, the others are asked to stop.
     """
     nodes: list[_Node] = []
     ended: queue.SimpleQueue[_Node] = queue.SimpleQueue()
-    asked = 0
+    stop_signal = 0
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = asked or number
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stop_signal
+        stop_signal = stop_signal or number
         raise KeyboardInterrupt
 
     for number in stop_signals():
-        signal.signal(number, ask)
+        signal.signal(number, stop)
     try:
         for name, start in starts:
             nodes.append(_Node(name, start, ended, is_here=name in mine))
-        for others in range(len(nodes)):  # that have ended before
-            if ended.get(timeout=LINGER if others else None).status == UNREACHED:
+        for done in range(len(nodes)):  # number of nodes that have ended before
+            if ended.get(timeout=LINGER if done else None).status == UNREACHED:
                 break
     except (KeyboardInterrupt, queue.Empty):
         pass
@@ -100,17 +100,17 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
         for node in nodes:
             node.ask_to_stop()
         for node in nodes:
-            node.reader.join(None if asked else LINGER)  # who asked may wait for a long step and a large checkpoint
-    except KeyboardInterrupt:  # asked once more: at once, then
+            node.reader.join(None if stop_signal else LINGER)  # after a stop, a long step and a large checkpoint may follow
+    except KeyboardInterrupt:  # a second stop: end at once
         pass
     finally:
         for node in nodes:
             node.end()
-    return nodes, asked
+    return nodes, stop_signal
 
 
 def strip_local_flags(words: Sequence[str]) -> list[str]:
-    """The words of a command without the flags that concern the node where it was typed."""
+    """Words of a command without the flags that are for this node only."""
     kept, skip = [], 0
     for word in words:
         name, equals, _ = word.partition('=')
@@ -125,13 +125,13 @@ def strip_local_flags(words: Sequence[str]) -> list[str]:
 
 
 def remote_command(command: str, words: Sequence[str], folder: Path) -> str:
-    """The one line that the remote shell gets: every word is quoted, so that none of them means anything to the shell."""
+    """Line for the remote shell, with every word quoted."""
     run = shlex.join(['env', f'{REMOTE}=1', sys.executable, '-m', 'phalanx', command, *words])
     return f'cd {shlex.quote(str(folder))} && exec {run}'
 
 
 class _Node:
-    """The command on one node. Lines from another one are shown with its name before them; here it has the terminal."""
+    """Command on one node. Lines from another node are printed after its name; on this node it uses the terminal."""
 
     def __init__(self, name: str, start: Sequence[str], ended: queue.SimpleQueue[_Node], *, is_here: bool) -> None:
         self.name, self.ended = name, ended
@@ -143,10 +143,10 @@ class _Node:
             text=True,
             errors='replace',
             env=os.environ | {REMOTE: '1'},
-            start_new_session=not is_here,  # Ctrl-C is for the command here: ssh would end before the last lines have come
+            start_new_session=not is_here,  # no Ctrl-C for ssh: it would end before the last lines arrive
         )
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # ssh that ended at once: its status and last lines say why
+        with contextlib.suppress(BrokenPipeError):  # ssh has ended already: its status and last lines give the reason
             self.process.stdin.write(os.environ['PHALANX_TOKEN'] + '\n')
             self.process.stdin.flush()
         self.reader = threading.Thread(target=self._show, name=name, daemon=True)
@@ -160,27 +160,27 @@ class _Node:
 
     @property
     def status(self) -> int:
-        """The exit status, as a shell reports it; waits for it."""
+        """Exit status as in a shell; waits for the end."""
         code = self.process.wait()
         return code if code >= 0 else 128 - code
 
     def ask_to_stop(self) -> None:
-        """Closes its standard input, which a launcher takes for a wish to stop."""
+        """Close its standard input, which stops a launcher."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Ends what has not ended by itself."""
+        """End the process if it is still running."""
         if self.process.poll() is None:
             self.process.terminate()
             self.reader.join(5)
             self.process.kill()
-        self.reader.join(5)  # its last lines; a process that ssh left behind may hold the pipe open forever
+        self.reader.join(5)  # for its last lines; a process that ssh left behind may keep the pipe open forever
 
 
 def stop_when_stdin_closes(environment: Mapping[str, str] = os.environ) -> None:
-    """In a launcher that another node started: takes the token from standard input, and stops when that is closed."""
+    """In a launcher started by another node: read the token from standard input, and stop when that closes."""
     if environment.get(REMOTE) != '1':
         return
     del os.environ[REMOTE]  # not for the ranks
@@ -195,7 +195,7 @@ def stop_when_stdin_closes(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def fetch_folder(name: str, folder: Path) -> None:
-    """Copies `folder` of another node, at the same path there, to this one, unless both share the disk. Raises OSError."""
+    """Copy `folder` from another node, unless both share the disk. Raises OSError."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder.parent, prefix='.phalanx-') as mark:
@@ -206,34 +206,34 @@ def fetch_folder(name: str, folder: Path) -> None:
         assert copied.stdout is not None
         try:
             with tarfile.open(fileobj=copied.stdout, mode='r|') as archive:
-                archive.extractall(folder.parent, filter=_Inside(folder))
+                archive.extractall(folder.parent, filter=_ExtractionFilter(folder))
         except tarfile.TarError as error:
             copied.kill()
-            raise OSError(f'{name} sent something else than {folder}: {error}') from None
-        while copied.stdout.read(65536):  # what fills the last record, else tar there may die of a pipe that we closed
+            raise OSError(f'{name} sent other data than {folder}: {error}') from None
+        while copied.stdout.read(65536):  # padding of the last record: else tar may fail on a closed pipe
             pass
     if copied.returncode:
         raise OSError(f'the results of {name} could not be copied from {folder} there')
     print_line(f'the results of {name} are in {folder}')
 
 
-class _Inside:
-    """What tarfile lets through as data, if it lies in the run folder, links to nothing outside of it, and finds room here."""
+class _ExtractionFilter:
+    """Extraction filter for tarfile: data inside the run folder, without links out of it, that fits on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.base = folder, folder.resolve()
         self.room = shutil.disk_usage(folder.parent).free
 
     def __call__(self, member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
-        """Raises tarfile.TarError."""
+        """Return the checked member. Raises tarfile.TarError."""
         checked = tarfile.data_filter(member, target)
         places = [Path(target, checked.name)]
         if checked.issym() or checked.islnk():
             places.append((places[0].parent if checked.issym() else Path(target)) / checked.linkname)
-        begins_well = PurePosixPath(checked.name).parts[:1] == (self.folder.name,)
-        if not begins_well or not all(place.resolve().is_relative_to(self.base) for place in places):
+        in_folder = PurePosixPath(checked.name).parts[:1] == (self.folder.name,)
+        if not in_folder or not all(place.resolve().is_relative_to(self.base) for place in places):
             raise tarfile.OutsideDestinationError(checked, str(places[-1]))
         self.room -= checked.size
         if self.room < 0:
-            raise tarfile.ExtractError(f'{checked.name}: the disk has no room for it')
+            raise tarfile.ExtractError(f'{checked.name}: not enough space on the disk')
         return checked

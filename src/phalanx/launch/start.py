@@ -1,4 +1,4 @@
-"""The start of this process by a launcher or scheduler, and whether the flags of the command agree with it."""
+"""Start of this process by a launcher or scheduler, and the check of flags against it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Literal, NamedTuple
 
 from phalanx.launch.names import START_PORT, is_same_node, split_list
 
-STARTED_BY = 'PHALANX_STARTED_BY'  # set once a contract was read: processes started from here are not started by it again
+STARTED_BY = 'PHALANX_STARTED_BY'  # set after reading a contract, so that child processes do not read it again
 OURS = 'Phalanx'
 
 Variables = Mapping[str, str]
 
 
 class Setting(NamedTuple):
-    """A flag of a launch, and where its value comes from."""
+    """Value of a flag of a launch, and its origin."""
 
     value: str
-    origin: str  # a variable and its value, or a flag
+    origin: str  # for messages: a variable with its value, or a flag
 
 
 @dataclass(frozen=True)
 class Start:
-    """The launcher of this process, and what it determines."""
+    """Launcher of this process, and the settings that it determines."""
 
-    by: str = ''  # its name; empty: nobody but the user
+    by: str = ''  # name of the launcher; empty: started by hand
     per: Literal['rank', 'node', ''] = ''
     count: int = 1  # processes that it started
     nodes: int | None = None  # None: unknown
     unit: str = 'process'
-    variables: tuple[str, ...] = ()  # the ones it is known by, each with its value
+    variables: tuple[str, ...] = ()  # the variables it was detected by, as NAME=VALUE
     settings: Mapping[str, Setting] = field(default_factory=dict)  # by the name of the flag
-    exports: Mapping[str, str] = field(default_factory=dict)  # of a rank: what torch.distributed reads
-    note: str = ''  # for the user, where nobody else started this process
+    exports: Mapping[str, str] = field(default_factory=dict)  # of a rank: variables for torch.distributed
+    note: str = ''  # for the user, if started by hand
 
     def __str__(self) -> str:
-        """One line, for the beginning of a run; empty where there is nothing to say."""
+        """One line for the start of a run; may be empty."""
         if not self.per or self.by == OURS:
             return self.note
         unit = self.unit if self.count == 1 else f'{self.unit}es' if self.unit.endswith('s') else f'{self.unit}s'
@@ -47,10 +47,7 @@ class Start:
         return f'started by {self.by}: {self.count} {unit}{nodes}, {meaning}'
 
     def changes(self) -> dict[str, str | None]:
-        """The changes of the environment after which RANK and WORLD_SIZE are there exactly where this process is a rank.
-
-        None: the variable is to be removed.
-        """
+        """Changes of the environment (None: remove), after which RANK and WORLD_SIZE are set only if this process is a rank."""
         if self.by == OURS:
             return {}
         if self.per == 'rank':
@@ -59,7 +56,7 @@ class Start:
         return {**unset, 'MASTER_ADDR': None, 'MASTER_PORT': None, STARTED_BY: self.by} if self.per else {**unset}
 
     def at(self, master: str | None, port: int | None) -> Start:
-        """The same, with ranks that meet where flags say, as far as the launcher leaves it to us."""
+        """Copy of this start that meets at the address and port of flags, unless the launcher determines them."""
         if self.per != 'rank' or 'master' in self.settings or not self.exports:
             return self
         host, _, number = (master or '').rpartition(':')
@@ -67,7 +64,7 @@ class Start:
         return replace(self, exports={**self.exports, **{name: value for name, value in chosen.items() if value}})
 
     def check(self, given: Mapping[str, Setting]) -> None:
-        """Compares flags, by name, with what the launcher determines. Raises ValueError with every contradiction."""
+        """Compare flags, by name, with the settings of the launcher. Raises ValueError with all contradictions."""
         found = [line for name, flag in given.items() if (line := self._contradiction(name, flag))]
         if found:
             names = ' '.join(variable.partition('=')[0] for variable in self.variables)
@@ -79,7 +76,7 @@ class Start:
             )
 
     def _contradiction(self, name: str, flag: Setting) -> str:
-        """Both values and their origins, where they differ."""
+        """Line with both values and their origins if they contradict each other, else ''."""
         if name == 'ssh':
             return f'{flag.origin}, but {self.by} has started the other nodes' if self.per and self.count > 1 else ''
         if name == 'start_port':
@@ -93,7 +90,7 @@ class Start:
         agree = COMPARISONS.get(name)
         if own is None or agree is None or agree(value, own.value):
             return ''
-        return f'{flag.origin} ({_words(name, value)}), but {own.origin} ({_words(name, own.value)})'
+        return f'{flag.origin} ({_describe(name, value)}), but {own.origin} ({_describe(name, own.value)})'
 
 
 def _same_nodes(one: str, other: str) -> bool:
@@ -105,8 +102,8 @@ def _same_master(one: str, other: str) -> bool:
     return port == other_port and is_same_node(host.strip('[]'), other_host.strip('[]'))
 
 
-def _within(one: str, other: str) -> bool:
-    """Whether two numbers of nodes, N or MIN:MAX, have one in common."""
+def _overlap(one: str, other: str) -> bool:
+    """True if two numbers of nodes, N or MIN:MAX, overlap."""
     (low, _, high), (other_low, _, other_high) = one.partition(':'), other.partition(':')
     numbers = [low, high or low, other_low, other_high or other_low]
     if not all(number.isdecimal() for number in numbers):
@@ -117,14 +114,14 @@ def _within(one: str, other: str) -> bool:
 
 COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     'nproc_per_node': lambda one, other: one == other or not other.isdecimal(),  # `auto` leaves it to the flag
-    'nnodes': _within,
+    'nnodes': _overlap,
     'ips': _same_nodes,
     'master': _same_master,
     'rank': str.__eq__,
 }
 
 
-def _words(name: str, value: str) -> str:
+def _describe(name: str, value: str) -> str:
     if name == 'nnodes':
         return f'{value} node{"" if value == "1" else "s"}'
     return {'nproc_per_node': '{} per node', 'ips': 'nodes {}', 'master': 'master {}', 'rank': 'node rank {}'}[name].format(
@@ -133,7 +130,7 @@ def _words(name: str, value: str) -> str:
 
 
 def apply_start(start: Start) -> None:
-    """Makes the environment of this process that of a rank, or of no rank, and says what started it, once over all ranks."""
+    """Apply the changes of a start to the environment, and print its line, once over all ranks."""
     for name, value in start.changes().items():
         if value is None:
             os.environ.pop(name, None)
@@ -144,7 +141,7 @@ def apply_start(start: Start) -> None:
 
 
 class Reader:
-    """The variables of one contract; messages name the contract and the variable."""
+    """Reader of the variables of one contract; its messages name the contract and the variable."""
 
     def __init__(self, variables: Variables, contract: str) -> None:
         self.variables, self.contract = variables, contract
@@ -153,13 +150,13 @@ class Reader:
         return all(self.variables.get(name) for name in names)
 
     def text(self, name: str) -> str:
-        """Raises ValueError where the variable is missing."""
+        """Value of a variable. Raises ValueError if it is missing."""
         if not self.has(name):
             raise ValueError(f'{self.contract} started this process without {name}; set it, or unset the others')
         return self.variables[name]
 
     def number(self, name: str, least: int = 0) -> int:
-        """Raises ValueError where the variable is missing or no number from `least` on."""
+        """Integer value of a variable. Raises ValueError if it is missing, no number or below `least`."""
         text = self.text(name)
         if not text.isdecimal() or int(text) < least:
             raise ValueError(f'{name}={text}: expected a number, at least {least}')
@@ -172,7 +169,7 @@ class Reader:
         return tuple(f'{name}={self.variables[name]}' for name in names if self.has(name))
 
     def master(self, address: str = 'MASTER_ADDR', port: str = 'MASTER_PORT') -> Setting:
-        """ADDRESS:PORT. Raises ValueError without the address; the port has a default."""
+        """ADDRESS:PORT. The port defaults to START_PORT. Raises ValueError without the address."""
         host, number = self.text(address), str(self.number(port, 1)) if self.has(port) else str(START_PORT)
         host = f'[{host}]' if ':' in host else host
         return Setting(f'{host}:{number}', ', '.join(self.shown(address, port)))

@@ -1,7 +1,7 @@
-"""Watches an attempt from outside the ranks: nodes that die, ranks that hang, nodes that want to join.
+"""Watchdog of an attempt, outside the ranks: detects dead nodes, hanging ranks and new nodes.
 
-torch's agent knows the ranks of its own node only. It notices what happens on another when their connections break, which can
-take half an hour (pytorch#111646). So each launcher writes a heartbeat to the store twice a second, reads those of the others,
+torch's agent knows only the ranks of its own node. It notices a failure on another node when connections break, which can take
+half an hour (pytorch#111646). So each launcher writes a heartbeat to the store twice a second, reads those of the others,
 and ends its own ranks when the attempt cannot continue, whatever they are doing.
 """
 
@@ -21,17 +21,17 @@ from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
 HEARTBEAT = 0.5  # seconds between two heartbeats
-STALL = 2 * HEARTBEAT  # seconds that a round of this thread may count: if it takes longer, this launcher itself was held up
-GRACE = 45  # seconds that ranks have to save when they are asked to stop
-OWN_END = 5  # seconds that ranks have to report an error of their own when others have lost the connection to them
+STALL = 2 * HEARTBEAT  # maximum seconds that one round counts: if it took longer, this launcher itself was paused
+GRACE = 45  # seconds that ranks have to save after a stop
+OWN_END = 5  # seconds that ranks have to report their own error after others lost the connection
 EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
-Verdict = dict[str, Any]  # why an attempt ends before its ranks are done: kind, cause, lines
+Verdict = dict[str, Any]  # reason to end an attempt early: kind, cause, details
 
 
 class Watchdog(threading.Thread):
-    """One attempt, watched until it is `over`. `verdict` is why it had to end, None when it need not.
+    """Thread that watches one attempt until `over` is set. `verdict`: reason to end it early, or None.
 
-    `folder` holds the heartbeats of this node's ranks; `members` and `rendezvous` are None on a node alone.
+    `folder` holds the heartbeats of the ranks of this node; `members` and `rendezvous` are None for a single node.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Watchdog(threading.Thread):
         self.rendezvous, self.members = rendezvous, members
         self.verdict: Verdict | None = None
         self.over = threading.Event()
-        self.seen: dict[int, tuple[Any, float]] = {}  # node -> its last heartbeat, and for how many seconds it is the same
-        self.beaten = 0
-        self.last = time.monotonic()  # when the heartbeats of others were read
-        self.killed: set[int] = set()  # ranks that were running until this thread ended them
-        self.reported = ''  # the last error of this thread itself
+        self.seen: dict[int, tuple[Any, float]] = {}  # node -> its last heartbeat, and its age in seconds
+        self.beats_sent = 0
+        self.last = time.monotonic()  # time of the last reading of heartbeats
+        self.killed: set[int] = set()  # pids of ranks that this thread has killed
+        self.reported = ''  # last error of this thread
 
     def run(self) -> None:
         while not self.over.wait(HEARTBEAT) and self.verdict is None:
@@ -60,23 +60,23 @@ class Watchdog(threading.Thread):
                 if self.rendezvous is not None:
                     self.exchange(beats)
                 if self.verdict is None:
-                    self.look_for_hang(beats)
+                    self.detect_hang(beats)
             except RendezvousLostError as error:
                 self.verdict = {'kind': 'lost', 'number': 0, 'cause': str(error)}
-            except Exception as error:  # noqa: BLE001 - without this thread the other nodes would take this one for lost
+            except Exception as error:  # noqa: BLE001 - if this thread ended, other nodes would count this node as lost
                 self.report(error)
         if self.verdict is not None and not self.over.is_set():
             self.end_ranks()
 
     def report(self, error: Exception) -> None:
-        """Says what went wrong in this thread, once; the next round may do better."""
+        """Print an error of this thread, once; the next round may succeed."""
         text = f'{type(error).__name__}: {error}'
         if text != self.reported:
             self.reported = text
             print_line(f'warning: the watchdog of this node met an error and goes on: {text}')
 
     def exchange(self, beats: dict[int, Beat]) -> None:
-        """Writes this node's heartbeat, reads the others', and takes over what one of them decided."""
+        """Write the heartbeat of this node, read the others', and adopt a verdict of another node."""
         assert self.rendezvous is not None and self.members is not None
         self.beat(beats)
         self.verdict, silent = self.listen()
@@ -88,11 +88,11 @@ class Watchdog(threading.Thread):
                 cause = f'{self.members.name(number)} is lost: no heartbeat from it for {limit:g} s'
                 self.decide({'kind': 'lost', 'number': number, 'cause': cause})
                 return
-        if self.rendezvous.server is not None and (new := self.rendezvous.newcomers(self.members, self.unfit)):
+        if self.rendezvous.server is not None and (new := self.rendezvous.find_newcomers(self.members, self.find_misfits)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more node{"s" if len(new) > 1 else ""} joined'})
 
     def listen(self) -> tuple[Verdict | None, dict[int, float]]:
-        """The verdict, if there is one, and for how many seconds each node whose ranks have not ended has been silent."""
+        """Common verdict, if any, and seconds of silence of each node whose ranks have not ended."""
         assert self.rendezvous is not None and self.members is not None
         members, count, now = self.members, len(self.members.nodes), time.monotonic()
         verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
@@ -106,39 +106,39 @@ class Watchdog(threading.Thread):
         return verdict, silent
 
     def beat(self, beats: dict[int, Beat]) -> None:
-        """Writes this node's heartbeat and the progress of its ranks."""
+        """Write the heartbeat of this node, with the progress of its ranks."""
         if self.rendezvous is not None and self.members is not None:
-            self.beaten += 1
-            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beaten, beats])
+            self.beats_sent += 1
+            self.rendezvous.put(self.members.key('heartbeat', self.rendezvous.number), [self.beats_sent, beats])
 
-    def unfit(self, info: NodeInfo) -> str:
-        """Why a node cannot join the run; '' when it can."""
+    def find_misfits(self, info: NodeInfo) -> str:
+        """Reasons why a node cannot join the run; '' if it can."""
         assert self.members is not None
         findings = compare_facts([self.members.nodes[0][1], info])
         return '; '.join(finding.text for finding in findings if finding.level == 'error')
 
     def decide(self, verdict: Verdict) -> None:
-        """Ends the attempt, here and on all other nodes; the first who decides says why."""
+        """End the attempt on all nodes; the first verdict wins."""
         if self.rendezvous is not None and self.members is not None:
             verdict = self.rendezvous.put_if_unset(self.members.verdict, verdict)
         self.verdict = verdict
 
-    def look_for_hang(self, beats: dict[int, Beat]) -> None:
-        """All ranks have made no progress: the one furthest behind is to blame."""
+    def detect_hang(self, beats: dict[int, Beat]) -> None:
+        """Decide for a hang if no rank has made progress; blames the rank furthest behind."""
         if not beats or any(beat.age < self.hang_timeout for beat in beats.values()):
             return
-        everybody = dict(beats)
+        all_beats = dict(beats)
         for heartbeat, _ in self.seen.values():
-            everybody |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
-        rank = min(everybody, key=lambda rank: (everybody[rank].step, not _is_stopped(everybody[rank].pid), rank))
-        beat = everybody[rank]
+            all_beats |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
+        rank = min(all_beats, key=lambda rank: (all_beats[rank].step, not _is_stopped(all_beats[rank].pid), rank))
+        beat = all_beats[rank]
         stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
-        where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(everybody.items()))
+        where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(all_beats.items()))
         behind = f'rank {rank} is furthest behind, at step {beat.step}, {beat.doing}{stopped}'
         self.decide({'kind': 'hang', 'cause': f'no progress for {self.hang_timeout:.0f} s; {behind} [{where}]'})
 
     def end_ranks(self) -> None:
-        """Ends the ranks of this node: with time to save when they can, at once when they cannot."""
+        """End the ranks of this node: with time to save after a stop, else at once."""
         assert self.verdict is not None
         kind = self.verdict['kind']
         children = psutil.Process().children()
@@ -148,20 +148,20 @@ class Watchdog(threading.Thread):
             for child in children:
                 _send(child, signal.SIGTERM)
             self.await_ends(children, GRACE)
-        elif kind == 'failed' and self.verdict['is_consequence']:  # the cause may be here, and still be on its way
+        elif kind == 'failed' and self.verdict['is_consequence']:  # the cause may be here, and not reported yet
             self.await_ends(children, OWN_END)
         for child in children:
             if _is_alive(child):
                 self.killed.add(child.pid)
                 _send(child, signal.SIGKILL)
         self.await_ends(children, 3)
-        # The agent in the main thread sees its ranks gone and returns. If it sits in a wait of its own, the process ends here.
+        # The agent in the main thread notices the end of its ranks and returns. If it is blocked elsewhere, end the process.
         if not self.over.wait(8):
             print_line(str(self.verdict['cause']))
             os._exit(1)
 
     def await_ends(self, processes: list[psutil.Process], seconds: float) -> None:
-        """Waits for them, with heartbeats: ranks that save may take longer than the others wait for one."""
+        """Wait for processes while sending heartbeats: saving may take longer than the heartbeat timeout."""
         end = time.monotonic() + seconds
         while any(_is_alive(process) for process in processes) and time.monotonic() < end:
             time.sleep(POLL)
@@ -169,7 +169,7 @@ class Watchdog(threading.Thread):
                 self.beat({})
 
     def show_stacks(self, children: list[psutil.Process]) -> None:
-        """Asks every rank here where it is; a stopped process cannot answer."""
+        """Print the stacks of every rank here; a stopped process cannot answer."""
         for child in children:
             _send(child, STACKS)
         time.sleep(1)
@@ -186,9 +186,9 @@ def _send(process: psutil.Process, number: int) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs. Only looks: who waits for a child takes its exit status away from the agent.
+    """True if a process is running; reads /proc only, because waiting for a child would take its exit status from the agent.
 
-    A process that the kernel is ending, which takes long where memory is short, does not run any more.
+    A process that the kernel is ending counts as ended: that can take long if memory is short.
     """
     try:
         if process.status() == psutil.STATUS_ZOMBIE:

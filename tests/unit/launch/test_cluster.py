@@ -83,7 +83,7 @@ def test_one_address_is_a_node_alone() -> None:
         (('--ips', '10.0.0.2,10.0.0.2'), 'are the same node; name it once'),
         (('--ips', '10.0.0.2,192.168.7.2'), '10.0.0.2 and 192.168.7.2 are both this node'),
         (('--ips', '10.0.0.1,10.0.0.2', '--nnodes', '3'), 'names 2 nodes, --nnodes says 3'),
-        (('--ips', 'no-such-name.invalid,10.0.0.2'), 'cannot find the address of that name'),
+        (('--ips', 'no-such-name.invalid,10.0.0.2'), 'cannot resolve the name'),
         (('--nnodes', '2'), 'the rendezvous is missing; give --master IP:PORT'),
         (('--nnodes', '4:2', '--master', '10.0.0.2:1'), '--nnodes 4:2: expected a number of nodes such as 2, or MIN:MAX'),
         (('--nnodes', '2', '--master', '10.0.0.2'), 'expected IP:PORT'),

@@ -71,11 +71,11 @@ def test_a_name_is_waited_for(resolver: Resolver, capsys: pytest.CaptureFixture[
     resolver.answers['pod-0'] = ['10.0.0.2']
     resolver.silent = 1
     assert names.resolve('pod-0', patience=900) == ['10.0.0.2']
-    assert 'pod-0: no address of that name yet (Name or service not known); still asking' in capsys.readouterr().err
+    assert 'pod-0: the name has no address yet (Name or service not known); still trying' in capsys.readouterr().err
 
 
 def test_a_name_that_never_gets_an_address_is_given_up(resolver: Resolver) -> None:
-    with pytest.raises(ValueError, match=r'pod-0: this node cannot find the address of that name .* gave up after 0 s'):
+    with pytest.raises(ValueError, match=r'pod-0: this node cannot resolve the name .* gave up after 0 s'):
         names.resolve('pod-0', patience=0.01)
 
 
@@ -97,7 +97,7 @@ def test_a_master_with_addresses_of_both_families_is_reached_by_one_that_has_a_w
 ) -> None:
     def towards(address: str) -> str:
         if '.' in address:
-            raise ValueError(f'{address}: there is no way to it from this node')
+            raise ValueError(f'{address}: no route from this node')
         return 'fd00::1'
 
     monkeypatch.setattr('phalanx.launch.cluster.local_address_to', towards)

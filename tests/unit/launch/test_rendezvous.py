@@ -53,7 +53,7 @@ def test_a_node_with_another_list_is_shown_both(seat: Seat) -> None:
     with pytest.raises(RendezvousError) as told:
         seat('127.0.0.3')
     assert (
-        'not the same everywhere: the nodes '
+        'not the same on all nodes: the list of nodes '
         '(127.0.0.1: 127.0.0.1, 127.0.0.2; 127.0.0.3: 127.0.0.1, 127.0.0.2, 127.0.0.3): give the same list'
     ) in str(told.value)
 
@@ -63,7 +63,7 @@ def test_a_node_that_waits_says_whether_another_takes_itself_for_the_first(seat:
     first = seat('127.0.0.1')
     with listen('127.0.0.2', first.port), pytest.raises(RendezvousError, match='have not joined') as told:
         first.join({})
-    assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes begin with itself?' in str(told.value)
+    assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes start with itself?' in str(told.value)
 
 
 def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
