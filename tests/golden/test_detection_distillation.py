@@ -87,5 +87,5 @@ def test_the_teacher_and_what_aligns_maps_do_not_learn() -> None:
     assert learning and all(name.startswith('networks.student.') for name in learning)
     assert not networks.networks['teacher'].training and isinstance(networks.aligned[0], nn.Conv2d)
     assert isinstance(networks.eval()(torch.zeros(1, 3, 64, 64)), Raw)
-    with pytest.raises(ValueError, match='must have the levels and the reach of the model'):
+    with pytest.raises(ValueError, match='must have the same levels and reach as the model'):
         DistilledDetector(ppyoloe(2), ppyoloe(2, levels=4))

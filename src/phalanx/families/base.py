@@ -25,14 +25,14 @@ Colours = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyKeys:  # a family declares again what is chosen from its own catalogs
-    """The keys of all families.
+    """Keys of all families.
 
-    `loss` lists what the network learns from, each multiplied by its one of `loss_coefficients` (all 1 when there are none).
-    `metric` is what evaluations report, and `main_metric` the one of its numbers that picks the best checkpoint, the first of
-    its `names` when none is given. `mean` and `std` are those of values between 0 and 1, for the normalisation.
+    `loss` lists the losses, weighted by `loss_coefficients` (default: 1 each). `metric` computes the numbers of evaluations;
+    `main_metric` is the one that selects the best checkpoint (default: the first of its `names`). `mean` and `std` normalise
+    pixel values between 0 and 1.
 
-    Distillation: `model` is the student, `networks` names others that see the same batches, `between` says what they learn from
-    one another; each learns from `loss` too, unless it is in `frozen`; `train.init_networks` says from where they start.
+    Distillation: `model` is the student, `networks` names further networks that see the same batches, `between` lists losses
+    between networks; each network also learns from `loss`, unless it is in `frozen`; `train.init_networks` gives their weights.
     """
 
     model: partial[nn.Module]

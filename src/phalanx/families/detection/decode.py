@@ -1,6 +1,6 @@
-"""The raw output of PP-YOLOE-like networks (distances as distributions), and the boxes that it means.
+"""Raw output of PP-YOLOE-like networks (distributions of distances, DFL), and its decoding to boxes.
 
-Shapes: B batch, A anchors (one for each cell of each level), K classes.
+Shapes: B batch, A anchors (one per cell of each level), K classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phalanx.data.boxes import from_distances
 
-REACH = (0, 16)  # a distance is a distribution over 0, 1, .. 16 strides, unless a network says otherwise
+REACH = (0, 16)  # default range of distances in strides (`reg_range`; 16 is `reg_max`)
 
 
 class RawTensors(NamedTuple):
@@ -23,14 +23,14 @@ class RawTensors(NamedTuple):
     distances: Tensor  # [B, A, 4 * bins] logits of the distances of the left, top, right and bottom side
     points: Tensor  # [A, 2] (x, y), the centre of the cell in pixels of the input, float32 or better
     strides: Tensor  # [A] the size of the cell in pixels
-    num_per_level: tuple[int, ...]  # how many anchors each level has
-    maps: tuple[Tensor, ...] = ()  # [B, C, h, w] of the neck, which a distillation compares
-    min_distance: int = REACH[0]  # the distance that the first bin stands for, in strides; each other stands for one more
-    teacher: Raw | None = None  # of the same images, where a student learns from a teacher
+    num_per_level: tuple[int, ...]  # anchors of each level
+    maps: tuple[Tensor, ...] = ()  # [B, C, h, w] of the neck, for distillation
+    min_distance: int = REACH[0]  # distance of the first bin, in strides; each further bin adds one
+    teacher: Raw | None = None  # output of the teacher for the same images, in a distillation
 
 
 class Raw(RawTensors):
-    """The output of a network in both modes; anchors stand level by level, the coarsest first, row by row."""
+    """Output of a network in both modes; anchors level by level, the coarsest first, row by row."""
 
     @property
     def bins(self) -> int:
@@ -39,7 +39,7 @@ class Raw(RawTensors):
 
     @cached_property
     def boxes(self) -> Tensor:
-        """The predicted boxes [B, A, 4], decoded once for the assigner and all losses."""
+        """Predicted boxes [B, A, 4], decoded once for the assigner and all losses."""
         with torch.enable_grad():  # the assigner, which needs no gradient, comes first; the losses need one
             return decode_boxes(self)
 

@@ -1,4 +1,4 @@
-"""A detector and its teacher: the networks that a distillation trains and asks. Shapes: B batch; C, h, w of a map."""
+"""Student detector with its frozen teacher. Shapes: B batch; C, h, w of a map."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from phalanx.parallel.norms import BatchNorm2d
 class DistilledDetector(DistillationModel):
     """images [B, 3, H, W] -> {name: Raw} of student and teacher; in evaluation, the Raw of the student alone.
 
-    Maps of both have the teacher's channels and, over the batch, in each channel the mean 0 and the deviation 1. What gives the
-    student's that many is drawn at random and stays, as in PaddleDetection, whose optimizer does not know of it.
+    Neck maps of both have the channels of the teacher and are normalised per channel over the batch. The 1x1 convolution that
+    widens those of the student keeps its random weights, as in PaddleDetection, whose optimizer does not contain it.
     """
 
     def __init__(self, student: PPYOLOE, teacher: PPYOLOE) -> None:
@@ -25,7 +25,7 @@ class DistilledDetector(DistillationModel):
         super().__init__({'student': student, 'teacher': teacher}, frozen=('teacher',))
         narrow, wide = student.neck.channels, teacher.neck.channels
         if len(narrow) != len(wide) or student.reach != teacher.reach:
-            raise ValueError('teacher: must have the levels and the reach of the model')
+            raise ValueError('teacher: must have the same levels and reach as the model')
         self.aligned = nn.ModuleList(
             nn.Identity() if few == many else nn.Conv2d(few, many, 1) for few, many in zip(narrow, wide, strict=True)
         )

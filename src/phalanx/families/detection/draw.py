@@ -1,4 +1,4 @@
-"""Boxes with names as pictures and files."""
+"""Drawing of boxes, and result files of detection."""
 
 import re
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from phalanx.families.writing import Write, Writers, picture_writer, write_crop,
 from phalanx.runtime.prepare import resize
 from phalanx.runtime.results import Found
 
-UNSAFE = re.compile(r'[^\w.+-]+')  # in the name of a class that becomes part of a file's
+UNSAFE = re.compile(r'[^\w.+-]+')  # characters of class names that file names must not have
 IGNORED = (128, 128, 128)  # the colour of ignored objects
 Colour = tuple[int, int, int]
 font_of_size = cache(PIL.ImageFont.load_default)
 
 
 def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
-    """`image` with boxes in their colours, each with a plate for its caption."""
+    """Draw boxes (xyxy) with captions on a copy of `image`."""
     canvas = PIL.Image.fromarray(image)
     pen = PIL.ImageDraw.Draw(canvas)
     side = max(image.shape[:2])
@@ -41,14 +41,14 @@ def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequenc
 
 
 def draw_detections(image: Image, found: Sequence[Found]) -> Image:
-    """`image` with what was found on it, the most probable last and so in front."""
+    """Draw detections, the most probable last and so in front."""
     rows = sorted(found, key=lambda one: one.score)
     captions = [f'{one.name} {one.score:.2f}' for one in rows]
     return draw_boxes(image, [one.box for one in rows], captions, [_colour(one.label) for one in rows])
 
 
 def draw_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
-    """`image` with what is true of it; ignored objects are grey."""
+    """Draw true objects; ignored ones are grey."""
     rows = list(objects.rows())
     colours = [IGNORED if ignored else _colour(label) for _, label, ignored, _ in rows]
     return draw_boxes(image, [box for box, *_ in rows], [class_names[label] for _, label, *_ in rows], colours)
@@ -57,18 +57,18 @@ def draw_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> 
 def draw_comparison(
     image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
 ) -> list[tuple[str, Image]]:
-    """Captioned pictures of `size` (height, width): the boxes that are true and those that were found, over the image."""
+    """Pictures of `size` (height, width): true boxes and detections."""
     image = resize(image, *size)
     return [('truth', draw_objects(image, truth, class_names)), ('prediction', draw_detections(image, found))]
 
 
 def filter_by_score(found: Sequence[Found], least: float) -> list[Found]:
-    """What was found with at least that score."""
+    """Detections with at least that score."""
     return [one for one in found if one.score >= least]
 
 
 def build_writers(shown_from: float) -> Writers:
-    """JSON has everything that was found; the other files have what has at least the score `shown_from`."""
+    """Writers of detections: JSON has all, the other formats those with a score of at least `shown_from`."""
 
     def shown(write: Write) -> Write:
         return lambda found, image, stem: write(filter_by_score(found, shown_from), image, stem)
@@ -82,7 +82,7 @@ def build_writers(shown_from: float) -> Writers:
 
 
 def write_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    """The text format of YOLO: a line `class x y width height score` an object, centre and sides as shares of the image."""
+    """Write the text format of YOLO: `class x y width height score` per line, centre and sides as fractions of the image."""
     height, width = image.shape[:2]
     lines = []
     for one in found:
@@ -93,7 +93,7 @@ def write_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
 
 
 def write_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
-    """Each object cut out, with its number and class in the name: `street_01_car.jpg`."""
+    """Write the crop of each object, with number and class in its name: `street_01_car.jpg`."""
     endings = (f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg' for number, one in enumerate(found, 1))
     return [file for ending, one in zip(endings, found, strict=True) for file in write_crop(stem, ending, image, one.box)]
 
@@ -105,6 +105,6 @@ def _colour(label: int) -> Colour:
 
 
 def _contrasting(colour: Colour) -> Colour:
-    """Black or white, whichever can be read on `colour`."""
+    """Black or white, the more readable one on `colour`."""
     r, g, b = colour
     return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)

@@ -1,4 +1,4 @@
-"""Suppression of boxes inside an exported graph, as `nms.multiclass_nms` does it. Shapes: A anchors, K classes, n results."""
+"""Non-maximum suppression inside an exported graph, equal to `nms.multiclass_nms`. Shapes: A anchors, K classes, n results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ OUTPUTS = {'detections': '[1, found, 6]: x0, y0, x1, y1 in pixels of the input, 
 
 
 def add_suppression(model: Any, nms: Mapping[str, float]) -> Any:
-    """An ONNX model with outputs `boxes` [1, A, 4] and `scores` [1, A, K] -> the same with the one output `detections`."""
+    """Append NMS to an ONNX model: outputs `boxes` [1, A, 4] and `scores` [1, A, K] become one output `detections`."""
     import onnx.compose  # it comes with the extra `export`
     import onnx.parser
 

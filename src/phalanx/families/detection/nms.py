@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that overlap much and have one class, the most probable one stays."""
+"""Non-maximum suppression (NMS) per class."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from phalanx.config.options import check_probability
 
 @dataclass(frozen=True, kw_only=True)
 class Nms:
-    """Non-maximum suppression: which of the boxes that a network gives are results."""
+    """Settings of non-maximum suppression."""
 
     score_threshold: float = 0.01
-    """What is less probable is not a result."""
+    """Minimum score."""
     nms_threshold: float = 0.7
-    """Boxes of one class that overlap by more than this IoU are one."""
+    """IoU above which the less probable of two boxes of one class is dropped."""
     pre_top_k: int = 1000
-    """How many of the most probable boxes of each class are looked at."""
+    """Maximum number of candidates per class."""
     keep_top_k: int = 300
-    """How many results an image has at most."""
+    """Maximum number of results per image."""
 
     def __post_init__(self) -> None:
         for name in ('score_threshold', 'nms_threshold'):
@@ -29,11 +29,10 @@ class Nms:
 
 
 def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, Tensor, Tensor]:
-    """The boxes [n, 4] found among `boxes` [A, 4], their scores [n] and classes [n], the most probable first.
+    """Boxes [n, 4], scores [n] and classes [n] selected from `boxes` [A, 4] and `scores` [A, K], the most probable first.
 
-    Each of `scores` [A, K] above `score_threshold` makes a candidate, but at most the `pre_top_k` highest of each class. One
-    that overlaps a more probable candidate of its class by an IoU above `nms_threshold` is left out; `keep_top_k` of the rest
-    stay.
+    Candidates are the `pre_top_k` highest scores of each class above `score_threshold`. A candidate with an IoU above
+    `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay.
     """
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 

@@ -1,4 +1,4 @@
-"""What `phalanx data check` asks about the samples of a detection data set."""
+"""Survey of a detection data set, for `phalanx data check`."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.draw import draw_objects
 
-FINEST = 8  # pixels between the places that a detector looks at: the finest stride of these networks
-SAME = 0.95  # the IoU from which on two boxes are one
+FINEST = 8  # finest stride of the networks, in pixels
+SAME = 0.95  # minimum IoU of duplicate boxes
 SMALL, TWICE, AMBIGUOUS = '(smaller than a stride)', '(drawn twice)', '(of two classes at one place)'
 
 
 @dataclass(frozen=True)
 class BoxSurvey(FromSource):
-    """The samples of one split as they lie in their files, counted by boxes."""
+    """Samples of one split before transforms, counted by boxes."""
 
     class_names: tuple[str, ...]
-    seen: Callable[[Image], tuple[float, float]]  # how many pixels of the network's input a pixel of an image is, x and y
+    seen: Callable[[Image], tuple[float, float]]  # image -> scale factors in x and y of the transforms
     unit: str = 'boxes'
 
     @property
@@ -30,7 +30,7 @@ class BoxSurvey(FromSource):
         return [f'{count} {what}' for what, count in self.source.notes.items()]
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """The image, and the boxes of each class; crowds and difficult ones are (ignored). Raises SampleError."""
+        """Image, and number of boxes per class; crowds and difficult ones are (ignored). Raises SampleError."""
         image, objects = self.source.read(Draw(index))
         rows = zip(objects.classes.tolist(), objects.ignored.tolist(), strict=True)
         counts = Counter('(ignored)' if ignored else self.class_names[label] for label, ignored in rows)
@@ -50,13 +50,13 @@ class BoxSurvey(FromSource):
         }
 
     def picture(self, index: int) -> Image:
-        """The image with its boxes; ignored ones are grey."""
+        """Image with its boxes; ignored ones are grey."""
         image, objects = self.source.read(Draw(index))
         return draw_objects(image, objects, self.class_names)
 
 
 def count_duplicates(objects: Objects) -> tuple[int, int]:
-    """How many objects lie where another of their class is already, and how many where one of another class is."""
+    """Numbers of objects at the box of another object of the same class, and of another class."""
     boxes = torch.from_numpy(objects.boxes)
     on = np.triu(pairwise_iou(boxes, boxes).numpy() >= SAME, 1)  # [N, N] the second of a pair by column
     same = objects.classes[:, None] == objects.classes

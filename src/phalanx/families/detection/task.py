@@ -1,4 +1,4 @@
-"""Detection: boxes around the objects of an image. This file is the family's table of contents, and its part of a recipe."""
+"""Detection: boxes around the objects of an image. Task, batches and recipe keys of the family."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,27 +41,27 @@ READ_OUT = (
     'of each class the pre_top_k highest scores above score_threshold; suppression; of all classes the keep_top_k highest; '
     'then boxes are scaled to the image, and clipped to it last'
 )
-TEACHER = 'teacher'  # what the larger network of a distillation is called
-STRIDE = 32  # sides of what a network sees are multiples of it
+TEACHER = 'teacher'  # name of the larger network of a distillation
+STRIDE = 32  # sides of network inputs are multiples of it
 
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, h, w], what the network will see
+    image: Tensor  # uint8 [3, h, w], input of the network before normalisation
     objects: Objects  # in training in pixels of `image`, in evaluation of the image as it was read
     index: int  # the number of the sample in its data set
     size: tuple[int, int]  # (height, width) of the image as it was read
-    frame: Tensor  # [4] where in evaluation all of that image lies on `image`, xyxy
+    frame: Tensor  # [4] in evaluation, the box (xyxy) of the whole image within `image`
 
 
 @dataclass(frozen=True)
 class DetectionBatch(ImageBatch):
-    """Samples filled up to one size; the objects of all images stand one after the other. Shapes: N objects."""
+    """Samples padded to one size; objects of all images in one tensor. Shapes: B images, N objects."""
 
     boxes: Tensor  # [N, 4]
     classes: Tensor  # [N]
     frames: Tensor  # [B, 4]
-    truths: tuple[Objects, ...]  # what each image shows, for the metric: it stays on the host
+    truths: tuple[Objects, ...]  # annotations for the metric, on the host
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
 
@@ -71,7 +71,7 @@ class DetectionBatch(ImageBatch):
         return [type(self)(*fields) for fields in zip(split_evenly(self.images, parts), *objects, *rest, strict=True)]
 
     def per_image(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The boxes [n, 4] and the classes [n] of each image."""
+        """Boxes [n, 4] and classes [n] of each image."""
         counts = [len(truth) for truth in self.truths]
         return torch.split(self.boxes, counts), torch.split(self.classes, counts)
 
@@ -95,13 +95,13 @@ class Samples(Dataset[Sample]):
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
     def training_sample(self, index: int) -> ImageWithObjects:
-        """An image with the objects to learn from: no crowds, nothing beyond the edges. Raises SampleError."""
+        """Image with its objects for training: without crowds, clipped to the image. Raises SampleError."""
         image, objects = self.source.read(Draw(index))
         return image, objects.at(~objects.ignored).clipped(image.shape[1], image.shape[0])
 
 
 def prepare_eval_sample(image: Image, objects: Objects, transforms: Sequence[Transform], draw: Draw) -> Sample:
-    """The sample to evaluate or predict `image`: a box around all of it goes through `transforms`, its objects stay."""
+    """Prepare an evaluation sample: track the image frame through `transforms`; boxes stay in original pixels."""
     H, W = image.shape[:2]
     frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
     context = TransformContext(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
@@ -112,7 +112,7 @@ def prepare_eval_sample(image: Image, objects: Objects, transforms: Sequence[Tra
 
 
 def transform_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
-    """How many pixels of what `transforms` make of `image` one of its pixels is, in x and y."""
+    """Scale factors in x and y that `transforms` apply to `image`."""
     H, W = image.shape[:2]
     x0, y0, x1, y1 = prepare_eval_sample(image, Objects.none(), transforms, Draw(0, 0, 0, 0)).frame.tolist()
     return (x1 - x0) / W, (y1 - y0) / H
@@ -120,13 +120,12 @@ def transform_scale(transforms: Sequence[Transform], image: Image) -> tuple[floa
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionKeys(FamilyKeys):
-    """The keys of a recipe of detection.
+    """Keys of a detection recipe, besides those of all families (`FamilyKeys`).
 
-    `assigner` chooses the anchors that are trained for each true box; without it, the loss's own does, if it has one, or
-    `atss_then_task_aligned`. `nms` makes results of boxes; pictures show those with at least the score `shown_from`. `mean` and
-    `std` are those of RGB values. `from_teacher` lists further losses, of the predictions of a frozen teacher, as in
-    PaddleDetection: the only one of `networks` is the `teacher`, whose boxes then guide the task-aligned assignment. Their
-    coefficients follow those of `loss`; a single coefficient is for all. What all families have: `FamilyKeys`.
+    `assigner` assigns anchors to true boxes (default: the assigner of the loss, or `atss_then_task_aligned`). `nms` filters
+    boxes; pictures show those with a score of at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists
+    further losses between the student and a frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose
+    boxes guide the task-aligned assignment. Their coefficients follow those of `loss`; a single coefficient applies to all.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -145,16 +144,14 @@ class DetectionKeys(FamilyKeys):
 
 
 class Detection(Family):
-    """The Task, made from the keys of a recipe."""
+    """Task of detection, built from the keys of a recipe."""
 
     Keys = DetectionKeys
 
     def __init__(self, keys: DetectionKeys) -> None:
         if keys.from_teacher:
             if {*(keys.networks or {}), *keys.frozen} != {TEACHER}:
-                raise ValueError(
-                    f'from_teacher: {TEACHER!r} is what the only one of `networks` must be called; it is always frozen'
-                )
+                raise ValueError(f'from_teacher: `networks` must hold one network, named {TEACHER!r}; it is always frozen')
             losses, given = (*keys.loss, *keys.from_teacher), keys.loss_coefficients
             coefficients = given * len(losses) if len(given) == len(keys.loss) == 1 else given
             keys = replace(keys, loss=losses, loss_coefficients=coefficients, frozen=(TEACHER,))
@@ -186,17 +183,17 @@ class Detection(Family):
         return Samples(self.source(split), self.transforms[split], split)
 
     def survey(self, split: Split) -> BoxSurvey:
-        """The samples of a split as they lie in their files, for `phalanx data check`."""
+        """Samples of a split before transforms, for `phalanx data check`."""
         return BoxSurvey(self.data().split(split), self.class_names, partial(transform_scale, self.transforms['eval']))
 
     rewritten_as = tuple(WRITERS)
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> dict[str, str]:
-        """Rewrites the samples of a split as they are in their files, for `phalanx data rewrite`; see `data.write`."""
+        """Rewrite the samples of a split in another format, for `phalanx data rewrite`; see `data.write`."""
         return write(self.source(split), self.class_names, out, split, form=form)
 
     def collate(self, samples: Sequence[Sample]) -> DetectionBatch:
-        """Images that differ in size are filled up on the right and at the bottom with the mean colour."""
+        """Batch samples; smaller images are padded on the right and at the bottom with the mean colour."""
         objects = Objects.all_of([sample.objects for sample in samples])
         return DetectionBatch(
             images=pad_to_common_size([sample.image for sample in samples], self.mean),
@@ -209,7 +206,7 @@ class Detection(Family):
         )
 
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
-        """Filled up to the largest size on any rank: with less, norms would see how the step is shared."""
+        """Pad to the largest size on any rank; otherwise batch-norm statistics would depend on the sharding."""
         if sizing_of(self.transforms['train']) in ('one', 'one a step'):
             return batch
         sides = whole.largest(batch.images.shape[2:])
@@ -225,7 +222,7 @@ class Detection(Family):
         return collect_weights(loss.weights(*batch.per_image()) for loss, _ in self.losses)
 
     def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
-        """What is found on each image, in its own pixels."""
+        """Detections of each image, in pixels of the original image."""
         boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
@@ -251,7 +248,7 @@ class Detection(Family):
         return drawing.build_writers(self.shown_from)
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """Boxes and scores of all anchors, or of those that suppression leaves; scaling to the image is the caller's."""
+        """Export boxes and scores of all anchors, or of the results of NMS; the caller scales them to the image."""
         preparation = {
             'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
@@ -273,14 +270,14 @@ class Detection(Family):
 
 
 def mean_colour(mean: Sequence[float]) -> list[int]:
-    """RGB bytes that are about 0 after normalisation."""
+    """RGB bytes that normalise to about 0."""
     return [round(255 * value) for value in mean]
 
 
 def pad_to_common_size(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
-    """[B, 3, h, w]: images [3, h, w] at the upper left of the least size for all whose sides are multiples of the stride.
+    """Pad images [3, h, w] on the right and at the bottom to the smallest common size, [B, 3, H, W].
 
-    Its height and width are no smaller than `least`. Raises TooLargeError.
+    H and W are multiples of STRIDE and at least `least`. Raises TooLargeError.
     """
     largest = [-(-max(image.shape[axis] for image in images) // STRIDE) * STRIDE for axis in (1, 2)]
     sides = [max(pair) for pair in zip(largest, least, strict=True)]

@@ -1,7 +1,7 @@
 """Augmentations of an image together with its boxes; sizes and arithmetic are those of PaddleDetection's transforms.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and the context of its sample.
-Normalisation is none of them: the Task does it where the network runs, so that images travel as bytes.
+Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and a `TransformContext`.
+Normalisation happens later on the device of the network, so that images travel as bytes.
 """
 
 import math
@@ -21,31 +21,31 @@ from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import RandomTransform, Sizing
 from phalanx.runtime.prepare import INTERPOLATIONS, check_image_size, limit_factor, resize_factors
 
-ImageWithObjects = tuple[Image, Objects]  # an image and what it shows
+ImageWithObjects = tuple[Image, Objects]  # an image and its objects
 
 
 @dataclass(frozen=True)
 class TransformContext:
-    """What a transform may draw from."""
+    """Sources of randomness of a transform."""
 
-    rng: Rng  # belongs to the sample
-    step_rng: Callable[[], Rng]  # gives the same numbers to all samples of a step
-    another: Callable[[], ImageWithObjects]  # some other sample of the data set, as it was read
+    rng: Rng  # of the sample
+    step_rng: Callable[[], Rng]  # the same numbers for all samples of a step
+    another: Callable[[], ImageWithObjects]  # another, random sample of the data set, untransformed
 
 
 Transform = Callable[[Image, Objects, TransformContext], ImageWithObjects]
 
-GREY = 114  # what mosaics are filled up with (YOLOX)
+GREY = 114  # padding colour of mosaics (YOLOX)
 Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
 
 
 def resize_sample(image: Image, objects: Objects, x: float, y: float, interpolation: str = 'linear') -> ImageWithObjects:
-    """Both with the width times `x` and the height times `y`, the size rounded, boxes cut off at its edges.
+    """Resize image and boxes by the factors `x` and `y`, round the size, clip boxes to it.
 
     Raises TooLargeError.
     """
     H, W = image.shape[:2]
-    x, y = max(x, 1 / W), max(y, 1 / H)  # a pixel is always left
+    x, y = max(x, 1 / W), max(y, 1 / H)  # at least one pixel remains
     check_image_size(round(H * y), round(W * x))
     if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
@@ -61,7 +61,7 @@ class RandomDistort(ColourDistortion):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomExpand:
-    """Lays the image somewhere on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB).
+    """Place the image at random on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB).
 
     The canvas has at most MOST_PIXELS.
     """
@@ -92,11 +92,11 @@ class RandomExpand:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """Cuts out a random part in which some object lies with at least an IoU, drawn from `thresholds`, with the part.
+    """Crop a random region that has at least a random IoU of `thresholds` with some object.
 
-    An object stays when its middle does. The part has `scaling` times the side of the image (before its aspect ratio changes)
-    and an aspect ratio, relative to that of the image, between those of `aspect_ratio`. With `allow_no_crop`, to cut nothing is
-    as likely as each threshold is. After Liu et al., SSD, ECCV 2016.
+    Objects whose centre is in the region stay. Its sides are `scaling` times those of the image (before its aspect ratio
+    changes), its aspect ratio, relative to that of the image, is within `aspect_ratio`. With `allow_no_crop`, no crop is as
+    likely as each threshold. After Liu et al., SSD, ECCV 2016.
     """
 
     aspect_ratio: tuple[float, float] = (0.5, 2.0)
@@ -130,7 +130,7 @@ class RandomCrop:
         return image, objects
 
     def _part(self, H: int, W: int, rng: Rng) -> Boxes:
-        """A part of the image, [4] xyxy of whole pixels."""
+        """Random region, [4] xyxy in whole pixels."""
         scale = rng.uniform(*self.scaling)
         lowest, highest = self.aspect_ratio
         ratio = math.sqrt(rng.uniform(max(lowest, scale**2), min(highest, scale**-2)))
@@ -140,7 +140,7 @@ class RandomCrop:
 
 
 def iou_with(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] and [4] -> [N]
-    """The intersection of each box with `part` over their union."""
+    """IoU of each box with `part`."""
     sides = np.minimum(boxes[:, 2:], part[2:]) - np.maximum(boxes[:, :2], part[:2])
     overlap = sides.clip(0).prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (part[2:] - part[:2]).prod()
@@ -149,7 +149,7 @@ def iou_with(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] an
 
 
 def crop_objects(objects: Objects, part: Boxes) -> Objects:
-    """The objects whose middle lies in `part` [4], with what of their boxes does, relative to its corner."""
+    """Objects whose centre lies in `part` [4], clipped to it, relative to its corner."""
     x0, y0, x1, y1 = part
     x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
     centred = (x0 <= x) & (x < x1) & (y0 <= y) & (y < y1)
@@ -158,7 +158,7 @@ def crop_objects(objects: Objects, part: Boxes) -> Objects:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip(RandomTransform):
-    """Mirrors left and right."""
+    """Mirror left and right."""
 
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         return mirror(image, objects) if self.happens(context.rng) else (image, objects)
@@ -172,7 +172,7 @@ def mirror(image: Image, objects: Objects) -> ImageWithObjects:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Makes the size `target_size` (height, width).
+    """Resize to `target_size` (height, width).
 
     With `keep_ratio`: the largest size of the image's own shape whose shorter side is at most the smaller of the two and whose
     longer side is at most the larger.
@@ -196,9 +196,9 @@ class Resize:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRandomResize:
-    """Makes a square of one of `sizes`, the same for all samples of a step; `interpolation`: one for the step, or random.
+    """Resize to a square of one of `sizes`, the same for all samples of a step; `interpolation`: fixed, or random per step.
 
-    With `keep_ratio` images differ in shape; they are filled up to that of the largest of their batch.
+    With `keep_ratio` images differ in shape; they are padded to the largest of their batch.
     """
 
     sizes: tuple[int, ...]
@@ -216,18 +216,18 @@ class BatchRandomResize:
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         rng = context.step_rng()
         size = int(rng.choice(self.sizes))
-        drawn: Any = str(rng.choice(list(INTERPOLATIONS)))
-        interpolation = drawn if self.interpolation == 'random' else self.interpolation
+        random_one: Any = str(rng.choice(list(INTERPOLATIONS)))
+        interpolation = random_one if self.interpolation == 'random' else self.interpolation
         resize = Resize(target_size=(size, size), keep_ratio=self.keep_ratio, interpolation=interpolation)
         return resize(image, objects, context)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mosaic:
-    """Puts the image beside three others around a random corner and turns the whole into one of `target_size` (height, width).
+    """Combine four images around a random centre, then warp the mosaic to `target_size` (height, width).
 
-    `degrees`, `translate` (as share of the size), `scale` and `shear` (degrees) are the ranges of that affine map. After YOLOX
-    (Ge et al., 2021). To come first: the other images are taken as they were read.
+    `degrees`, `translate` (fraction of the size), `scale` and `shear` (degrees) are the ranges of that affine map. After YOLOX
+    (Ge et al., 2021). Must be the first transform: the other three images are untransformed.
     """
 
     target_size: tuple[int, int] = (640, 640)
@@ -250,7 +250,7 @@ class Mosaic:
         return self._warp(*self._assemble(parts, rng), rng)
 
     def _assemble(self, parts: list[ImageWithObjects], rng: Rng) -> ImageWithObjects:
-        """Four images around one point of a canvas of twice the size; what hangs over its edges is cut off."""
+        """Place four images around one point of a canvas of twice the size, and clip them to it."""
         H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
         canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
@@ -280,10 +280,10 @@ class Mosaic:
 
 @dataclass(frozen=True, kw_only=True)
 class MixUp:
-    """Shows another image through this one, each half, with the objects of both.
+    """Blend two images 50:50 and keep both sets of boxes.
 
-    The other is made to fit, then `scale` times as large, mirrored or not, and cut or filled up to the size of this one. After
-    YOLOX.
+    The second image is resized to fit, scaled by a random `scale`, mirrored at random, and cropped or padded to the size of
+    the first one. After YOLOX.
     """
 
     probability: float = 1.0

@@ -58,7 +58,7 @@ def test_a_teacher_and_what_it_teaches_belong_together() -> None:
     with pytest.raises(ValueError, match='distillation needs both: `networks` beside the model'):
         task(from_teacher=())
     for changes in ({'networks': {'other': LARGE}}, {'networks': None}, {'frozen': ('student',)}):
-        with pytest.raises(ValueError, match="'teacher' is what the only one of `networks` must be called"):
+        with pytest.raises(ValueError, match="`networks` must hold one network, named 'teacher'"):
             task(**changes)
 
 

@@ -1,4 +1,4 @@
-"""Detection losses: terms of the output of a network, the true boxes of a batch, and the anchors assigned to them."""
+"""Detection losses: terms of network output, true boxes and assignment."""
 
 from collections.abc import Callable
 

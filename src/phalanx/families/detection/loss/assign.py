@@ -1,7 +1,7 @@
-"""ATSS and the task-aligned assignment (TAL): the true box that each anchor is trained for, and its target score.
+"""ATSS and the task-aligned assignment (TAL): true box and target score of each anchor.
 
-Shapes: B batch, N true boxes of an image (as many as the image with most of them has), A anchors. Nothing here is larger than
-[B, N, A] numbers, and no shape depends on what the device finds: a host that had to learn how many anchors answer would wait.
+Shapes: B batch, N true boxes per image (the maximum of the batch), A anchors. No tensor is larger than [B, N, A], and
+no shape depends on values on the device: the host would have to wait for the number of positive anchors.
 """
 
 from collections.abc import Sequence
@@ -18,38 +18,38 @@ from phalanx.families.detection.decode import Raw
 
 
 class Truths(NamedTuple):
-    """The true boxes of a batch; N is at least 1, so that a batch without boxes is nothing special."""
+    """True boxes of a batch; N is at least 1, so that a batch without boxes needs no special case."""
 
-    boxes: Tensor  # [B, N, 4] in pixels of the input; zero where there is none
+    boxes: Tensor  # [B, N, 4] in pixels of the input; zero for padding
     classes: Tensor  # [B, N] int64
     exist: Tensor  # bool [B, N]
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """The anchors that answer for a true box. All others are background."""
+    """Assignment of anchors to true boxes; anchors outside `fg_mask` are background."""
 
     fg_mask: Tensor  # bool [B, A]
-    truth_index: Tensor  # int64 [B, A] the number of the true box in its image
-    score: Tensor  # [B, A] target of the anchor's probability of the class; 0 for background
-    max_positives: int  # upper bound of the anchors of an image that answer
-    is_static: bool = False  # the assignment depends on positions alone (ATSS)
+    truth_index: Tensor  # int64 [B, A] index of the true box in its image
+    score: Tensor  # [B, A] target probability of the class; 0 for background
+    max_positives: int  # upper bound of positive anchors per image
+    is_static: bool = False  # True for assignments by positions alone (ATSS)
 
     @cached_property
     def positives(self) -> tuple[Tensor, Tensor, Tensor]:  # int64 [B, 1], int64 [B, most], [B, most]
-        """The images, the anchors of each that answer, in their order and then background, and the scores of these."""
+        """Images, anchors (positive ones first, then background up to `max_positives`) and their scores."""
         anchors = (~self.fg_mask).byte().argsort(dim=1, stable=True)[:, : self.max_positives]
         images = torch.arange(len(anchors), device=anchors.device)[:, None]
         return images, anchors, self.score.gather(1, anchors)
 
     def true_boxes(self, truths: Truths) -> Tensor:
-        """The true boxes [B, most, 4] of the anchors in `positives`."""
+        """True boxes [B, max_positives, 4] of the anchors in `positives`."""
         images, anchors, _ = self.positives
         return truths.boxes[images, self.truth_index.gather(1, anchors)]
 
 
 def pad_truths(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
-    """The true boxes [n, 4] and classes [n] of each image as one batch."""
+    """Pad true boxes [n, 4] and classes [n] of each image to one batch."""
     most = max(1, *(len(of_image) for of_image in boxes))
     exist = [F.pad(torch.ones_like(of_image, dtype=torch.bool), (0, most - len(of_image))) for of_image in classes]
     return Truths(
@@ -60,11 +60,11 @@ def pad_truths(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.
 
 
 def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anchor_size: float) -> Assigned:
-    """Adaptive training sample selection (ATSS) by positions alone; the score is the IoU of the prediction [B, A, 4].
+    """Adaptive training sample selection (ATSS), by positions alone; the score is the IoU of the prediction [B, A, 4].
 
-    On each level the `top_k` anchors whose centres are nearest to that of the true box are candidates. Those whose anchor box,
-    a square of `anchor_size` strides, has an IoU above the mean plus the standard deviation over the candidates, and whose
-    point is inside the true box, answer for it. Zhang et al., https://arxiv.org/abs/1912.02424.
+    Candidates are the `top_k` anchors per level with centres nearest to that of the true box. Positive are those whose anchor
+    box, a square of `anchor_size` strides, has an IoU above mean plus standard deviation over the candidates, and whose point
+    is inside the true box. Zhang et al., https://arxiv.org/abs/1912.02424.
     """
     half = raw.strides[:, None] * (anchor_size / 2)
     ious = pairwise_iou(truths.boxes, torch.cat([raw.points - half, raw.points + half], -1))  # [B, N, A]
@@ -79,7 +79,7 @@ def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
 
 
 def _nearest_anchors(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4] -> [B, N, candidates]
-    """The anchors nearest to the centre of each box, up to `top_k` of each level."""
+    """Indices of the anchors nearest to the centre of each box, up to `top_k` per level."""
     centres = (boxes[..., None, :2] + boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
     x, y = raw.points.unbind(-1)
     distances = (centres[..., 0] - x).square() + (centres[..., 1] - y).square()  # [B, N, A]
@@ -93,14 +93,14 @@ def _nearest_anchors(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4
 def assign_task_aligned(
     truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, alpha: float, beta: float, center_radius: float | None = None
 ) -> Assigned:
-    """The task-aligned assignment (TAL) by the predictions of a network.
+    """Task-aligned assignment (TAL), by the predictions of a network.
 
-    The alignment of an anchor with a true box is probability ** `alpha` * IoU ** `beta`, of the box's class and of the
-    prediction [B, A, 4]. The `top_k` best ones with their points inside the box answer for it. Their score is the alignment,
-    scaled so that the best one of each box has the highest IoU of them. Feng et al., TOOD, https://arxiv.org/abs/2108.07755.
+    The alignment of an anchor with a true box is probability ** `alpha` * IoU ** `beta`, of the class of the box and the
+    prediction [B, A, 4]. Positive are the `top_k` best anchors inside the box. Their score is the alignment, scaled per box so
+    that the maximum is the highest IoU of its positives. Feng et al., TOOD, https://arxiv.org/abs/2108.07755.
 
-    With a `center_radius`, as in PP-YOLOE-SOD, anchors answer too that are no more than so many of their strides beside the
-    centre of the box, which may be smaller than a stride; where it has none inside, they come first.
+    With `center_radius` (PP-YOLOE-SOD), anchors within that many strides of the centre of the box are candidates as well, since
+    a box may be smaller than a stride; they come first for boxes without an anchor inside.
     """
     ious = pairwise_iou(truths.boxes, predicted)  # [B, N, A]
     classes = truths.classes[:, :, None].expand_as(ious)

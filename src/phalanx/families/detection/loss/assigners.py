@@ -1,4 +1,4 @@
-"""Assigners: they choose the anchors that are trained for each true box. No gradient flows through them."""
+"""Assigners of anchors to true boxes. No gradient flows through them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from phalanx.parallel.step import WholeStep
 
 
 class Assigner(Protocol):
-    """Assigns anchors to the true boxes of a batch; `whole` has the epoch and the length of the run."""
+    """Assign anchors to the true boxes of a batch; `whole` has the epoch and the length of the run."""
 
     def __call__(self, raw: Raw, truths: Truths, whole: WholeStep, /) -> Assigned: ...
 
@@ -23,7 +23,7 @@ class Atss:
     """
 
     top_k: int = 9
-    """Candidates for a box on each level."""
+    """Candidates per box and level."""
     anchor_size: float = 5.0
     """Sides of the anchor boxes in strides."""
 
@@ -38,19 +38,19 @@ class Atss:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskAligned:
-    """TAL of TOOD: the anchors whose predictions, or those of the teacher of a distillation, suit the box best.
+    """TAL of TOOD: anchors with the best-aligned predictions, of the teacher in a distillation.
 
     See `assign.assign_task_aligned`. Raises ValueError for a `top_k` below 1.
     """
 
     top_k: int = 13
-    """Candidates for a box over all levels."""
+    """Candidates per box, over all levels."""
     alpha: float = 1.0
     """Exponent of the probability of the class."""
     beta: float = 6.0
     """Exponent of the IoU."""
     center_radius: float | None = None
-    """Anchors up to so many strides beside the centre of a box answer too (PP-YOLOE-SOD)."""
+    """Distance in strides from the centre of a box within which anchors are candidates too (PP-YOLOE-SOD)."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, 'top_k')
@@ -63,22 +63,22 @@ class TaskAligned:
 
 @dataclass(frozen=True, kw_only=True)
 class AtssThenTaskAligned:
-    """The schedule of PP-YOLOE: ATSS at first, then TAL. Raises ValueError for options that one of them refuses."""
+    """The schedule of PP-YOLOE: ATSS at first, then TAL. Raises ValueError for options that either rejects."""
 
     static_epochs: int | None = None
     """Epochs of ATSS; null: a third of the run. PP-YOLOE: 100 of 300, PP-YOLOE+: 30 of 80."""
     static_top_k: int = 9
-    """ATSS: candidates for a box on each level."""
+    """ATSS: candidates per box and level."""
     anchor_size: float = 5.0
     """ATSS: sides of the anchor boxes in strides."""
     top_k: int = 13
-    """TAL: candidates for a box over all levels."""
+    """TAL: candidates per box, over all levels."""
     alpha: float = 1.0
     """TAL: exponent of the probability of the class."""
     beta: float = 6.0
     """TAL: exponent of the IoU."""
     center_radius: float | None = None
-    """TAL: anchors up to so many strides beside the centre of a box answer too (PP-YOLOE-SOD)."""
+    """TAL: distance in strides from the centre of a box within which anchors are candidates too (PP-YOLOE-SOD)."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, 'static_top_k', 'top_k')
@@ -105,7 +105,7 @@ ASSIGNERS: dict[str, Callable[..., Assigner]] = {
 
 
 def check_at_least(options: object, least: int, *names: str) -> None:
-    """Raises ValueError when one of the named options is below `least`."""
+    """Raises ValueError if one of the named options is below `least`."""
     for name in names:
         if getattr(options, name) < least:
             raise ValueError(f'{name} must be at least {least}, got {getattr(options, name)}')

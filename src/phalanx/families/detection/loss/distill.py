@@ -1,6 +1,6 @@
-"""Terms that a detector learns from a trained larger one: PaddleDetection's distillation of PP-YOLOE.
+"""Losses between a student detector and its teacher: PaddleDetection's distillation of PP-YOLOE.
 
-Shapes: B batch, A anchors, K classes, P anchors of an image that can answer for a box, N true boxes; C, H, W of a map.
+Shapes: B batch, A anchors, K classes, P = `max_positives`, N true boxes; C, H, W of a map.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from phalanx.families.detection.loss.terms import DetectionLoss
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
 
-EPSILON = 1e-9  # the least weight: a step in which no anchor answers costs 0, not 0/0
+EPSILON = 1e-9  # minimum weight: a step without positive anchors costs 0, not 0/0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsFromTeacher(DetectionLoss):
-    """The terms `teacher_cls`, of all anchors, and of those that answer `teacher_iou`, `teacher_dfl` and `teacher_classes`.
+    """Terms `teacher_cls` of all anchors, and `teacher_iou`, `teacher_dfl` and `teacher_classes` of positive ones.
 
-    The student is to give the teacher's probabilities (quality focal loss, https://arxiv.org/abs/2006.04388), its boxes
+    The student learns the probabilities of the teacher (quality focal loss, https://arxiv.org/abs/2006.04388), its boxes
     (1 - GIoU) and its distributions of distances (cross-entropy), all divided by the sum of the scores; and the same relation
     of the classes: the Kullback-Leibler divergence of the softmax over probabilities at a `temperature`, a mean over anchors
     and classes times temperature² (Zheng et al., Localization Distillation, https://arxiv.org/abs/2102.12252).
@@ -68,7 +68,7 @@ class LogitsFromTeacher(DetectionLoss):
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesFromTeacher(DetectionLoss):
-    """The term `teacher_features`: the maps of the neck are to be those of the teacher, above all where objects are.
+    """Term `teacher_features`: differences of neck maps from those of the teacher, weighted towards objects.
 
     Focal and global distillation, Yang et al., https://arxiv.org/abs/2111.11837, as PaddleDetection computes it: squared
     differences weighted by the teacher's attention to places and channels, with objects all of one weight whatever their size
@@ -88,7 +88,7 @@ class FeaturesFromTeacher(DetectionLoss):
             raise ValueError(f'temperature must be above 0, got {self.temperature}')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
-        """The maps of both are aligned and normalised, see `DistilledDetector`."""
+        """Maps of both are aligned and normalised by `DistilledDetector`."""
         student, teacher = raw, get_teacher(raw)
         total, start = student.points.new_zeros(()), 0
         for own, other, count in zip(student.maps, teacher.maps, student.num_per_level, strict=True):
@@ -114,14 +114,14 @@ class FeaturesFromTeacher(DetectionLoss):
         )
 
     def attentions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """How much a map [B, C, H, W] looks at each place [B, H, W] and each channel [B, C]; 1 on average."""
+        """Spatial attention [B, H, W] and channel attention [B, C] of a map [B, C, H, W]; 1 on average."""
         strengths = x.abs() / self.temperature
         places = strengths.mean(1).flatten(1).softmax(1) * (x.shape[2] * x.shape[3])
         return places.view(len(x), *x.shape[2:]), strengths.mean((2, 3)).softmax(1) * x.shape[1]
 
 
 def get_teacher(raw: Raw) -> Raw:
-    """The output of the teacher. Raises ValueError when there is none."""
+    """Output of the teacher. Raises ValueError if there is none."""
     if raw.teacher is None:
         raise ValueError('from_teacher: the network has no teacher')
     return raw.teacher

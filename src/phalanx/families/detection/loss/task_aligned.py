@@ -1,4 +1,4 @@
-"""The loss of PP-YOLOE as one entry: its three terms, and its assigner."""
+"""Loss of PP-YOLOE as one entry: three terms and the assigner."""
 
 from dataclasses import dataclass
 
@@ -21,12 +21,12 @@ class TaskAlignedLoss(DetectionLoss):
     iou_weight: float = 2.5
     dfl_weight: float = 0.5
     use_varifocal: bool = True  # False: quality focal loss
-    static_top_k: int = 9  # candidates for a box on each level
+    static_top_k: int = 9  # ATSS: candidates per box and level
     anchor_size: float = 5.0  # in strides
-    top_k: int = 13  # candidates for a box over all levels, task-aligned
+    top_k: int = 13  # TAL: candidates per box, over all levels
     alpha: float = 1.0
     beta: float = 6.0
-    center_radius: float | None = None  # anchors so many strides beside the centre of a box answer too
+    center_radius: float | None = None  # TAL: distance in strides within which anchors are candidates too
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, 'cls_weight', 'iou_weight', 'dfl_weight')

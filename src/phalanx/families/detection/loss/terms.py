@@ -1,6 +1,6 @@
-"""Terms of detection losses, given an assignment. Shapes: B batch, A anchors, K classes, P anchors that can answer for a box.
+"""Terms of detection losses, given an assignment. Shapes: B batch, A anchors, K classes, P = `max_positives`.
 
-Each is divided by the sum of the positives' scores over the whole step, or by 1 when it is less. (PaddleDetection's least sum
+Each is divided by the sum of the scores of positive anchors over the whole step, at least 1. (PaddleDetection's least sum
 is 1 per rank; the number of ranks must not matter here.)
 """
 
@@ -20,7 +20,7 @@ from phalanx.families.detection.loss.assigners import Assigner, AtssThenTaskAlig
 from phalanx.families.task import Loss, Term
 
 VARIFOCAL_ALPHA, FOCAL_ALPHA = 0.75, 0.25  # alpha of the two losses, their gamma being 2
-MARGIN = 0.01  # no target distance is nearer to the last bin: the bin after it must exist
+MARGIN = 0.01  # target distances stay this far below the last bin, so that the next bin exists
 
 
 class DetectionLoss(ABC):
@@ -32,13 +32,13 @@ class DetectionLoss(ABC):
 
     @property
     def assigner(self) -> Assigner | None:
-        """The assigner that this loss brings along; None: that of the recipe."""
+        """Own assigner of this loss; None for that of the recipe."""
         return None
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
-        """The weights [] of the terms, where targets alone determine them: boxes [n, 4] and classes [n] of each image.
+        """Weights [] of the terms, if targets alone determine them: boxes [n, 4] and classes [n] of each image.
 
-        None where the outputs determine them, as in an assignment by predictions; all terms then share one weight.
+        None if the outputs determine them, as in an assignment by predictions; all terms then share one weight.
         """
         return None
 
@@ -120,9 +120,9 @@ class DistributionFocal(DetectionLoss):
 
 
 def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | None) -> Assigner:
-    """The assigner of a recipe: the one it has chosen, the one that its losses bring along, or that of PP-YOLOE.
+    """Assigner of a recipe: the chosen one, the one of its losses, or that of PP-YOLOE.
 
-    Raises ValueError when an entry is no DetectionLoss, and when two assigners contradict each other.
+    Raises ValueError if an entry is no DetectionLoss, and if two assigners contradict each other.
     """
     for loss in losses:
         if not isinstance(loss, DetectionLoss):
@@ -144,7 +144,7 @@ def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] |
 
 
 def score_term(total: Tensor, assigned: Assigned) -> Term:
-    """A term that is divided by the sum of the scores, at least 1."""
+    """Term divided by the sum of the scores, at least 1."""
     return Term(total, assigned.score.sum(), least=1.0)
 
 

@@ -20,7 +20,7 @@ from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_resnet, fuse
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
-SIZES = {  # depth and width, as shares of l
+SIZES = {  # depth and width relative to l
     'n': (0.33, 0.25),  # of our own
     't': (0.33, 0.375),
     's': (0.33, 0.5),
@@ -67,13 +67,13 @@ class PPYOLOE(nn.Module):
         return decode_boxes(raw), raw.logits.float().sigmoid()
 
     def fuse(self) -> Self:
-        """This network, which from now on computes the same with fewer convolutions but can only evaluate."""
+        """Re-parameterise: the network then computes the same with fewer convolutions, for evaluation only."""
         fuse(self.eval())
         return self
 
 
 def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The centre (x, y) of every cell of maps of `sizes` (h, w), and its stride: [A, 2] and [A], in pixels."""
+    """Centres (x, y) of the cells of maps of `sizes` (h, w), [A, 2], and their strides, [A], in pixels."""
     points, strides = [], []
     for (h, w), stride in zip(sizes, STRIDES, strict=False):
         x, y = ((torch.arange(count, dtype=dtype, device=device) + 0.5) * stride for count in (w, h))
@@ -83,10 +83,10 @@ def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: 
 
 
 class CSPPAN(nn.Module):
-    """The neck: the backbone's maps, the finest first -> as many maps, the coarsest first, that know of each other.
+    """Neck CustomCSPPAN: fuses maps of the backbone, finest first, top-down, then bottom-up; returns maps coarsest first.
 
-    A path aggregation network (https://arxiv.org/abs/1803.01534) of cross-stage-partial stages: from the coarsest map to the
-    finest, and back. Each map keeps its size; they become `channels` deep.
+    A path aggregation network (PAN, https://arxiv.org/abs/1803.01534) of cross-stage-partial (CSP) stages. Each map keeps its
+    size and gets `channels`.
     """
 
     def __init__(self, in_channels: Sequence[int], *, width: float, depth: float, alpha: bool, encoder: int) -> None:
@@ -120,7 +120,7 @@ class CSPPAN(nn.Module):
 
 
 def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool, pyramid: bool = False) -> CSPStage:
-    """A stage of the neck: [B, in, H, W] -> [B, out, H, W]; with a `pyramid` of pooled maps after half of the blocks."""
+    """CSP stage of the neck: [B, in, H, W] -> [B, out, H, W]; with SPP (`pyramid`) after half of the blocks."""
     half = out_channels // 2
     blocks: list[nn.Module] = [BasicBlock(half, shortcut=False, alpha=alpha) for _ in range(num_blocks)]
     if pyramid:
@@ -129,7 +129,7 @@ def neck_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: b
 
 
 class SPP(nn.Module):
-    """A map [B, C, H, W] -> the same size, knowing the maxima around each pixel in squares of 5, 9 and 13."""
+    """Spatial pyramid pooling (SPP): max pooling over 5, 9 and 13 pixels, concatenated; [B, C, H, W] -> [B, C, H, W]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -137,16 +137,16 @@ class SPP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = [x]
-        for _ in range(3):  # maxima over 5 of maxima over 5 are maxima over 9
+        for _ in range(3):  # two poolings over 5 equal one over 9, three one over 13
             maps.append(F.max_pool2d(maps[-1], 5, stride=1, padding=2))
         pooled: Tensor = self.conv(torch.cat(maps, dim=1))
         return pooled
 
 
 class Head(nn.Module):
-    """A map [B, C, h, w] -> logits of the classes [B, K, h, w] and of the distances [B, 4 * bins, h, w].
+    """Efficient task-aligned head (ET-head): a map [B, C, h, w] -> class logits [B, K, h, w], distances [B, 4 * bins, h, w].
 
-    The "efficient task-aligned" head: each of the two tasks has an attention of its own.
+    Classification and regression have an attention each; `classify` and `measure` are pred_cls and pred_reg of PaddleDetection.
     """
 
     def __init__(self, channels: int, num_classes: int, bins: int) -> None:
@@ -156,7 +156,7 @@ class Head(nn.Module):
         self.measure = nn.Conv2d(channels, 4 * bins, 3, padding=1)
 
     def initialise(self) -> None:
-        """Starts with a probability of 0.01 for each class everywhere, and with equally probable distances."""
+        """Initialise to a probability of 0.01 per class, and to uniform distributions of distances."""
         for attention in (self.class_attention, self.distance_attention):
             nn.init.normal_(attention.fc.weight, std=0.001)
         for conv, bias in ((self.classify, -math.log((1 - 0.01) / 0.01)), (self.measure, 1.0)):
@@ -170,7 +170,7 @@ class Head(nn.Module):
 
 
 class ESEAttn(nn.Module):
-    """A map [B, C, h, w] and the means of its channels -> [B, C, h, w], each channel scaled as the means say, then mixed."""
+    """ESE attention (effective squeeze-excitation): conv(x * sigmoid(fc(means))), `means` [B, C, 1, 1] of x [B, C, h, w]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A transformer over the places of a map: what PP-YOLOE-SOD puts before its neck.
+"""Transformer encoder over the positions of a map, before the neck of PP-YOLOE-SOD.
 
 Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762. Layer order, dropout and initial weights as in
-PaddleDetection. Shapes: B batch, C channels, N = h * w places of a map.
+PaddleDetection. Shapes: B batch, C channels, N = h * w positions.
 """
 
 import torch
@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from phalanx.nn.stochastic import Dropout
 
 HEADS, HIDDEN, DROPOUT = 4, 2048, 0.1
-TEMPERATURE = 10000.0  # the slowest wave has 2 pi times as many places
+TEMPERATURE = 10000.0  # of the sinusoidal position embedding
 
 
 class TransformerEncoder(nn.Module):
-    """A map [B, C, h, w] -> [B, C, h, w], each place knowing of all others. C is a multiple of 4."""
+    """Self-attention over all positions: [B, C, h, w] -> [B, C, h, w]. C is a multiple of 4."""
 
     def __init__(self, channels: int, layers: int) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class TransformerEncoder(nn.Module):
 
 
 def position_embedding(h: int, w: int, channels: int, device: torch.device) -> Tensor:
-    """[N, C]: sines and cosines, from fast to slow, of the two coordinates of each place.
+    """Sinusoidal 2D position embedding [N, C].
 
-    The coordinates of place n are n // h and n % h, as in PaddleDetection: on a square map, row and column.
+    The coordinates of position n are n // h and n % h, as in PaddleDetection: on a square map, row and column.
     """
     places = torch.arange(h * w, device=device)
     quarter = torch.arange(channels // 4, device=device, dtype=torch.float32) / (channels // 4)
@@ -42,7 +42,7 @@ def position_embedding(h: int, w: int, channels: int, device: torch.device) -> T
 
 
 class EncoderLayer(nn.Module):
-    """Places [B, N, C] and their waves [N, C], which tell attention alone where a place is -> [B, N, C]."""
+    """Encoder layer: tokens [B, N, C], position embedding [N, C] -> [B, N, C]; `widen` and `narrow` are fc1 and fc2."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class EncoderLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Places [B, N, C] and their waves [N, C] -> [B, N, C]: weighted means of all places, HEADS times."""
+    """Multi-head attention: tokens [B, N, C], position embedding [N, C] (for queries and keys only) -> [B, N, C]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.look = nn.Linear(channels, 3 * channels)  # queries, keys and values
+        self.look = nn.Linear(channels, 3 * channels)  # the qkv projection
         self.out = nn.Linear(channels, channels)
         self.drop = Dropout(DROPOUT)
         for layer in (self.look, self.out):
