@@ -79,7 +79,7 @@ Criterion = Callable[[Tensor, Tensor, WholeStep], Term]
 
 @dataclass
 class Golden:
-    """What the original gives for one network."""
+    """Golden outputs of the original for one network."""
 
     name: str
 
@@ -119,7 +119,7 @@ class Golden:
 
 
 def as_there(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` of parameters by their original name, in the layout of Paddle, whose linear layers are [in, out]."""
+    """Return `tensors` by their original names, in the layout of Paddle, whose linear layers are [in, out]."""
     name = original_of(model).name
     return {name(ours): tensor.T if tensor.ndim == 2 else tensor for ours, tensor in tensors.items()}
 
@@ -230,7 +230,7 @@ def test_optimizer_steps_are_those_of_the_original(golden: Golden, trained: Trai
 
 
 @pytest.mark.parametrize('name', BOTH_PP_LITESEG)
-def test_mining_hard_pixels_in_a_network_is_that_of_the_original(name: str) -> None:
+def test_ohem_in_a_network_is_that_of_the_original(name: str) -> None:
     golden = Golden(name)
     settings = golden.facts['ohem_small']
     loss = OhemCrossEntropy(threshold=settings['thresh'], min_kept_per_sample=settings['min_kept'] / len(golden.images))

@@ -23,13 +23,13 @@ def assert_close(ours: torch.Tensor, name: str) -> None:
 
 @pytest.mark.parametrize('parity', ['even', 'odd'])
 @pytest.mark.parametrize('size', [(13, 17), (5, 4)])
-def test_bilinear_resizing_takes_pixels_as_areas(size: tuple[int, int], parity: str) -> None:
+def test_bilinear_resizing_has_unaligned_corners(size: tuple[int, int], parity: str) -> None:
     resized = resize(ARRAYS[f'x_{parity}'], torch.empty(2, 1, *size))
     assert_close(resized, f'interp_bilinear_{size[0]}x{size[1]}_{parity}')
 
 
 @pytest.mark.parametrize('parity', ['even', 'odd'])
-def test_averaging_in_an_stdc_block_leaves_the_border_out(parity: str) -> None:
+def test_average_pooling_in_an_stdc_block_ignores_padding(parity: str) -> None:
     assert_close(STDCBlock(3, 8, stride=2).pool(ARRAYS[f'x_{parity}']), f'avgpool3_s2_p1_{parity}')
 
 
@@ -41,7 +41,7 @@ def test_a_convolution_of_stride_2_pads_one_pixel_on_each_side(parity: str) -> N
 
 
 @pytest.mark.parametrize('parity', ['even', 'odd'])
-def test_adaptive_pooling_cuts_cells_as_paddle_does(parity: str) -> None:
+def test_adaptive_pooling_has_the_cells_of_paddle(parity: str) -> None:
     assert_close(F.adaptive_avg_pool2d(ARRAYS[f'x_{parity}'], 4), f'adaptive_avg_4_{parity}')
 
 

@@ -45,7 +45,7 @@ def annotated(example: dict[str, Any]) -> Table:
     return Table(tuple(example['tokens']), tuple(cells))
 
 
-def test_the_numbers_of_the_tokens_are_those_of_the_original() -> None:
+def test_token_ids_are_those_of_the_original() -> None:
     merged = Vocabulary()
     assert list(merged.tokens) == LABELS['character_merge_no_span']
     assert list(Vocabulary(merge_cells=False).tokens) == LABELS['character_no_merge']
@@ -54,7 +54,7 @@ def test_the_numbers_of_the_tokens_are_those_of_the_original() -> None:
 
 @pytest.mark.parametrize('example', LABELS['examples'], ids=['plain', 'spans', 'oddities'])
 def test_a_table_is_encoded_as_by_the_original(example: dict[str, Any]) -> None:
-    """`oddities`: an empty token, a span without its space, and a token that the dictionary has not."""
+    """`oddities`: an empty token, a span without its space, and a token missing in the dictionary."""
     target = Vocabulary().encode(annotated(example), (100, 200))
     assert target.ids.tolist() == example['structure_first_n']
     assert len(target.ids) == example['length'] + 2
@@ -81,7 +81,7 @@ def test_structures_are_compared_as_by_the_original() -> None:
 
 @pytest.mark.parametrize('case', FACTS['c_teds']['pairs'], ids=lambda case: case['name'])
 def test_teds_is_that_of_the_original(case: dict[str, Any]) -> None:
-    """Where a table is missing, or not within a body, the original gives 0."""
+    """The original gives 0 where a table is missing, or not within a body."""
     said, true = parsed(case['pred']), parsed(case['true'])
     if said is None or true is None or '<body>' not in case['pred']:
         assert case['teds'] == case['teds_struct'] == 0
@@ -91,7 +91,7 @@ def test_teds_is_that_of_the_original(case: dict[str, Any]) -> None:
 
 
 def parsed(html: str) -> Element | None:
-    """The table in some HTML, what is in its cells as characters and tags."""
+    """Parse the table in some HTML, the content of its cells as characters and tags."""
     parser = Parser()
     parser.feed(html)
     return parser.table
@@ -132,7 +132,7 @@ class Parser(HTMLParser):
 
 @pytest.mark.parametrize('case', FACTS['images'], ids=lambda case: f'{case["w"]}x{case["h"]}')
 def test_an_image_is_fitted_and_normalised_as_by_the_original(case: dict[str, Any]) -> None:
-    """The original's images have blue first, so here they are turned round before and after."""
+    """Images of the original are BGR, so channels are reversed before and after."""
     image = original_image(case)[..., ::-1]
     np.testing.assert_array_equal(fit_square(image, 488)[::5, ::5, ::-1], ARRAYS[case['resized']['array_key']])
     task = TableStructure(TableStructure.Keys(model=partial(slanet), data=partial(RenderedTables), loss=(partial(Structure),)))
@@ -144,7 +144,7 @@ def test_an_image_is_fitted_and_normalised_as_by_the_original(case: dict[str, An
 
 
 def original_image(case: dict[str, Any]) -> npt.NDArray[np.uint8]:
-    """The images that the numbers were made with, drawn by rule."""
+    """Images of the golden numbers, computed by a rule."""
     if case['kind'] == 'random':
         return np.random.RandomState(case['seed']).randint(0, 256, (case['h'], case['w'], 3)).astype(np.uint8)
     y, x = np.mgrid[0 : case['h'], 0 : case['w']]
@@ -152,7 +152,7 @@ def original_image(case: dict[str, Any]) -> npt.NDArray[np.uint8]:
     return np.stack(waves, axis=-1)
 
 
-def test_what_a_network_said_is_read_out_as_by_the_original() -> None:
+def test_network_outputs_are_decoded_as_by_the_original() -> None:
     facts = FACTS['c_table_decode']
     rng = np.random.RandomState(3)
     probabilities = rng.random_sample((2, 9, 30)).astype(np.float32)

@@ -55,7 +55,7 @@ def assert_close(key: str, ours: Tensor) -> None:
 
 
 def follow(model: SLANet) -> tuple[TableOutput, list[Tensor]]:
-    """What the network says of the batch, and the two losses."""
+    """Outputs for the batch, and the two losses."""
     steps = int(BATCH['length'].max()) + 1
     said = model(
         torch.from_numpy(images(FACTS['input_shape'])).to(model.head.cell.weight_hh.dtype), BATCH['structure'][:, :steps]
@@ -84,8 +84,8 @@ def test_greedy_decoding_is_that_of_the_original() -> None:
 
 
 @torch.no_grad()
-def test_maps_of_odd_sizes_are_enlarged_as_in_the_original() -> None:
-    """Of 488 pixels a 32nd is 15.25: maps have 122, 61, 31 and 16 pixels a side."""
+def test_maps_of_odd_sizes_are_upsampled_as_in_the_original() -> None:
+    """488 / 32 is 15.25: maps have 122, 61, 31 and 16 pixels per side."""
     said = network().eval()(random_images(1, (1, 3, 488, 488)), max_steps=11)
     assert_close('eval488/structure_probs', said.logits.softmax(-1))
     assert_close('eval488/loc_preds', said.boxes)

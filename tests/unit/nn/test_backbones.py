@@ -33,7 +33,7 @@ SHORT = ('train.steps=1', 'ema.decay=0.5', 'train.global_batch_size=2', 'train.w
 
 
 def requests() -> Iterator[tuple[str, tuple[Stride, ...]]]:
-    """Each backbone with the strides that some network asks of it."""
+    """Each backbone with strides that some network needs."""
     for name in BACKBONES:
         yield name, OF_LINES.get(name, SQUARE)
     yield from (('mobilenet_v3', LINES), ('pp_lcnet_v3', ((16, 4),)), ('pp_lcnet_v4', ((16, 4),)))
@@ -88,7 +88,7 @@ def model_of(*sets: str, recipe: str = 'db_pages') -> Any:
     return to_plain(open_job(recipe, [(text, text) for text in sets]).resolved)['model']
 
 
-def test_options_of_a_backbone_are_given_with_its_name_or_to_the_one_that_is_there() -> None:
+def test_options_of_a_backbone_can_be_set_with_its_name_or_alone() -> None:
     mobilenet = {'name': 'mobilenet_v3', 'size': 'large', 'scale': 0.35, 'squeeze': True}
     assert model_of()['backbone'] == mobilenet
     assert model_of('model.backbone.scale=0.5')['backbone'] == {**mobilenet, 'scale': 0.5}
@@ -113,7 +113,7 @@ def test_only_the_strides_that_a_network_needs_are_built() -> None:
 
 
 @pytest.mark.parametrize('size', [(64, 96), (40, 56), (33, 65)])
-def test_a_plain_transformer_makes_a_pyramid_of_its_map(size: tuple[int, int]) -> None:
+def test_a_plain_transformer_gets_a_feature_pyramid(size: tuple[int, int]) -> None:
     backbone: Any = timm_backbone(SQUARE, model='test_vit')
     maps = backbone(torch.rand(1, 3, *size))
     assert backbone.channels == (256,) * 4
@@ -123,7 +123,7 @@ def test_a_plain_transformer_makes_a_pyramid_of_its_map(size: tuple[int, int]) -
 
 
 def test_patches_of_14_pixels_have_maps_of_the_same_strides() -> None:
-    """Those of DINOv2; its images are resized to as many patches as there are places 16 pixels apart."""
+    """As in DINOv2; images are resized so that patches have a stride of 16 pixels."""
     backbone: Any = timm_backbone((16,), model='vit_small_patch14_dinov2')
     with torch.no_grad():
         (found,) = backbone.eval()(torch.rand(1, 3, 32, 64))
@@ -131,7 +131,7 @@ def test_patches_of_14_pixels_have_maps_of_the_same_strides() -> None:
 
 
 @pytest.mark.parametrize('name', ['test_resnet', 'test_efficientnet'])
-def test_batch_norms_and_dropped_paths_of_timm_are_those_that_ranks_share(name: str) -> None:
+def test_batch_norm_and_drop_path_of_timm_are_replaced_by_ours(name: str) -> None:
     model = nn.Sequential(timm_backbone(SQUARE, model=name, drop_path=0.5))  # type: ignore[arg-type]
     statistics = norms.synchronise(model, 'off', None)  # raises for a norm that cannot be shared
     assert len(statistics.norms) > 5
@@ -166,21 +166,19 @@ def test_a_backbone_starts_from_the_file_of_a_classifier(tmp_path: Path, name: s
     assert all(torch.equal(taken[key], value) for key, value in expected.items())
 
 
-def test_a_classifier_of_timm_fills_a_backbone_by_init_part(tmp_path: Path) -> None:
+def test_a_classifier_of_timm_can_be_loaded_by_init_part(tmp_path: Path) -> None:
     classifier, path = saved(tmp_path, 'test_resnet')
     model: Any = create_model('db', num_classes=1, backbone=TIMM)
     load_weights(model, path, part='backbone')
     assert torch.equal(model.backbone.body.model.conv1[0].weight, classifier.conv1[0].weight)  # type: ignore[index]
 
 
-def test_a_tag_of_timm_is_an_address_that_is_read_only_when_training_starts() -> None:
+def test_a_tag_of_timm_is_resolved_but_downloaded_only_when_training_starts() -> None:
     backbone: Any = timm_backbone(SQUARE, model='test_resnet', weights='r160_in1k')
     assert backbone.weights == 'hf://timm/test_resnet.r160_in1k'
 
 
-def test_weights_that_are_not_there_or_of_another_network_are_one_line_before_training(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_or_foreign_weights_are_one_line_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, other = saved(tmp_path, 'test_vit')
     for weights, message in {
         tmp_path / 'none.pth': 'model.backbone.weights: ',

@@ -20,7 +20,7 @@ def gradient(enlarged: Tensor, logits: Tensor, wanted: Tensor) -> Tensor:
 
 @settings(deadline=None)
 @given(sides, st.tuples(st.integers(1, 40), st.integers(1, 40)), st.booleans())
-def test_enlarged_logits_and_their_gradient_are_those_of_torch(
+def test_upsampled_logits_and_their_gradient_match_torch(
     small: tuple[int, int], large: tuple[int, int], align_corners: bool
 ) -> None:
     torch.manual_seed(0)
@@ -32,8 +32,8 @@ def test_enlarged_logits_and_their_gradient_are_those_of_torch(
     torch.testing.assert_close(gradient(enlarged, logits, wanted), gradient(expected, logits, wanted))
 
 
-def test_enlarged_logits_are_float32_and_lie_class_by_class() -> None:
-    """As a softmax wants them, whatever precision and layout the network has."""
+def test_upsampled_logits_are_float32_and_contiguous() -> None:
+    """As a softmax needs them, for any precision and layout of the network."""
     logits = torch.randn(2, 3, 4, 4).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
     enlarged = upsample_logits(logits, torch.empty(2, 3, 16, 16))
     assert enlarged.dtype is torch.float32
@@ -41,8 +41,8 @@ def test_enlarged_logits_are_float32_and_lie_class_by_class() -> None:
     assert gradient(enlarged, logits, torch.ones(2, 3, 16, 16)).dtype is torch.bfloat16
 
 
-def test_the_gradient_of_enlarged_logits_does_not_depend_on_who_else_is_in_the_batch() -> None:
-    """To the bit: two ranks with a part of a batch each train as one does."""
+def test_the_gradient_of_upsampled_logits_does_not_depend_on_the_rest_of_the_batch() -> None:
+    """Bit for bit: two ranks with a part of a batch each train as one does."""
     torch.manual_seed(0)
     logits, wanted = torch.randn(5, 11, 12, 16, requires_grad=True), torch.randn(5, 11, 96, 128)
 

@@ -16,7 +16,7 @@ def network(p: float = 0.5) -> nn.Sequential:
 
 
 def output(cut: tuple[slice, ...], *, step: int = 3, seed: int = 1) -> Tensor:
-    """What the network gives for six samples, cut into micro-batches."""
+    """Outputs for six samples, split into micro-batches."""
     model, of_samples, x = network(), SampleKeys(), torch.ones(6, 4, 5, 7)
     stochastic.tie(model, of_samples)
     keys, found = sample_keys(seed, step, torch.arange(10, 16)), []
@@ -27,7 +27,7 @@ def output(cut: tuple[slice, ...], *, step: int = 3, seed: int = 1) -> Tensor:
     return torch.cat(found)
 
 
-def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
+def test_masks_do_not_depend_on_how_a_batch_is_split() -> None:
     whole = output((slice(0, 6),))
     for cut in ((slice(0, 2), slice(2, 6)), (slice(0, 1), slice(1, 3), slice(3, 6))):
         parts = output(cut)
@@ -35,7 +35,7 @@ def test_masks_do_not_depend_on_how_a_batch_is_cut() -> None:
         torch.testing.assert_close(parts, whole)  # what a convolution gives depends on the size of its batch, in the last bits
 
 
-def test_a_network_knows_whether_anything_in_it_is_random() -> None:
+def test_tie_reports_dropout_with_a_positive_probability() -> None:
     assert stochastic.tie(network(), SampleKeys())
     assert not stochastic.tie(network(p=0), SampleKeys())
     assert not stochastic.tie(nn.Conv2d(4, 4, 1), SampleKeys())
@@ -56,8 +56,8 @@ def test_two_layers_of_a_network_have_different_masks() -> None:
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_the_mean_is_kept_and_the_share_dropped_is_p(kind: type[Dropout]) -> None:
-    """Over n masks a share has the deviation sqrt(p (1 - p) / n)."""
+def test_dropout_keeps_the_mean_and_drops_a_share_of_p(kind: type[Dropout]) -> None:
+    """The standard deviation of a share over n masks is sqrt(p (1 - p) / n)."""
     layer, x = kind(0.3), torch.ones(4096, 16, 2)
     torch.manual_seed(0)
     y = layer(x)
@@ -83,7 +83,7 @@ def test_a_probability_of_one_is_refused() -> None:
         Dropout(1.0)
 
 
-def test_the_numbers_are_uniform_for_neighbouring_samples_and_steps() -> None:
+def test_numbers_are_uniform_for_neighbouring_samples_and_steps() -> None:
     """Chi-square over 64 cells, 63 degrees of freedom: mean 63, deviation 11."""
     keys = torch.cat([sample_keys(0, step, torch.arange(64)) for step in range(16)])
     numbers = uniform(keys, torch.Size((1024, 256)))

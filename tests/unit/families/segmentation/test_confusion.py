@@ -31,7 +31,7 @@ def maps() -> tuple[list[Tensor], list[Tensor]]:
     return predictions, labels
 
 
-def test_all_numbers_are_those_of_scikit_learn() -> None:
+def test_all_metrics_match_scikit_learn() -> None:
     predictions, labels = maps()
     metric = Confusion(NAMES)
     metric.update(predictions, SimpleNamespace(truths=labels))
@@ -86,8 +86,8 @@ def test_the_figure_counts_pixels_by_true_and_predicted_class() -> None:
     assert matrix.counts == [[1, 1], [0, 1]]
 
 
-def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
-    """One that is only true, one that is only predicted; in the colours that class maps are drawn in."""
+def test_the_legend_has_the_colours_of_the_classes_present() -> None:
+    """One class only in the truth, one only predicted; in the colours of drawn class maps."""
     metric = Confusion(NAMES)
     metric.update([torch.tensor([[1, 1]])], SimpleNamespace(truths=[torch.tensor([[2, 1]])]))
     _, legend = metric.figures()
@@ -95,28 +95,28 @@ def test_the_legend_has_the_colours_of_the_classes_that_were_met() -> None:
     assert legend == Legend({NAMES[number]: f'#{bytes(drawn[place]).hex()}' for place, number in enumerate((1, 2))})
 
 
-def test_where_all_is_void_there_is_no_number() -> None:
+def test_metrics_are_nan_where_all_pixels_are_void() -> None:
     metric = Confusion(NAMES)
     metric.update([torch.zeros(1, 2, dtype=torch.int64)], SimpleNamespace(truths=[torch.tensor([[VOID, VOID]])]))
     assert list(metric.compute()) == ['mean_iou', 'accuracy', 'kappa', 'mean_dice', 'mean_iou_all']
     assert all(map(math.isnan, metric.compute().values()))
 
 
-def test_a_class_that_is_not_met_does_not_count() -> None:
-    """By hand, of 20 classes that are named: 0 is 3 pixels, of which all are found, and 1 is one pixel, taken for 0."""
+def test_an_absent_class_is_left_out_of_the_mean() -> None:
+    """By hand, for 20 named classes: 3 pixels of class 0, all found, and one pixel of class 1, predicted as 0."""
     metric = Confusion([f'class {number}' for number in range(20)])
     metric.update([torch.tensor([[0, 0, 0, 0]])], SimpleNamespace(truths=[torch.tensor([[0, 0, 0, 1]])]))
     assert metric.compute()['mean_iou'] == pytest.approx((3 / 4 + 0) / 2)
     assert metric.compute()['mean_iou_all'] == pytest.approx((3 / 4 + 0 + 18) / 20)  # as PaddleSeg has it
 
 
-def test_a_label_that_is_no_class_is_reported() -> None:
+def test_a_label_outside_the_classes_is_reported() -> None:
     with pytest.raises(ValueError, match=r'^a pixel has label 33; the 4 classes are 0 to 3, void is 255$'):
         Confusion(NAMES).update([torch.zeros(1, 2)], SimpleNamespace(truths=[torch.tensor([[0, 33]])]))
 
 
 def test_an_image_is_graded_by_its_own_mean_iou() -> None:
-    """Of 5 pixels that count one of class 1 is taken for 0: IoU 2/3 and 2/3, class 2 is right; void is left out."""
+    """One of 5 valid pixels, of class 1, is predicted as 0: IoU 2/3 and 2/3, class 2 is correct; void is ignored."""
     metric = Confusion(NAMES)
     wrong = torch.tensor([[0, 0, 0, 1, 1, 2, 2]])
     truth = torch.tensor([[0, 0, 1, 1, 1, 2, VOID]])

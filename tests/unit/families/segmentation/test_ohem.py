@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Tensor, WholeStep], Term]
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; the last sample is nearly all void, one in the middle wholly."""
+    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; the last sample is nearly all void, one in the middle completely."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(7, 5, 6, 8, generator=generator)
     labels = torch.randint(0, 5, (7, 6, 8), generator=generator)
@@ -38,8 +38,8 @@ def value_and_gradient(loss: Loss) -> tuple[float, Tensor]:
     return value.item(), logits.grad
 
 
-def test_pixels_less_probable_than_the_last_one_kept_are_hard() -> None:
-    """By hand: 70 pixels of 7 samples are to be kept, so those less probable than the 70th least probable one."""
+def test_pixels_less_probable_than_the_min_kept_th_are_hard() -> None:
+    """By hand: 70 pixels of 7 samples are kept, those less probable than the 70th least probable one."""
     logits, labels = batch()
     judged = labels != VOID
     probability = logits.detach().softmax(1).gather(1, labels.where(judged, 0)[:, None])[:, 0]
@@ -50,7 +50,7 @@ def test_pixels_less_probable_than_the_last_one_kept_are_hard() -> None:
     assert torch.equal(gradient.abs().sum(1) > 0, expected)
 
 
-def test_pixels_below_the_threshold_are_hard_when_they_are_more() -> None:
+def test_pixels_below_the_threshold_are_hard_even_beyond_min_kept() -> None:
     logits, labels = batch()
     loss = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')
     hard = (labels != VOID) & (loss > -math.log(0.7))
@@ -69,7 +69,7 @@ def test_the_kth_largest_value_is_found_exactly(k: int, dtype: torch.dtype) -> N
     assert share == 1
 
 
-def test_values_equal_to_the_kth_share_what_is_left() -> None:
+def test_ties_at_the_kth_value_share_the_rest() -> None:
     values = torch.tensor([3.0, 2.0, 2.0, 2.0, 2.0, -0.0, 0.0])
     everywhere = torch.ones(7, dtype=torch.bool)
     assert kth_largest(values, everywhere, torch.tensor(2), WholeStep()) == (2.0, 0.25)  # one of four

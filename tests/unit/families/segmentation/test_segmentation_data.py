@@ -61,13 +61,13 @@ def test_a_tab_between_allows_spaces_in_paths(root: Path) -> None:
     assert_array_equal(source.read(Draw(0))[0], PICTURE)
 
 
-def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
-    """A trained run is to predict on a node without its training data."""
+def test_named_classes_need_no_files_before_samples_are_read(tmp_path: Path) -> None:
+    """A trained run must predict on a node without its training data."""
     assert FileList(root=tmp_path / 'nowhere', classes=('sky', 'road')).class_names == ('sky', 'road')
 
 
-def test_what_a_source_holds_is_small(root: Path) -> None:
-    """A loader worker gets a copy of it: bytes in one array, no object for each path."""
+def test_a_source_takes_little_memory_in_workers(root: Path) -> None:
+    """Each loader worker gets a copy: bytes in one array, no object per path."""
     (root / 'train.txt').write_text('images/a.png labels/a.png\n' * 5000)
     source = FileList(root=root).split('train')
     assert len(pickle.dumps(source)) < 5000 * 30
@@ -137,7 +137,7 @@ def test_a_broken_list_is_reported_before_any_sample_is_read(
         FileList(root=root).split('train').check_files()
 
 
-def test_a_list_that_is_no_text_is_reported(root: Path) -> None:
+def test_a_list_that_is_not_text_is_reported(root: Path) -> None:
     (root / 'train.txt').write_bytes(b'images/\xff.png labels/a.png\n')
     with pytest.raises(ValueError, match=re.escape(f'{root}/train.txt: is not UTF-8 text (byte 7)')):
         FileList(root=root).split('train')
@@ -149,7 +149,7 @@ def test_a_missing_root_is_reported_with_the_key_that_names_it(tmp_path: Path, b
         build(root=tmp_path / 'nowhere').split('train')  # type: ignore[attr-defined]
 
 
-def test_classes_are_many_but_not_too_many(root: Path) -> None:
+def test_the_number_of_classes_is_limited_to_254(root: Path) -> None:
     with pytest.raises(ValueError, match='300 classes do not fit a label map of 8 bits, which holds up to 254'):
         FileList(root=root, classes=tuple(map(str, range(300))))
     with pytest.raises(ValueError, match='names no class'):
@@ -174,7 +174,7 @@ def test_classes_are_many_but_not_too_many(root: Path) -> None:
         ('images/a.png', b'', '{root}/images/a.png: is empty'),
     ],
 )
-def test_a_sample_that_cannot_be_used_is_named_with_the_reason(
+def test_an_unusable_sample_is_reported_with_the_reason(
     root: Path, file: str, content: np.ndarray | bytes, message: str
 ) -> None:
     if isinstance(content, bytes):
@@ -206,7 +206,7 @@ def test_cityscapes_label_ids_become_train_ids(cityscapes: Path) -> None:
     assert list(CLASSES)[13] == 'car'
 
 
-def test_cityscapes_train_ids_are_preferred_and_must_then_all_be_there(cityscapes: Path) -> None:
+def test_cityscapes_train_ids_are_preferred_and_must_be_complete(cityscapes: Path) -> None:
     first = 'train/aachen/aachen_000000_000019_gtFine_labelTrainIds.png'
     write(cityscapes / 'gtFine' / first, np.full((4, 6), 18, np.uint8))
     with pytest.raises(FileNotFoundError, match=f'1 file is missing in {cityscapes}: gtFine/train/bochum'):
@@ -224,7 +224,7 @@ def test_cityscapes_without_images_is_reported(tmp_path: Path) -> None:
         Cityscapes(root=tmp_path).split('train')
 
 
-def test_ade20k_counts_its_classes_from_zero_and_leaves_other_things_void(tmp_path: Path) -> None:
+def test_ade20k_classes_start_at_zero_and_other_objects_are_void(tmp_path: Path) -> None:
     """Of the official list, objectInfo150.txt: 1 is wall, 2 building, 13 person, 150 flag."""
     for folder, value in (('training', 1), ('training', 13), ('validation', 150)):
         stem = f'{folder}/ADE_{value:08}'
@@ -272,7 +272,7 @@ def test_the_augmented_voc_list_adds_to_the_training_list(voc: Path) -> None:
         PascalVOC(root=voc, train='trainval').split('train')
 
 
-def test_a_voc_list_names_no_files_elsewhere(voc: Path) -> None:
+def test_a_voc_list_must_not_name_files_elsewhere(voc: Path) -> None:
     (voc / 'VOC2012/ImageSets/Segmentation/val.txt').write_text('../../secret\n')
     with pytest.raises(ValueError, match=re.escape('../../secret is not the name of an image')):
         PascalVOC(root=voc).split('eval')

@@ -17,7 +17,7 @@ from phalanx.runtime.segmentation import starts
 
 
 class Network(nn.Module):
-    """A network made of a function; it notes the sizes (height, width) of what it was shown."""
+    """Network that applies a function and records the sizes (height, width) of its inputs."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Network(nn.Module):
 
 
 def column(images: Tensor) -> Tensor:
-    """Logits [B, 2, H, W]: 0, and the number of the column within what the network was shown."""
+    """Logits [B, 2, H, W]: 0, and the column index within the input."""
     columns = torch.arange(images.shape[3], dtype=torch.float32).expand(len(images), 1, *images.shape[2:])
     return torch.cat([torch.zeros_like(columns), columns], dim=1)
 
@@ -49,14 +49,14 @@ def test_windows_cover_a_side_and_end_with_it(length: int, window: int, stride: 
 
 
 def test_overlapping_windows_are_averaged() -> None:
-    """Windows begin at columns 0 and 2: there the network says 0 1 2 3 each time; two of the six columns are seen twice."""
+    """Windows begin at columns 0 and 2 and give 0 1 2 3 each; two of the six columns are in both."""
     scores = Inference(window=(2, 4), window_stride=(2, 2))(Network(column), torch.zeros(3, 3, 2, 6))
     assert scores.shape == (3, 2, 2, 6)
     assert scores[2, 1].tolist() == [[0, 1, (2 + 0) / 2, (3 + 1) / 2, 2, 3]] * 2
 
 
 @pytest.mark.parametrize(('window', 'stride'), [((4, 4), (4, 4)), ((3, 5), (3, 2)), ((20, 20), (1, 1)), ((7, 1), (2, 1))])
-def test_windows_change_nothing_for_a_network_that_sees_single_pixels(window: tuple[int, int], stride: tuple[int, int]) -> None:
+def test_windows_change_nothing_for_a_pointwise_network(window: tuple[int, int], stride: tuple[int, int]) -> None:
     torch.manual_seed(0)
     network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(3, 3, 7, 11)
     assert_close(
@@ -66,7 +66,7 @@ def test_windows_change_nothing_for_a_network_that_sees_single_pixels(window: tu
 
 
 @pytest.mark.parametrize(('horizontal', 'vertical'), list(product([False, True], repeat=2)))
-def test_flips_change_nothing_for_a_network_that_sees_single_pixels(horizontal: bool, vertical: bool) -> None:
+def test_flips_change_nothing_for_a_pointwise_network(horizontal: bool, vertical: bool) -> None:
     torch.manual_seed(0)
     network, images = Network(nn.Conv2d(3, 4, 1)), torch.randn(2, 3, 5, 6)
     scores = Inference(flip_horizontal=horizontal, flip_vertical=vertical)(network, images)
@@ -74,15 +74,15 @@ def test_flips_change_nothing_for_a_network_that_sees_single_pixels(horizontal: 
     assert_close(scores, network.function(images))
 
 
-def test_the_flipped_view_is_turned_back_before_it_is_averaged() -> None:
-    """Column x is given x² in the image and (3 - x)² in its mirror image."""
+def test_a_flipped_view_is_flipped_back_before_averaging() -> None:
+    """Column x gets x² in the image and (3 - x)² in its mirror image."""
     squared = Network(lambda images: column(images) ** 2)
     scores = Inference(flip_horizontal=True)(squared, torch.zeros(1, 3, 1, 4))
     assert scores[0, 1, 0].tolist() == [(0 + 9) / 2, (1 + 4) / 2, (4 + 1) / 2, (9 + 0) / 2]
 
 
 def test_the_logits_of_all_scales_are_averaged_at_the_size_of_the_image() -> None:
-    """The network gives class 1 what it sees of the width: 2, 4 and 8. The mean of the probabilities would be another one."""
+    """Class 1 gets the width of the input as its logit: 2, 4 and 8. The mean of probabilities would differ."""
 
     def width(images: Tensor) -> Tensor:
         return torch.full_like(images[:, :2], images.shape[3]) * torch.tensor([0.0, 1.0]).view(2, 1, 1)
@@ -114,12 +114,12 @@ def test_windows_slide_over_every_scale() -> None:
         (partial(Inference, window=(4, 4)), 'windows need both window and window_stride'),
     ],
 )
-def test_options_that_cannot_be_are_refused(build: Callable[[], Any], message: str) -> None:
+def test_invalid_options_are_refused(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         build()
 
 
-def test_a_recipe_says_how_images_are_seen() -> None:
+def test_a_recipe_sets_windows_scales_and_flips() -> None:
     said = 'inference={window: [32, 64], window_stride: [32, 48], flip_horizontal: true}'
     assert open_job('pp_liteseg_digits', [(said, 'here')]).task.inference == Inference(  # type: ignore[attr-defined]
         window=(32, 64), window_stride=(32, 48), flip_horizontal=True

@@ -30,7 +30,7 @@ UNET_PET = Path(__file__).parents[4] / 'recipes' / 'segmentation' / 'unet_pet.ym
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; a sample is wholly void, and class 4 is in one sample only."""
+    """Logits [7, 5, 6, 8] and labels [7, 6, 8]; one sample is completely void, and class 4 is in one sample only."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(7, 5, 6, 8, generator=generator)
     labels = torch.randint(0, 4, (7, 6, 8), generator=generator)
@@ -48,7 +48,7 @@ def value_and_gradient(loss: PixelLoss) -> tuple[float, Tensor]:
     return value.item(), logits.grad
 
 
-def test_lovasz_is_the_sum_of_sorted_errors_by_how_much_each_pixel_lowers_the_iou() -> None:
+def test_lovasz_softmax_matches_the_sorted_definition() -> None:
     logits, labels = batch()
     judged = labels != VOID
     probabilities = logits.detach().double().softmax(1).movedim(1, 3)[judged]  # [N, 5]
@@ -73,8 +73,8 @@ def binary_batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize('samples', [slice(0, 7), slice(3, 5)], ids=['both classes', 'the first alone'])
-def test_the_lovasz_hinge_is_the_sum_of_sorted_errors_by_how_much_each_pixel_lowers_the_iou(samples: slice) -> None:
-    """The score is PaddleSeg's, with its constant outside the quotient; a bin of errors is 0.01 % to 0.1 % wide."""
+def test_lovasz_hinge_matches_the_sorted_definition(samples: slice) -> None:
+    """Scores as in PaddleSeg, with its constant outside the quotient; a bin of errors is 0.01 % to 0.1 % wide."""
     logits, labels = (whole[samples] for whole in binary_batch())
     probability, truth = logits.softmax(1)[:, 1][labels != VOID], labels[labels != VOID]
     score = torch.log(probability + 1e-9 / (1 - probability + 1e-9))
@@ -94,8 +94,8 @@ def test_the_lovasz_hinge_of_log_odds_by_hand() -> None:
     assert (total / weight).item() == pytest.approx(2.25, rel=1e-4)
 
 
-def test_region_mutual_information_is_what_a_regression_leaves_of_the_truth() -> None:
-    """With numpy, region by region; sums of squares, and a ridge of 5e-4 in both places, as in PaddleSeg."""
+def test_rmi_is_the_log_determinant_of_the_posterior_covariance() -> None:
+    """In numpy, region by region; sums of squares, and a ridge of 5e-4 on both matrices, as in PaddleSeg."""
 
     def vectors(maps: np.ndarray) -> np.ndarray:  # [13, 14] -> [9, 9]: of maxima over windows, at the edges over what is there
         windows = np.array(
@@ -133,7 +133,7 @@ def test_dice_by_hand() -> None:
 
 
 def predicting(*rows: str) -> tuple[Tensor, Tensor]:
-    """Logits [1, 3, H, W] and labels [1, H, W] of an image; a place of a row is the class predicted, then the true one."""
+    """Logits [1, 3, H, W] and labels [1, H, W] of an image; each cell of a row has the predicted, then the true class."""
     predicted, true = (torch.tensor([[int(place[n]) for place in row.split()] for row in rows]) for n in (0, 1))
     logits = nn.functional.one_hot(predicted, 3).permute(2, 0, 1).float()
     return logits[None].requires_grad_(), true.where(true != 9, VOID)[None]
@@ -155,14 +155,14 @@ def predicting(*rows: str) -> tuple[Tensor, Tensor]:
     ],
 )
 def test_semantic_connectivity_by_hand(rows: list[str], classes: list[float]) -> None:
-    """The cost of each class, by the formulas of Chu et al.; their mean is the image's."""
+    """The cost per class, by the formulas of Chu et al.; their mean is that of the image."""
     logits, labels = predicting(*rows)
     term = SemanticConnectivity()(logits, labels, WholeStep())
     assert (term.total / term.weight).item() == pytest.approx(sum(classes) / len(classes))
 
 
-def test_of_many_predicted_areas_the_first_are_looked_at() -> None:
-    """Five predicted areas and one true one, with the backgrounds 6 and 2; the true area is met by the fourth and the fifth."""
+def test_only_the_first_of_many_predicted_components_are_used() -> None:
+    """Five predicted components and a true one, 6 and 2 with backgrounds; the true one overlaps the fourth and the fifth."""
     logits, labels = predicting('19 09 19 09 19 09 11 01 11')
     for most, expected in ((10, 1 - (1 / 3) / 4), (5, 1 - (1 / 3) / 4), (4, 1 - 0 / 4), (1, 1 + 1 / 9)):
         term = SemanticConnectivity(most=most)(logits, labels, WholeStep())
@@ -177,7 +177,7 @@ def test_semantic_connectivity_has_no_gradient_but_leaves_no_parameter_without_o
 
 
 @pytest.mark.parametrize('name', ['cross_entropy', 'ohem', 'dice'])
-def test_class_weights_must_be_one_for_each_class(name: str) -> None:
+def test_there_must_be_one_class_weight_per_class(name: str) -> None:
     options = {'min_kept_per_sample': 10} if name == 'ohem' else {}
     part = Part(LOSSES[name], class_weights=(1, 2), **options).with_name(name)
     part().check(2)
@@ -215,7 +215,7 @@ def test_class_weights_of_a_wrong_length_are_refused_before_the_start() -> None:
         task.model()
 
 
-def test_logits_that_are_not_numbers_make_a_loss_that_is_none() -> None:
+def test_nan_logits_give_a_nan_loss() -> None:
     logits, labels = batch()
     logits = logits.detach().clone()
     logits[0, 0, 0, 0] = torch.nan

@@ -79,20 +79,20 @@ def test_every_norm_can_be_synchronised(model: nn.Module) -> None:
     assert all(type(norm) is BatchNorm2d for norm in norms)
 
 
-def test_what_is_random_is_a_function_of_step_and_sample(model: nn.Module) -> None:
-    """As `phalanx.nn.stochastic` makes it; torch's own dropout is not."""
+def test_dropout_is_a_function_of_step_and_sample(model: nn.Module) -> None:
+    """By `phalanx.nn.stochastic`; torch's own dropout is not."""
     assert not [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
 
 
-def test_a_fresh_network_finds_no_class_much_likelier_than_another(model: nn.Module) -> None:
-    """Logits of a standard deviation of order 1 cost about log(4) a pixel; a bad initialisation costs several times that."""
+def test_initial_logits_are_small(model: nn.Module) -> None:
+    """Logits of a standard deviation of order 1 cost about log(4) per pixel; a bad initialisation costs several times that."""
     with torch.no_grad():
         outputs = model.train()(torch.randn(2, 3, 64, 64))
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
     assert all(nn.functional.cross_entropy(logits, labels) < 3 for logits in outputs)
 
 
-def test_every_tensor_has_an_original_name_of_its_own(model: nn.Module) -> None:
+def test_every_tensor_maps_to_a_unique_original_name(model: nn.Module) -> None:
     if isinstance(model, LRASPP):
         pytest.skip('its weights were published for PaddleSeg 0.x alone, whose files are not read')
     original = original_of(model)
@@ -109,28 +109,28 @@ def test_segformer_is_as_large_as_published(backbone: str) -> None:
     assert millions == pytest.approx(SEGFORMER_MILLIONS[backbone], abs=0.05)
 
 
-def test_training_skips_the_last_block_most() -> None:
-    """The shares that PaddleSeg gives its eight blocks on B0."""
+def test_drop_path_grows_linearly_to_the_last_block() -> None:
+    """The probabilities of PaddleSeg for the eight blocks of B0."""
     with torch.device('meta'):
         model = MODELS['segformer'](2, backbone=partial(BACKBONES['mit_b0'], drop_path=0.1))
     drops = [block.drop_path.p for stage in model.backbone.stages for block in stage.blocks]
     assert drops == pytest.approx([0, 0.0142857, 0.0285714, 0.0428571, 0.0571429, 0.0714286, 0.0857143, 0.1], abs=1e-6)
 
 
-def test_the_last_maps_of_resnet_vd_keep_an_eighth_of_the_size() -> None:
+def test_resnet_vd_at_output_stride_8_keeps_stride_8() -> None:
     with torch.no_grad():
         maps = resnet50_vd((4, 8)).eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[1:]) for x in maps] == [(256, 17, 25), (512, 9, 13), (1024, 9, 13), (2048, 9, 13)]
 
 
 @pytest.mark.parametrize(('stride', 'sizes'), [(16, [(9, 13), (5, 7), (5, 7)]), (32, [(9, 13), (5, 7), (3, 4)])])
-def test_other_output_strides_of_resnet_vd_halve_the_map_further(stride: int, sizes: list[tuple[int, int]]) -> None:
+def test_other_output_strides_of_resnet_vd_have_coarser_maps(stride: int, sizes: list[tuple[int, int]]) -> None:
     with torch.no_grad():
         maps = resnet50_vd((4, stride)).eval()(torch.rand(1, 3, 65, 97))
     assert [tuple(x.shape[2:]) for x in maps[1:]] == sizes
 
 
-def test_the_last_windows_of_resnet_vd_widen_as_in_paddleseg_0() -> None:
+def test_the_multi_grid_dilations_of_resnet_vd_are_those_of_paddleseg_0() -> None:
     """Dilations 2, 4 and 8 at an output stride of 16, where its release 0.8 multiplies the stage's 2 by 1, 2 and 4."""
     *_, last = resnet50_vd((4, 16)).stages
     assert [block.spatial.conv.dilation[0] for block in last] == [2, 4, 8]
@@ -138,7 +138,7 @@ def test_the_last_windows_of_resnet_vd_widen_as_in_paddleseg_0() -> None:
 
 @torch.no_grad()
 def test_mobilenet_v2_is_that_of_torchvision() -> None:
-    """But for the first block, which has a widening convolution here: made to pass on what it gets, it is the same network."""
+    """Except for the expansion convolution of the first block: set to identity, it is the same network."""
     torch.manual_seed(0)
     theirs = torchvision.models.mobilenet_v2(num_classes=2).eval()
     for module in theirs.modules():
@@ -160,7 +160,7 @@ def test_mobilenet_v2_is_that_of_torchvision() -> None:
 
 @torch.no_grad()
 def test_the_head_of_lraspp_is_that_of_torchvision() -> None:
-    """Given the same two maps; but for its sigmoid, a hard one here, and biases of the classifiers, which are zero there."""
+    """Given the same two maps; except for its sigmoid, a hard one here, and biases of the classifiers, zero there."""
     torch.manual_seed(0)
     ours = MODELS['lraspp'](4).eval()
     theirs = LRASPPHead(120, 480, 4, 128).eval()
@@ -182,14 +182,14 @@ def test_the_head_of_lraspp_is_that_of_torchvision() -> None:
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_group_norms_have_the_groups_that_fit_their_channels_best() -> None:
-    """As PaddleSeg 0.x looks for them, the larger number first: of 728 channels, 28 groups rather than 32."""
+def test_group_norms_use_the_nearest_divisor_of_their_channels() -> None:
+    """As in PaddleSeg 0.x, the larger number first: 28 groups instead of 32 for 728 channels."""
     layers = nn.Sequential(*(BatchNorm2d(channels) for channels in (64, 728, 48)))
     use_group_norms(layers, 32)
     assert [(norm.num_groups, norm.num_channels) for norm in layers] == [(32, 64), (28, 728), (24, 48)]
 
 
-def test_deeplab_with_aligned_corners_keeps_every_value_of_a_map_in_its_place() -> None:
+def test_deeplab_with_aligned_corners_keeps_values_at_their_positions() -> None:
     """Of 65 pixels a fine map has 17 and a coarse one 9: every fourth and every eighth pixel, both corners among them."""
     torch.manual_seed(0)
     model = MODELS['deeplabv3p'](4, backbone=partial(resnet50_vd), align_corners=True).eval()

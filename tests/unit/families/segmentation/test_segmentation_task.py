@@ -40,7 +40,7 @@ def task(**changes: Any) -> Segmentation:
 
 
 class Reds(nn.Module):
-    """A network for tests whose results are known: class 1 where red is above the middle, else class 0."""
+    """Network with known results: class 1 where red is above the middle, else class 0."""
 
     def forward(self, images: Tensor) -> list[Tensor]:
         red = images[:, :1]
@@ -75,14 +75,14 @@ def test_training_samples_are_transformed_and_a_function_of_their_draw() -> None
     assert not torch.equal(one.image, other.image)
 
 
-def test_evaluation_compares_the_label_map_as_it_was_before_transforms() -> None:
+def test_evaluation_uses_the_untransformed_label_map() -> None:
     data = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(16, 32)),)).dataset('eval')
     shown = data[Draw(0, 0, 0, 0)]
     assert shown.image.shape == (3, 16, 32)
     assert_array_equal(shown.labels, DIGITS().split('eval').read(Draw(0))[1])
 
 
-def test_images_of_different_sizes_make_no_batch() -> None:
+def test_a_batch_of_images_of_different_sizes_is_refused() -> None:
     small, large = (sample(half_red(*size), np.zeros(size, np.uint8)) for size in ((4, 6), (8, 6)))
     with pytest.raises(ValueError, match=re.escape('differ in size (6 x 4, 6 x 8): end the transforms with one that fixes')):
         task().collate([small, large])
@@ -97,7 +97,7 @@ def test_label_maps_of_one_batch_may_differ_in_size() -> None:
 
 
 def test_each_output_has_its_loss_times_its_coefficient() -> None:
-    """Logits of zero: the cross-entropy of 11 classes is ln 11 for each of the 12 judged pixels."""
+    """Logits of zero: the cross-entropy of 11 classes is ln 11 for each of the 12 valid pixels."""
 
     class Zeros(nn.Module):
         def forward(self, images: Tensor) -> list[Tensor]:
@@ -114,7 +114,7 @@ def test_each_output_has_its_loss_times_its_coefficient() -> None:
 
 
 def test_a_class_map_has_the_size_of_the_label_map() -> None:
-    """The network sees 8 pixels, the right half red; the label maps are 24 and 8 wide."""
+    """The network input is 8 pixels wide, the right half red; the label maps are 24 and 8 wide."""
     ours = task()
     batch = ours.collate([sample(half_red(4, 8), np.zeros(size, np.uint8)) for size in ((12, 24), (4, 8))])
     wide, narrow = ours.results(ours.predict(Reds(), batch), batch)
@@ -132,7 +132,7 @@ def test_a_bare_image_is_prepared_as_in_evaluation() -> None:
     assert set(batch.pixels.tolist()) == {VOID}
 
 
-def test_what_fills_up_an_image_to_evaluate_is_the_middle_of_the_range_and_not_a_byte() -> None:
+def test_padding_in_evaluation_is_the_exact_mean_and_not_a_byte() -> None:
     """127.5 / 255 is 0.5, the mean of the normalisation: 0 after it, as in PaddleSeg; the runtime does the same."""
     seen: list[Tensor] = []
 
@@ -155,8 +155,8 @@ def test_what_fills_up_an_image_to_evaluate_is_the_middle_of_the_range_and_not_a
     assert_array_equal(Runtime({'preparation': guide, 'reading': {}}).prepare(half_red(4, 10)), image)
 
 
-def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None:
-    """The network sees 16 x 8, of which the image fills the left 12 x 4; the right half of that is red."""
+def test_padding_is_cropped_before_logits_are_resized() -> None:
+    """The network input is 16 x 8, with the image in the left 12 x 4; the right half of that is red."""
     ours = task(
         eval_transforms=(partial(TRANSFORMS['rescale'], factor=0.5), partial(TRANSFORMS['padding'], target_size=(8, 16)))
     )
@@ -171,7 +171,7 @@ def test_what_padding_added_is_cut_off_again_before_logits_are_resized() -> None
 
 
 def test_the_metric_evaluates_predictions_against_original_labels() -> None:
-    """24 of 32 pixels are right, as counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
+    """24 of 32 pixels are correct, counted by hand: the left quarter of the truth is class 1, the prediction there 0."""
     labels = half_red(4, 8)[..., 0] // 255
     labels[:, :2] = 1
     ours = task(data=lambda: DATA['file_list'](root=Path(), classes=('a', 'b')))
@@ -180,7 +180,7 @@ def test_the_metric_evaluates_predictions_against_original_labels() -> None:
     assert metric.compute()['accuracy'] == 24 / 32
 
 
-def test_a_picture_is_image_truth_and_prediction_at_the_original_size() -> None:
+def test_a_comparison_shows_image_truth_and_prediction_at_the_original_size() -> None:
     ours = task()
     labels = np.full((12, 24), VOID, np.uint8)
     rows = ours.picture(sample(half_red(4, 8), labels), np.ones((12, 24), np.uint8))
@@ -217,7 +217,7 @@ def test_a_result_is_saved_as_indices_and_as_an_overlay(tmp_path: Path) -> None:
         ({'loss': (Part(LOSSES['ohem'], min_kept_per_sample=-1).with_name('ohem'),)}, 'min_kept_per_sample is -1'),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused_before_anything_is_built(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         task(**changes)
 

@@ -25,7 +25,7 @@ HTML = {
 }
 
 
-def test_four_points_or_eight_numbers_are_corners_and_the_box_is_that_around_them() -> None:
+def test_four_points_or_eight_numbers_are_corners_with_their_bounding_box() -> None:
     (cell,) = parse_table(HTML).cells
     assert (cell.corners, cell.box) == (CORNERS, (1, 4, 10, 9))
     flat = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': list(CORNERS)}]}
@@ -35,7 +35,7 @@ def test_four_points_or_eight_numbers_are_corners_and_the_box_is_that_around_the
         parse_table({**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]})
 
 
-def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
+def test_a_network_trained_on_corners_predicts_their_bounding_boxes() -> None:
     words = Vocabulary(chinese=True, corners=True)
     assert len(words) == 50 and set(words.tokens) == {'sos', *CHINESE, '<td></td>', 'eos'} - {'<td>'}
     target = words.encode(parse_table(HTML), (20, 40))
@@ -51,7 +51,7 @@ def test_the_network_is_given_corners_and_says_boxes_around_its_own() -> None:
     assert empty.boxes.shape == (0, 4)
 
 
-def test_sections_may_be_left_out_of_what_is_right() -> None:
+def test_accuracy_can_ignore_sections() -> None:
     table = parse_table(HTML)
     tokens = tuple(token for token, _ in Vocabulary().spell(table) if 'tbody' not in token)
     found = Prediction(tokens, np.array([[1, 4, 10, 9]], np.float32), 1.0)

@@ -49,7 +49,7 @@ def test_lines_of_a_split_are_read(tmp_path: Path) -> None:
     assert source.lengths(Vocabulary(merge_cells=False)).tolist() == [8, 8]
 
 
-def test_lines_without_a_split_belong_to_either_and_null_takes_all(tmp_path: Path) -> None:
+def test_lines_without_a_split_belong_to_both_and_null_uses_all(tmp_path: Path) -> None:
     """PaddleOCR never reads `split`, so own data often has none, or `train` in the file of the evaluation."""
     unsaid = {key: value for key, value in line('a.png', '').items() if key != 'split'}
     root = write(tmp_path, [unsaid, line('b.png', 'train')])
@@ -70,7 +70,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "there is no 'tokens'", id='no text'),
     ],
 )
-def test_a_table_that_cannot_be_used_is_reported(tmp_path: Path, changed: Any, message: str) -> None:
+def test_an_unusable_table_is_reported(tmp_path: Path, changed: Any, message: str) -> None:
     source = DATA['pubtabnet'](root=write(tmp_path, [changed])).split('train')
     with pytest.raises(SampleError, match=rf'a\.png \(.*\.jsonl:1\): its annotation cannot be used: .*{re.escape(message)}'):
         source.read(Draw(0))
@@ -99,7 +99,7 @@ def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is not JSON', id='cut off'),
     ],
 )
-def test_what_is_wrong_with_a_file_is_reported_before_training(
+def test_a_malformed_file_is_reported_before_training(
     tmp_path: Path, lines: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -125,7 +125,7 @@ def test_a_rendered_table_is_a_function_of_its_number() -> None:
 
 
 def test_the_cells_of_a_rendered_table_fill_its_grid() -> None:
-    """Each square of the grid belongs to one cell, whatever spans."""
+    """Each square of the grid belongs to exactly one cell, spans included."""
     for seed in range(200):
         layout = plan_layout((2, 6), (2, 5), np.random.default_rng(seed))
         squares = lay_out_cells(build_tree(layout.structure()))
@@ -140,7 +140,7 @@ def test_the_cells_of_a_rendered_table_fill_its_grid() -> None:
 
 
 def test_boxes_of_a_rendered_table_are_tight_around_its_ink() -> None:
-    """Without rules: what is darkest in the picture lies in the boxes, and none of it in their surroundings."""
+    """Without rules: the darkest pixels lie in the boxes, none around them."""
     source, bare = rendered(), 0
     for number in range(30):
         image, table = source.read(Draw(number))
@@ -154,12 +154,12 @@ def test_boxes_of_a_rendered_table_are_tight_around_its_ink() -> None:
     assert bare >= 5  # tables without dark rules
 
 
-def test_rendered_tables_are_as_long_as_they_say() -> None:
+def test_reported_lengths_of_rendered_tables_are_true() -> None:
     source = rendered()
     read = [Vocabulary().length(source.read(Draw(number))[1].structure) for number in range(30)]
     assert source.lengths(Vocabulary()).tolist() == read
 
 
-def test_sizes_that_cannot_be_are_refused() -> None:
+def test_invalid_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r'data.rows must be a minimum and a maximum between 1 and 10, got 4, 2'):
         rendered(rows=(4, 2))

@@ -49,7 +49,7 @@ def by_apted(one: Element, other: Element) -> float:
 
 
 def any_tree(rng: random.Random, depth: int = 0) -> Element:
-    """Any nodes below any others: what the algorithm must do beyond tables."""
+    """Random tree of any shape, beyond tables."""
     tag = rng.choice(['tr', 'td', 'tbody']) if depth else 'table'
     content = tuple(rng.choice(['a', 'b', 'c', '<b>']) for _ in range(rng.randint(0, 4))) if tag == 'td' else ()
     below = rng.choice([0, 0, 1, 2, 3]) if depth < 4 else 0
@@ -57,7 +57,7 @@ def any_tree(rng: random.Random, depth: int = 0) -> Element:
 
 
 def any_table(rng: random.Random) -> Element:
-    """A table as networks say them: mostly regular, sometimes with a wrong token."""
+    """Table like those that networks predict: mostly regular, sometimes with a wrong token."""
     tokens, columns = [], rng.randint(1, 5)
     for section in rng.sample(['thead', 'tbody'], rng.randint(1, 2)):
         rows = [['<tr>', *['<td></td>'] * rng.randint(max(1, columns - 1), columns), '</tr>'] for _ in range(rng.randint(0, 5))]
@@ -107,7 +107,7 @@ def judged(prediction: Prediction, truth: Table, max_length: int = 500) -> dict[
     return metric.compute()
 
 
-def test_a_table_is_right_when_every_token_is() -> None:
+def test_accuracy_requires_every_token() -> None:
     truth = row(('a', LEFT), ('b', RIGHT))
     assert judged(said(2, LEFT, RIGHT), truth) == {
         **dict.fromkeys(('accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'), 1),
@@ -116,21 +116,21 @@ def test_a_table_is_right_when_every_token_is() -> None:
     assert judged(said(1, LEFT), truth)['accuracy'] == 0
 
 
-def test_a_text_goes_to_the_cell_whose_box_it_is_in() -> None:
+def test_a_text_is_assigned_to_the_cell_whose_box_contains_it() -> None:
     """By hand: 3 elements; swapped texts of one character cost 1 in each cell, so TEDS is 1 - 2/3."""
     scores = judged(said(2, RIGHT, LEFT), row(('a', LEFT), ('b', RIGHT)))
     assert scores['accuracy'] == scores['teds_structure'] == scores['cell_recall'] == 1
     assert scores['teds'] == pytest.approx(1 / 3)
 
 
-def test_a_text_outside_all_boxes_goes_to_the_nearest_cell() -> None:
+def test_a_text_outside_all_boxes_is_assigned_to_the_nearest_cell() -> None:
     """By hand: both texts are in the second cell, `ab` where `b` is right: 1/2, and an empty cell where `a` is right: 1."""
     scores = judged(said(2, FAR, (20, 20, 30, 30)), row(('a', LEFT), ('b', RIGHT)))
     assert scores['teds'] == pytest.approx(1 - 1.5 / 3)
 
 
 def test_cells_are_found_once_each() -> None:
-    """Both cells said overlap the first true one enough, only one finds it; the second true one is not found."""
+    """Both predicted cells overlap the first true one enough, only one finds it; the second true one is not found."""
     scores = judged(said(2, LEFT, (0, 0, 10, 9)), row(('a', LEFT), ('b', RIGHT)))
     assert (scores['cell_precision'], scores['cell_recall']) == (0.5, 0.5)
 
@@ -156,7 +156,7 @@ def test_tables_with_spans_are_distinguished() -> None:
 
 
 def test_a_table_is_graded_by_its_teds() -> None:
-    """The texts of both cells are the wrong way round: TEDS 1/3, as above, with both cells found."""
+    """The texts of both cells are swapped: TEDS 1/3, as above, with both cells found."""
     truth = row(('a', LEFT), ('b', RIGHT))
     wrong, right = TableMetric(Vocabulary(), 500).update([said(2, RIGHT, LEFT), said(2, LEFT, RIGHT)], Truth((truth, truth)))
     assert wrong is not None and wrong.value == pytest.approx(1 / 3)

@@ -17,7 +17,7 @@ STRUCTURE = ('<tbody>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '<
 
 
 class OneTable:
-    """Two columns, the first row one cell, the last cell empty; 14 tokens, the merging of two cells making them 12."""
+    """Two columns, the first row one cell, the last cell empty; 14 tokens, 12 after merging two cells."""
 
     def __len__(self) -> int:
         return 1

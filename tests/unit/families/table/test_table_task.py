@@ -46,7 +46,7 @@ def task(**changes: Any) -> TableStructure:
 
 
 class Knows(nn.Module):
-    """A network for tests that says what it was told to."""
+    """Network that predicts given tables."""
 
     def __init__(self, ids: Tensor, boxes: Tensor) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_tables_that_are_too_long_are_left_out_of_training_and_reported() -> Non
         task(max_length=3).dataset('train')
 
 
-def test_a_network_that_says_the_truth_scores_one() -> None:
+def test_a_network_that_predicts_the_truth_scores_one() -> None:
     judged = task()
     samples = [judged.dataset('eval')[Draw(number, 0, 0, 0)] for number in range(4)]
     batch = judged.collate(samples)
@@ -130,8 +130,8 @@ def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
     assert all(file.stat().st_size for file in files)
 
 
-def test_cells_are_listed_and_cut_out(tmp_path: Path) -> None:
-    """The second box lies outside of the image, so there is nothing to cut out."""
+def test_cells_are_listed_and_cropped(tmp_path: Path) -> None:
+    """The second box lies outside the image, so it has no crop."""
     boxes = np.array([[1, 2, 11, 7], [70, 2, 80, 7]], np.float32)
     said = Prediction(('<tr>', '<td></td>', '<td></td>', '</tr>'), boxes, 0.5)
     listed, cut = task().writers.write(said, np.zeros((40, 60, 3), np.uint8), tmp_path / 'shot', ('json', 'crops'))
@@ -163,14 +163,14 @@ def test_a_page_shows_the_image_and_the_table_and_runs_nothing(tmp_path: Path) -
     assert '<td colspan="2">1</td>' in page
 
 
-def test_of_hundreds_of_rows_the_first_are_drawn() -> None:
-    """What an untrained network says must not fill the page; sixty rows and nine pixels around them."""
+def test_only_the_first_of_hundreds_of_rows_are_drawn() -> None:
+    """Predictions of an untrained network must not fill the page: sixty rows and nine pixels around them."""
     table = build_tree(['<tbody>', *(['<tr>', '<td></td>', '</tr>'] * 300), '</tbody>'])
     assert draw_grid(table, 100).shape == (60 * 14 + 9, 100, 3)
 
 
-def test_a_schematic_has_a_line_for_every_row_and_column() -> None:
-    """Two columns, 100 pixels wide: lines at both ends and in the middle, which the cell over both columns has not."""
+def test_a_drawn_grid_has_a_line_for_every_row_and_column() -> None:
+    """Two columns, 100 pixels wide: lines at both ends and in the middle, except in the cell over both columns."""
     table = build_tree(['<tr>', '<td></td>', '<td></td>', '</tr>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'])
     picture = draw_grid(table, 100)
     dark = picture.max(-1) < 200
@@ -197,6 +197,6 @@ def test_a_picture_shows_image_truth_and_prediction() -> None:
         ({'std': (0.1, 0.0, 0.1)}, 'std must be above 0'),
     ],
 )
-def test_options_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task(**changes)

@@ -12,7 +12,7 @@ from phalanx.runtime.table import steps
 PLAIN = Table(('<tr>', '<td>', '</td>', '<td>', '</td>', '</tr>'), (Cell(('a',), (1, 2, 3, 4)), Cell((' ',))))
 
 
-def test_cells_must_be_as_many_as_their_tokens() -> None:
+def test_there_must_be_one_cell_per_token_that_begins_one() -> None:
     with pytest.raises(ValueError, match='has 1 cells, but 0 are described'):
         Table(('<tr>', '<td>', '</td>', '</tr>'))
 
@@ -24,7 +24,7 @@ def test_merged_cells_make_tables_shorter() -> None:
 
 
 @pytest.mark.parametrize('merge_cells', [True, False])
-def test_what_is_encoded_can_be_decoded(merge_cells: bool) -> None:
+def test_an_encoded_table_can_be_decoded(merge_cells: bool) -> None:
     vocabulary = Vocabulary(merge_cells=merge_cells)
     ids = vocabulary.encode(PLAIN, (10, 10)).ids.tolist()
     places = steps(ids, vocabulary.end)
@@ -32,7 +32,7 @@ def test_what_is_encoded_can_be_decoded(merge_cells: bool) -> None:
     assert places == list(range(1, len(ids) - 1))
 
 
-def test_empty_cells_are_named_after_what_is_in_them() -> None:
+def test_empty_cells_are_named_after_their_content() -> None:
     """A cell of one blank is the second kind of TableMASTER's list."""
     vocabulary = Vocabulary(name_empty_cells=True)
     tokens = tuple(vocabulary.tokens[number] for number in vocabulary.encode(PLAIN, (10, 10)).ids[1:-1])
@@ -41,7 +41,7 @@ def test_empty_cells_are_named_after_what_is_in_them() -> None:
     assert to_html(build_tree(tokens)) == '<table><tr><td></td><td></td></tr></table>'
 
 
-def test_boxes_are_shares_of_the_image() -> None:
+def test_boxes_are_relative_to_the_size_of_the_image() -> None:
     target = Vocabulary().encode(PLAIN, (8, 4))
     assert target.boxes[2].tolist() == [0.25, 0.25, 0.75, 0.5]
     assert target.has_box.tolist() == [False, False, True, False, False, False]
@@ -68,7 +68,7 @@ def rows(node: Element) -> str:
     ],
 )
 def test_any_sequence_of_tokens_makes_a_tree(tokens: str, expected: str) -> None:
-    """Hand-made: what browsers make of such HTML."""
+    """By hand: the trees that browsers build from such HTML."""
     assert rows(build_tree([token.replace('|', ' ') for token in tokens.split(' ')])) == expected
 
 
@@ -79,7 +79,7 @@ def test_contents_go_into_cells_in_order() -> None:
     assert to_html(node) == '<table><tr><td>a</td><td colspan="2"><b>x</b></td><td></td></tr></table>'
 
 
-def test_html_never_holds_what_a_browser_would_run() -> None:
+def test_html_never_contains_scripts() -> None:
     node = build_tree(['<td></td>', '<td></td>'], ['<script>', ('<img onerror="x">', '&', '<b onclick="y">')])
     assert to_html(node) == (
         '<table><td>&lt;script&gt;</td><td>&lt;img onerror=&quot;x&quot;&gt;&amp;&lt;b onclick=&quot;y&quot;&gt;</td></table>'
