@@ -74,7 +74,7 @@ def assert_gradient(ours: Tensor | None, case: str) -> None:
 
 
 def mixed(logits: Tensor, names: tuple[str, ...], coefficients: tuple[float, ...]) -> float:
-    loss = Mixed(losses=tuple(Part(CATALOG[name]).named(name) for name in names), coefficients=coefficients)
+    loss = Mixed(losses=tuple(Part(CATALOG[name]).with_name(name) for name in names), coefficients=coefficients)
     terms = build_terms([('mixed', loss, 1.0)])
     return sum((term.coefficient * term.loss(logits, LABELS, WholeStep()).mean()).item() for term in terms)
 

@@ -35,6 +35,7 @@ class ConvBN(nn.Module):
         down, right = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         padding = dilation * (down // 2), dilation * (right // 2)
         Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
+        # Dilated kernels need as much more padding to keep the size.
         self.conv = Conv(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.norm = BatchNorm2d(out_channels)
 
@@ -178,6 +179,7 @@ def upsample_logits(logits: Tensor, images: Tensor, *, align_corners: bool = Fal
     step, each would cost a pass over it, as would a softmax on channels last.
     """
     x = at_least_float32(logits).contiguous()
+    # Without a gradient, or without a change of size, torch's own operation is as good.
     if not x.requires_grad or x.shape[-2:] == images.shape[-2:]:
         return resize(x, images, align_corners=align_corners)
     upsampled: Tensor = _Upsample.apply(x, images.shape[-2:], align_corners)

@@ -33,7 +33,7 @@ from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, grey_after
 
 # Written into exported files, for those who run the network without Phalanx.
-READ_OUT = 'logits of all views are averaged, then brought back through the transforms, the last first, then the class is taken'
+READ_OUT = 'average the logits of all views, undo the transforms from last to first, then take the argmax'
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,7 @@ from phalanx.runtime.prepare import fit_square
 from phalanx.runtime.results import Prediction
 from phalanx.runtime.table import START, decode_structure
 
-HTML = (
-    'tokens need not be well-formed: `phalanx predict` closes what is left open, and passes over what closes or opens nothing'
-)
+HTML = 'tokens need not be well-formed: `phalanx predict` closes open elements, and ignores unmatched tags'
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,10 @@ class Samples(Dataset[Sample]):
 
 def prepare_eval_sample(image: Image, table: Table, transforms: Sequence[Transform], side: int) -> Sample:
     """Return a sample for evaluation or prediction: `image` is transformed, `table` stays in pixels of the original."""
-    seen, rng = image, np.random.default_rng(0)
+    transformed, rng = image, np.random.default_rng(0)
     for transform in transforms:
-        seen, _ = transform(seen, Table(), rng)
-    return replace(prepare_sample(seen, table, side), size=image.shape[:2])
+        transformed, _ = transform(transformed, Table(), rng)
+    return replace(prepare_sample(transformed, table, side), size=image.shape[:2])
 
 
 def prepare_sample(image: Image, table: Table, side: int) -> Sample:

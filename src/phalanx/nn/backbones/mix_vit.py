@@ -27,6 +27,7 @@ class MixViT(nn.Module):
         """`blocks` per stage; `drop_path`: drop probability of the last block; it falls linearly to 0 at the first."""
         super().__init__()
         self.channels = tuple(channels)
+        # Stochastic depth: linear over all blocks, split by stage.
         drops = np.split(np.linspace(0, drop_path, sum(blocks)), np.cumsum(blocks)[:-1])
         sizes = zip((3, *channels[:3]), channels, drops, HEADS, SR_RATIOS, strict=True)
         self.stages = nn.ModuleList(

@@ -50,6 +50,7 @@ class MobileNetV2(nn.Module):
         self.stem = ConvBNReLU6(3, STEM_CHANNELS, 3, stride=2)
         self.groups = nn.ModuleList()
         before, stride = STEM_CHANNELS, 2
+        # Drop strides beyond `output_stride`: later groups keep the size of the map.
         for group in GROUPS:
             step = group.stride if stride * group.stride <= output_stride else 1
             stride *= step

@@ -81,6 +81,7 @@ class MobileNetV3(nn.Module):
                 stage.append(InvertedResidual(before, block, scale, squeeze=squeeze))
                 before = scale_channels(block.channels, scale)
             self.stages.append(stage)
+        # The 1x1 convolution that precedes pooling in the classifier ends the coarsest stage.
         last = scale_channels(last_channels, scale)
         self.last = ConvBNHardswish(before, last, 1)
         self.channels = (*(scale_channels(blocks[-1].channels, scale) for blocks in stages[:-1]), last)

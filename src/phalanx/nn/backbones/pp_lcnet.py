@@ -60,7 +60,7 @@ class PPLCNet(nn.Module):
         before = scale_channels(STEM_CHANNELS, scale, multiple=multiple)
         self.stem = stem(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
-        channels, strides, height, width = [], list[Stride](), 2, 2
+        channels, strides, height, width = [], list[Stride](), 2, 2  # height, width: the stride so far
         for blocks in stages:
             stage = nn.Sequential()
             for kernel_size, out_channels, stride, squeeze in blocks:

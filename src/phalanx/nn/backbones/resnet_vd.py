@@ -34,6 +34,7 @@ class ResNetVD(nn.Module):
         self.strides = tuple(min(stride, output_stride) for stride in (4, 8, 16, 32))
         dilations: list[tuple[int, ...]] = [(1,) * count for count in blocks]
         strides = [1, 2, 2, 2]
+        # Dilated stages: stride 1, dilation in its place.
         if output_stride == 8:
             strides[2], dilations[2] = 1, (2,) * blocks[2]
         if output_stride < 32:

@@ -24,6 +24,7 @@ class STDC(nn.Module):
         super().__init__()
         self.channels = tuple(scale_width(count, width) for count in (32, 64, 256, 512, 1024))
         first, second = self.channels[:2]
+        # stages 1 and 2: one convolution each; 3 to 5: STDC blocks, the first of stride 2
         stages: list[nn.Module] = [ConvBNReLU(3, first, 3, stride=2), ConvBNReLU(first, second, 3, stride=2)]
         for count, before, after in zip(blocks, self.channels[1:], self.channels[2:], strict=False):
             halving = STDCBlock(before, after, stride=2)

@@ -145,8 +145,9 @@ def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None 
     if (stride := output_stride(strides)) < 32:
         options['output_stride'] = stride
         reductions = _build_body(timm, model, options).feature_info.reduction()
-    taken = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
-    return TimmBackbone(_build_body(timm, model, {**options, 'out_indices': taken} if taken else options), weights)
+    # Of several maps with one stride, the last is the deepest.
+    indices = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
+    return TimmBackbone(_build_body(timm, model, {**options, 'out_indices': indices} if indices else options), weights)
 
 
 def _timm() -> Any:
@@ -164,6 +165,7 @@ def _build_body(timm: Any, model: str, options: dict[str, Any]) -> Any:
     except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, AssertionError) as error:
         listed = ', '.join(f'{name} {value}' for name, value in options.items())
         raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {listed}' if listed else ''}: {error}") from None
+    # Layers whose results depend on the number of ranks are replaced by ours.
     for name, module in list(body.named_modules()):
         if (own := _replacement(module)) is not None:
             body.set_submodule(name, own)

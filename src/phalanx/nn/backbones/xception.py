@@ -29,6 +29,7 @@ class Xception(nn.Module):
             Block(728, (728, 1024, 1024)),
             *(build_exit_conv(before, after) for before, after in pairwise((1024, 1536, 1536, 2048))),
         )
+        # Batch norm settings of the original (TensorFlow).
         for module in self.modules():
             if isinstance(module, BatchNorm2d):
                 module.eps, module.momentum = 1e-3, 0.01

@@ -39,11 +39,11 @@ class Confusion:
         for predicted, labels in zip(prediction, batch.truths, strict=True):
             assert predicted.shape == labels.shape
             valid = labels != VOID
-            truth, seen = labels[valid].long(), predicted[valid].long()
-            if truth.numel() and truth.max() >= K:
-                raise ValueError(f'a pixel has label {int(truth.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
+            true, found = labels[valid].long(), predicted[valid].long()
+            if true.numel() and true.max() >= K:
+                raise ValueError(f'a pixel has label {int(true.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
             # A bincount of the pair (truth, prediction) as one number is the confusion matrix of the image.
-            counts = torch.bincount(truth * K + seen, minlength=K * K).view(K, K).cpu()
+            counts = torch.bincount(true * K + found, minlength=K * K).view(K, K).cpu()
             self._counts += counts
             grades.append(self._grade(counts))
         return grades
@@ -57,8 +57,8 @@ class Confusion:
         iou = _ratio(hit, predicted + true - hit, empty=1)[met].mean().item()
         wrong = counts.clone().fill_diagonal_(0)
         share = wrong.max().item() / true.sum().item()
-        truth, seen = (self.class_names[number] for number in divmod(int(wrong.argmax()), len(counts)))
-        return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {seen} on {share:.0%} of the image')
+        truth, predicted_as = (self.class_names[number] for number in divmod(int(wrong.argmax()), len(counts)))
+        return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {predicted_as} on {share:.0%} of the image')
 
     def gather(self) -> None:
         """Sum the confusion matrices of all ranks."""

@@ -43,8 +43,8 @@ class OCRNet(nn.Module):
         maps = self.backbone(images)
         finest = maps[self.maps[0]]
         x = torch.cat([resize(maps[place], finest) for place in self.maps], dim=1)  # [B, C, H/4, W/4]
-        guess = self.guess(x)  # [B, K, h, w]
-        pixels = self.pixels(x)  # [B, C, h, w]
+        guess = self.guess(x)  # soft object regions (auxiliary logits) [B, K, h, w]
+        pixels = self.pixels(x)  # pixel representations [B, C, h, w]
         context = self.attention(pixels, gather_object_regions(pixels, guess))
         logits = self.classify(self.dropout(self.mix(torch.cat([context, pixels], dim=1))))
         if not self.training:

@@ -27,7 +27,7 @@ SECTIONS = ('<thead>', '</thead>', '<tbody>', '</tbody>')
 class Score:
     """Counts and scores of one table."""
 
-    is_right: bool  # every token of the structure is correct
+    is_exact: bool  # every token of the structure is correct
     teds: float | None  # None if no cell has a box: texts cannot be assigned to cells
     teds_structure: float
     predicted_cells: int
@@ -39,7 +39,7 @@ class Score:
     def grade(self) -> Grade | None:
         """Grade the table by TEDS, of the structure alone where no cell has a box; None for a perfect one."""
         value = self.teds_structure if self.teds is None else self.teds
-        if self.is_right and value == 1:
+        if self.is_exact and value == 1:
             return None
         cells = '' if self.teds is None else f', {self.found_cells} of {self.true_cells} cells found'
         return Grade(value, f'TEDS {value:.2f}{cells}')
@@ -69,26 +69,27 @@ class TableMetric:
 
     def update(self, prediction: Sequence[Prediction], batch: Labelled[Table]) -> list[Grade | None]:
         """Count one prediction per table; return a grade per table."""
-        scores = [self._score(said, truth) for said, truth in zip(prediction, batch.truths, strict=True)]
+        scores = [self._score(predicted, truth) for predicted, truth in zip(prediction, batch.truths, strict=True)]
         self._scores += scores
         return [score.grade() for score in scores]
 
-    def _score(self, said: Prediction, truth: Table) -> Score:
-        iou = compute_iou(said.boxes, truth)  # [cells said, true boxes]
+    def _score(self, predicted: Prediction, truth: Table) -> Score:
+        iou = compute_iou(predicted.boxes, truth)  # [N, M]
+        # TEDS compares the trees as if a perfect recogniser had read the texts.
         true_tree = build_tree(truth.structure, [cell.text for cell in truth.cells])
-        said_tree = build_tree(said.structure, assign_texts(said.boxes, iou, truth))
+        predicted_tree = build_tree(predicted.structure, assign_texts(predicted.boxes, iou, truth))
         return Score(
-            is_right=self._joined(said.structure) == self._joined(token for token, _ in self.vocabulary.spell(truth)),
-            teds=teds(said_tree, true_tree) if truth.boxes else None,
-            teds_structure=teds(said_tree, true_tree, structure_only=True),
-            predicted_cells=len(said.boxes) if truth.boxes else 0,
+            is_exact=self._join(predicted.structure) == self._join(token for token, _ in self.vocabulary.spell(truth)),
+            teds=teds(predicted_tree, true_tree) if truth.boxes else None,
+            teds_structure=teds(predicted_tree, true_tree, structure_only=True),
+            predicted_cells=len(predicted.boxes) if truth.boxes else 0,
             true_cells=len(truth.boxes),
             found_cells=count_found(iou),
             has_spans=truth.has_spans,
             is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
         )
 
-    def _joined(self, tokens: Iterable[str]) -> str:
+    def _join(self, tokens: Iterable[str]) -> str:
         return ''.join(token for token in tokens if token not in self.left_out)
 
     def gather(self) -> None:
@@ -122,8 +123,8 @@ def count_found(iou: Floats, at_least: float = 0.5) -> int:
     """Count the true cells found by greedy one-to-one matching, the pair of largest IoU first."""
     left, found = iou.copy(), 0
     while left.size and left.max() >= at_least:
-        said, true = np.unravel_index(left.argmax(), left.shape)
-        left[said], left[:, true] = -1, -1
+        predicted, true = np.unravel_index(left.argmax(), left.shape)
+        left[predicted], left[:, true] = -1, -1
         found += 1
     return found
 
@@ -136,22 +137,22 @@ def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ..
     contents: list[tuple[str, ...]] = [()] * len(boxes)
     texts = [cell.text for cell in truth.cells if cell.box is not None]
     for true, text in enumerate(texts if contents else ()):
-        said = int(iou[:, true].argmax())
-        if iou[said, true] <= 0:
-            said = int(np.abs(boxes - np.array(truth.boxes[true], np.float32)).sum(1).argmin())
-        contents[said] += text
+        predicted = int(iou[:, true].argmax())
+        if iou[predicted, true] <= 0:
+            predicted = int(np.abs(boxes - np.array(truth.boxes[true], np.float32)).sum(1).argmin())
+        contents[predicted] += text
     return contents
 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:
     """Return the means of all scores: exact sums, independent of the order of tables over ranks; NaN without any."""
-    found, said = sum(table.found_cells for table in scores), sum(table.predicted_cells for table in scores)
+    found, predicted = sum(table.found_cells for table in scores), sum(table.predicted_cells for table in scores)
     true = sum(table.true_cells for table in scores)
     return {
-        'accuracy': _mean(table.is_right for table in scores),
+        'accuracy': _mean(table.is_exact for table in scores),
         'teds': _mean(table.teds for table in scores if table.teds is not None),
         'teds_structure': _mean(table.teds_structure for table in scores),
-        'cell_precision': 0.0 if true and not said else _ratio(found, said),
+        'cell_precision': 0.0 if true and not predicted else _ratio(found, predicted),
         'cell_recall': _ratio(found, true),
     }
 

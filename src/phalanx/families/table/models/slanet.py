@@ -47,11 +47,11 @@ class SLANet(nn.Module):
     def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
         """Return the module for `phalanx export`, with greedy decoding inside, and descriptions of its outputs."""
         loop = DecodingLoop(self, max_steps)
-        what = '8]: x, y of four corners' if self.corners else '4]: x0, y0, x1, y1'
-        boxes = f'[batch, steps, {what} in shares of the picture, where the token is one of `cells`'
+        shape = '8]: x, y of four corners' if self.corners else '4]: x0, y0, x1, y1'
+        boxes = f'[batch, steps, {shape} relative to the size of the picture, valid where the token is one of `cells`'
         if not post_processing:
             return loop, {
-                'probabilities': '[batch, steps, tokens]; the likeliest of each step, up to the first end token',
+                'probabilities': '[batch, steps, tokens]; take the argmax of each step, up to the first end token',
                 'boxes': boxes,
             }
         return TokenChoice(loop), {
@@ -232,6 +232,7 @@ class DecodingLoop(nn.Module):
             has_ended = has_ended | (token == head.num_tokens - 1)
             return step + 1, token, has_ended, state, states.where(places != step, state[:, None])
 
+        # Initial loop state: step, token, has_ended, state, states.
         begin = (
             token.new_zeros(()),
             token,
