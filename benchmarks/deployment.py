@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import phalanx
-from phalanx.bench.show import as_markdown, as_text
+from phalanx.bench.show import format_markdown, format_text
 from phalanx.deploy.deployed import evaluate
 from phalanx.deploy.export import Options, export, run_network
 from phalanx.deploy.formats import FORMATS
@@ -233,8 +233,8 @@ def main() -> None:
         about = {'phalanx': phalanx.__version__, 'torch': torch.__version__, 'processor': processor()}
         said = {**about, 'date': f'{datetime.now(UTC):%Y-%m-%d}', 'rows': [asdict(row) for row in rows]}
         (out / 'deployment.json').write_text(json.dumps(said, indent=1) + '\n')
-        (out / 'deployment.md').write_text(f'{said["date"]}, one core, {processor()}\n\n{as_markdown(table(rows))}\n')
-    print(as_text(table(rows)) if rows else 'nothing was measured')
+        (out / 'deployment.md').write_text(f'{said["date"]}, one core, {processor()}\n\n{format_markdown(table(rows))}\n')
+    print(format_text(table(rows)) if rows else 'nothing was measured')
 
 
 if __name__ == '__main__':

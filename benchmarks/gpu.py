@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from phalanx.bench.show import as_markdown
-from phalanx.bench.train import measure, of_peak
+from phalanx.bench.show import format_markdown
+from phalanx.bench.train import format_peak_share, measure
 from phalanx.engine.job import open_job
 from phalanx.engine.worker import process_group
 
@@ -117,7 +117,7 @@ def answer(pipe: Connection, family: str, device: str, rank: int, ranks: int, fo
 def shown(row: dict[str, Any]) -> dict[str, str]:
     figures = [row.get('why', ''), '', '']
     if 'why' not in row:
-        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', of_peak(row['share_of_peak'])]
+        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', format_peak_share(row['share_of_peak'])]
     return {**{key: row[key] for key in ('family', 'setting')}, **dict(zip(SHOWN, figures, strict=True))}
 
 
@@ -155,7 +155,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     head = f'{name}, torch {torch.__version__}, {time.strftime("%Y-%m-%d")}, `make gpu`'
     (given.out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
-    (given.out / 'gpu.md').write_text(f'{head}\n\n{as_markdown([shown(row) for row in rows])}\n')
+    (given.out / 'gpu.md').write_text(f'{head}\n\n{format_markdown([shown(row) for row in rows])}\n')
     print(f'{given.out}/gpu.md, {given.out}/gpu.json')
 
 

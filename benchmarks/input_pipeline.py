@@ -25,7 +25,7 @@ import plain_transforms as plain
 from PIL import Image
 
 from phalanx.bench.data import one_thread, prepare
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import Stream
 
@@ -148,7 +148,7 @@ def main() -> None:
         for family in given.only:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(row_of(family, Path(folder), given.seconds, given.repeats))
-    print(as_text(rows))
+    print(format_text(rows))
 
 
 def row_of(family: str, root: Path, seconds: float, repeats: int) -> dict[str, str]:

@@ -18,10 +18,10 @@ from typing import Any
 
 from namespaces import limit, on_all, together, two_nodes
 
-from phalanx.bench.network import FREE, Link, Network, through_cable
+from phalanx.bench.network import FREE, Link, Network, parse_cable_bandwidth
 from phalanx.bench.plan import plan
 from phalanx.bench.profile import Profile
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 
 PER_RANK = ('device=cpu', 'train.global_batch_size=null', 'train.workers=0')
 
@@ -61,7 +61,7 @@ def report(
     one = profile.computing + profile.samples / profile.loader_rate  # the rank loads its own data
     rows = []
     for rate in rates:
-        wire = through_cable('inf' if rate == 'unlimited' else rate)
+        wire = parse_cable_bandwidth('inf' if rate == 'unlimited' else rate)
         between = Link(wire, in_work / 2)  # a small sum over two ranks is a hop there and one back
         (predicted,) = plan(profile, [2], 1, Network(between, FREE.within, host=host))
         step, expected = statistics.median(measured[rate]), predicted.seconds
@@ -77,7 +77,7 @@ def report(
         f'{profile.recipe}, {profile.samples} samples per rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
         f'a small sum over two {1e6 * idle:.0f} us, in the midst of work {1e6 * in_work:.0f} us, {8 * host / 1e9:.2f} Gbit/s'
     )
-    return f'{head}\n{as_text(rows)}'
+    return f'{head}\n{format_text(rows)}'
 
 
 if __name__ == '__main__':

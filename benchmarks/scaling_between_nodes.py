@@ -17,7 +17,7 @@ from pathlib import Path
 
 from namespaces import Node, limit, on_all, outputs, together, two_nodes
 
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 
 PLAIN = Path(__file__).with_name('plain_ddp.py')
 RECIPE = 'pp_liteseg_digits'
@@ -103,7 +103,7 @@ def report(seconds: dict[tuple[str, str], list[float]], rates: Sequence[str]) ->
             }
         )
     rows.sort(key=lambda row: ['alone', *rates].index(row['between nodes']))
-    return f'{as_text(rows)}\nefficiency: of two ranks against one of the same program, the same batch on each.'
+    return f'{format_text(rows)}\nefficiency: of two ranks against one of the same program, the same batch on each.'
 
 
 if __name__ == '__main__':

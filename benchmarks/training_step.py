@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 from plain_ddp import CPU, WARMUP
 
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 from phalanx.engine.job import open_job
 from phalanx.engine.meters import peak_memory_mb
 from phalanx.engine.trainer import Trainer
@@ -74,7 +74,7 @@ def main() -> None:
             plain, ours = (median(run[key] for run in found[side]) for side in ('plain', 'phalanx'))
             figures = {'plain': f'{plain:.3g} {unit}', 'Phalanx': f'{ours:.3g} {unit}', 'ratio': f'{ours / plain:.3f}'}
             rows.append({'micro-batches': str(parts), '': key, **figures})
-    print(as_text(rows))
+    print(format_text(rows))
 
 
 if __name__ == '__main__':

@@ -14,8 +14,8 @@ import pytest
 
 import drawn
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.formats import look
-from phalanx.curation.prepare.masks import meaning_of
+from phalanx.curation.prepare.formats import find_annotations
+from phalanx.curation.prepare.masks import infer_meaning
 from phalanx.curation.prepare.samples import Found
 from phalanx.curation.prepare.tree import IMAGES, Tree
 
@@ -81,12 +81,12 @@ def replace_one(tree: Any, rng: np.random.Generator) -> None:
 
 
 def read(folder: Path) -> dict[str, Found]:
-    held = look(Tree(folder))
+    held = find_annotations(Tree(folder))
     for found in held.values():
         found.families()
         if masks := [sample.mask for sample in found.samples if sample.mask]:
             with suppress(AnnotationError):
-                meaning_of(masks, found.classes_from)
+                infer_meaning(masks, found.classes_from)
     return held
 
 

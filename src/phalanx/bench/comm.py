@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from phalanx.bench.flops import now
-from phalanx.bench.show import as_text
+from phalanx.bench.flops import read_clock
+from phalanx.bench.show import format_text
 from phalanx.parallel import dist
 from phalanx.report.readable import pluralize
 
@@ -66,7 +66,7 @@ def measure_in_work(device: torch.device) -> float:
                 torch.mm(factor, factor)
             if summed:
                 dist.sum_over_ranks(numbers)
-        return now(device) - begin
+        return read_clock(device) - begin
 
     seconds(1, summed=True)  # opens the connections, and makes the device ready
     products = int(dist.broadcast_object(max(1, round(WORK * SUMS / seconds(1, summed=False)))))
@@ -79,7 +79,7 @@ def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
     dist.barrier()
     begin = time.perf_counter()
     dist.average_over_ranks(numbers)
-    return now(device) - begin
+    return read_clock(device) - begin
 
 
 def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def record(exchanges: Sequence[Exchange], in_work: float, ranks: int) -> dict[st
     }
 
 
-def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: str) -> str:
+def format_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: str) -> str:
     rows = [
         {
             'size': f'{each.size:,} B' if each.size < 2**10 else f'{each.size / 2**10:,.0f} KiB',
@@ -105,4 +105,4 @@ def as_table(exchanges: Sequence[Exchange], in_work: float, ranks: int, device: 
         for each in exchanges
     ]
     in_training = f'in the midst of work a sum of {4 * NORM:,} B costs {1e6 * in_work:,.0f} us: as for synchronised norms'
-    return f'sum over {pluralize(ranks, "rank")}, {device}\n{as_text(rows)}\n{in_training}'
+    return f'sum over {pluralize(ranks, "rank")}, {device}\n{format_text(rows)}\n{in_training}'

@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import torch
 
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 from phalanx.data.batch import ImageBatch
 from phalanx.data.cache import node_cache, use_cache
 from phalanx.data.samples import Dataset, Draw, SampleError
@@ -54,7 +54,7 @@ class PipelineFigures:
         ]
         lines = [
             f'{self.recipe}: {format_number(self.rate)} samples/s a core ({pluralize(self.samples, "sample")})',
-            as_text(rows),
+            format_text(rows),
         ]
         if wanted is not None:
             cores = self.cores_for(wanted)
@@ -68,7 +68,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     With `train.cache` it measures a second pass over them, which finds them there.
     """
     train, clock = job.recipe.train, Clock()
-    dataset, collate = clock.watching(job.task.dataset('train')), Timed(clock, 'collate', job.task.collate)
+    dataset, collate = clock.instrument(job.task.dataset('train')), TimedCall(clock, 'collate', job.task.collate)
     stream = Stream(len(dataset), train.global_batch(1), 1, train.seed, 0, 1)
     steps = math.ceil(samples / stream.global_batch_size)
     with one_thread(), use_cache(node_cache(train.cache)):
@@ -83,7 +83,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
     return PipelineFigures(job.name, samples, {part: seconds / samples for part, seconds in clock.seconds.items()})
 
 
-def worker_rate(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], stream: Stream) -> float:
+def measure_worker_rate(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], stream: Stream) -> float:
     """Samples a second that a loader worker prepares, from whole batches that take at least a second."""
     with one_thread():
         prepare(dataset, collate, stream.share(0)[:2])
@@ -142,22 +142,22 @@ class Clock:
         finally:
             self.switch(before)
 
-    def watching(self, dataset: Any) -> Any:
+    def instrument(self, dataset: Any) -> Any:
         """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
         assert is_dataclass(dataset) and not isinstance(dataset, type)
         changes: dict[str, Any] = {}
         for field in fields(dataset):
             held = getattr(dataset, field.name)
             if field.name == 'source':
-                changes['source'] = Timed(self, 'reading', held)
+                changes['source'] = TimedCall(self, 'reading', held)
             elif isinstance(held, tuple) and all(map(callable, held)):
-                changes[field.name] = tuple(Timed(self, type(part).__name__, part) for part in held)
+                changes[field.name] = tuple(TimedCall(self, type(part).__name__, part) for part in held)
             elif callable(held):
-                changes[field.name] = Timed(self, type(held).__name__, held)
+                changes[field.name] = TimedCall(self, type(held).__name__, held)
         return replace(dataset, **changes)
 
 
-class Timed:
+class TimedCall:
     """Something whose calls and reads count for a part; otherwise as it is."""
 
     def __init__(self, clock: Clock, part: str, held: Any) -> None:

@@ -50,7 +50,7 @@ class Peak(NamedTuple):
     matrix: float
 
 
-def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool) -> Peak:
+def measure_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool) -> Peak:
     """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of REPEATS."""
     side, batch, width = (8192, 64, 64) if device.type == 'cuda' else (1024, 1, 32)
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -67,14 +67,14 @@ def measured_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bo
 def _fastest(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
     """Seconds of the shortest of REPEATS, or of as many as fit into a second."""
     compute()  # which may take seconds by itself: libraries are loaded, kernels chosen
-    moments = [now(device)]
+    moments = [read_clock(device)]
     while len(moments) <= REPEATS and moments[-1] - moments[0] < 1:
         compute()
-        moments.append(now(device))
+        moments.append(read_clock(device))
     return min(later - earlier for earlier, later in pairwise(moments))
 
 
-def now(device: torch.device) -> float:
+def read_clock(device: torch.device) -> float:
     """The time in seconds, when all is done that was launched on the device."""
     if device.type == 'cuda':
         torch.cuda.synchronize(device)

@@ -60,7 +60,7 @@ def tree(size: float, ranks: int, link: Link) -> float:
     return 2 * (math.ceil(math.log2(ranks)) * link.latency + size / link.bandwidth)
 
 
-def bandwidth(text: str) -> float:
+def parse_bandwidth(text: str) -> float:
     """Bytes a second: `25Gbit`, `1 Gbit/s`, `200Mbit`, `3GB/s`, `inf`. Raises ValueError."""
     if text == 'inf':
         return math.inf
@@ -70,12 +70,12 @@ def bandwidth(text: str) -> float:
     return float(found[1]) * SIZES[found[2].lower()] / (1 if found[3] == 'B' else 8)
 
 
-def through_cable(text: str) -> float:
+def parse_cable_bandwidth(text: str) -> float:
     """Bytes a second that TCP gets through a cable of the bandwidth `text`. Raises ValueError."""
-    return PAYLOAD * bandwidth(text)
+    return PAYLOAD * parse_bandwidth(text)
 
 
-def latency(text: str) -> float:
+def parse_latency(text: str) -> float:
     """Seconds: `20us`, `0.1ms`, `0s`. Raises ValueError."""
     found = re.fullmatch(r'(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)', text.strip())
     if found is None:

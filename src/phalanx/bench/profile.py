@@ -53,18 +53,18 @@ class Step(NamedTuple):
     def seconds(self) -> float:
         return math.fsum(self.phases.values())
 
-    def scaled(self, factor: float) -> Step:
+    def scale(self, factor: float) -> Step:
         """The same with all times `factor` times as long."""
         messages = (tuple(Message(factor * at, size) for at, size in sent) for sent in self[2:])
         return Step({phase: factor * seconds for phase, seconds in self.phases.items()}, self.exchanges, *messages)
 
 
-def profiled(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[Step]:
+def profile_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[Step]:
     """Trains `steps` steps under torch.profiler."""
     os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start and its end, and that there is no GPU
     cuda = trainer.device.type == 'cuda'
     with (
-        _labelled(trainer),
+        _label_ranges(trainer),
         profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda], record_shapes=True) as seen,
     ):
         for _ in range(steps):
@@ -78,11 +78,11 @@ def profiled(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> lis
             torch.cuda.synchronize(trainer.device)
     numbers = 2 * len(trainer.with_loss.names) + len(trainer.flags.collect())
     tensors = sum(parameter.requires_grad for parameter in trainer.model.parameters())
-    return steps_of(seen.events() or (), numbers, tensors)
+    return split_steps(seen.events() or (), numbers, tensors)
 
 
 @contextlib.contextmanager
-def _labelled(trainer: Trainer) -> Iterator[None]:
+def _label_ranges(trainer: Trainer) -> Iterator[None]:
     """While it lasts, the network and its loss are ranges of the trace."""
     hooks, open_ranges = [], []
 
@@ -105,7 +105,7 @@ def _labelled(trainer: Trainer) -> Iterator[None]:
             hook.remove()
 
 
-def steps_of(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
+def split_steps(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
     """The steps in the events of a trace. Each sends `numbers` numbers of its loss and the gradients of `tensors` tensors.
 
     A moment of the host, such as the begin of the loss, becomes a moment of the device: when the device has done all that was
@@ -117,7 +117,7 @@ def steps_of(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
     on_device = [event for event in events if event.device_type.name == 'CUDA' and not event.is_user_annotation]
     busy = [event for event in on_device if 'nccl' not in event.name]
     exchanges = [event for event in on_device if 'nccl' in event.name] + [e for e in events if e.name.startswith('gloo:')]
-    launched = _Launched(host, on_device)
+    launched = _LaunchedWork(host, on_device)
     waits = _waits(busy or [event for event in host if event.name.startswith(COMPUTING)], exchanges)
     starts = [event.time_range.start for event in host if event.name == WAIT]
     return [
@@ -126,7 +126,7 @@ def steps_of(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
     ]
 
 
-class _Launched:
+class _LaunchedWork:
     """When the device has done what the host launched; a CPU has done it when the host goes on."""
 
     def __init__(self, host: Sequence[Any], on_device: Sequence[Any]) -> None:
@@ -138,7 +138,7 @@ class _Launched:
         self.begins = [begin for begin, _ in known]
         self.ends = list(accumulate((end for _, end in known), max))
 
-    def done(self, moment: float) -> float:
+    def finish_time(self, moment: float) -> float:
         """When all is done that was launched before `moment`; `moment` itself if it was by then."""
         before = bisect(self.begins, moment)
         return max(moment, self.ends[before - 1]) if before else moment
@@ -158,12 +158,12 @@ def _waits(busy: Sequence[Any], exchanges: Sequence[Any]) -> list[tuple[float, f
 
 
 def _step(
-    host: Sequence[Any], end: float, launched: _Launched, waits: Sequence[tuple[float, float]], numbers: int, tensors: int
+    host: Sequence[Any], end: float, launched: _LaunchedWork, waits: Sequence[tuple[float, float]], numbers: int, tensors: int
 ) -> Step:
     """One step from its events; times of a trace are in microseconds."""
-    marks = [(launched.done(moment), phase) for moment, phase in _marks(host)]
+    marks = [(launched.finish_time(moment), phase) for moment, phase in _marks(host)]
     phases = dict.fromkeys(PHASES, 0.0)
-    for (begin, phase), (until, _) in pairwise([*marks, (launched.done(end), '')]):
+    for (begin, phase), (until, _) in pairwise([*marks, (launched.finish_time(end), '')]):
         waited = math.fsum(max(0.0, min(until, late) - max(begin, early)) for early, late in waits)
         phases[phase] += (until - begin - waited) / 1e6
         phases['communication'] += waited / 1e6
@@ -172,7 +172,7 @@ def _step(
     def sent(phase: str, name: str, size: Callable[[Sequence[int]], int]) -> tuple[Message, ...]:
         """An exchange for each range of this name, at its begin, with `size` of the shape of its first input."""
         return tuple(
-            Message((launched.done(event.time_range.start) - first[phase]) / 1e6, size(event.input_shapes[0]))
+            Message((launched.finish_time(event.time_range.start) - first[phase]) / 1e6, size(event.input_shapes[0]))
             for event in host
             if event.name.endswith(name) and event.input_shapes
         )
@@ -180,7 +180,7 @@ def _step(
     after_loss = max(moment for moment, phase in marks if phase == 'other' and moment <= first['backward'])
     return Step(
         phases,
-        sum(marks[0][0] <= begin < launched.done(end) for begin, _ in waits),
+        sum(marks[0][0] <= begin < launched.finish_time(end) for begin, _ in waits),
         forward=sent('forward', 'aten::batch_norm', lambda shape: (2 * shape[1] + 1) * WORD),
         losses=(Message((after_loss - first['forward']) / 1e6, numbers * WORD),),
         backward=sent('backward', 'BatchNormBackward0', lambda shape: 2 * shape[1] * WORD),

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from phalanx.bench.show import Row, as_markdown, as_text
+from phalanx.bench.show import Row, format_markdown, format_text
 from phalanx.engine.job import Job
 from phalanx.engine.timeline import in_steps
 from phalanx.report.charts import Chart, Line, Points, chart
@@ -199,7 +199,7 @@ def compare(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     return lines
 
 
-def facts_of(job: Job, comparison: Comparison) -> dict[str, str]:
+def collect_facts(job: Job, comparison: Comparison) -> dict[str, str]:
     """What a reader of the table must know."""
     train, names = job.recipe.train, job.resolved.value
     per_rank = f'{train.batch_size_per_rank} samples a rank' if train.batch_size_per_rank else 'the same global batch on all'
@@ -249,8 +249,8 @@ def write(folder: Path, facts: Mapping[str, str], main_metric: str, runs: Sequen
     lines = compare(runs)
     rows = table(lines, main_metric)
     record = {**facts, 'worlds': lines}
-    text = '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', as_text(rows)])
-    markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', as_markdown(rows)])
+    text = '\n'.join([*(f'{name}: {fact}' for name, fact in facts.items()), '', format_text(rows)])
+    markdown = '\n'.join([*(f'- {name}: {fact}' for name, fact in facts.items()), '', format_markdown(rows)])
     charts = _charts(lines, runs, main_metric)
     page = render('scaling.html', {'title': f'Scaling of {facts["recipe"]}', 'rows': rows, 'charts': charts, 'facts': facts})
     for name, content in (

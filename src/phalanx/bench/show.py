@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 Row = Mapping[str, str]
 
 
-def as_text(rows: Sequence[Row]) -> str:
+def format_text(rows: Sequence[Row]) -> str:
     """Columns under one another, the first to the left, all others to the right."""
     columns = list(rows[0])
     lines = [columns, *([row[column] for column in columns] for row in rows)]
@@ -16,7 +16,7 @@ def as_text(rows: Sequence[Row]) -> str:
     )
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
+def format_markdown(rows: Sequence[Row]) -> str:
     head = list(rows[0])
     rule = ['---', *('---:' for _ in head[1:])]
     return '\n'.join(f'| {" | ".join(cells)} |' for cells in (head, rule, *([row[column] for column in head] for row in rows)))

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from phalanx.bench.data import worker_rate
-from phalanx.bench.flops import measured_peak, now, step_flops
-from phalanx.bench.profile import PHASES, Profile, profiled
-from phalanx.bench.show import as_text
+from phalanx.bench.data import measure_worker_rate
+from phalanx.bench.flops import measure_peak, read_clock, step_flops
+from phalanx.bench.profile import PHASES, Profile, profile_steps
+from phalanx.bench.show import format_text
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.job import Job
 from phalanx.engine.meters import peak_memory_mb, slower_ranks
@@ -66,23 +66,23 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         first = next(batches)
         flops = step_flops(trainer, first)  # which arranges the buckets, too
         batches = chain([first], batches)
-        timed(trainer, batches, warmup)
+        time_steps(trainer, batches, warmup)
         if device.type == 'cuda':
             torch.cuda.reset_peak_memory_stats(device)
-        seconds = timed(trainer, batches, steps)
+        seconds = time_steps(trainer, batches, steps)
         memory = peak_memory_mb(device)
-        seen = profiled(trainer, batches, min(steps, PROFILED))
+        seen = profile_steps(trainer, batches, min(steps, PROFILED))
         trainer.read_numbers(keep=0)
     step = math.fsum(seconds) / steps
     factor = step * len(seen) / math.fsum(each.seconds for each in seen)
-    seen = [each.scaled(factor) for each in seen]
+    seen = [each.scale(factor) for each in seen]
     phases = {phase: math.fsum(each.phases[phase] for each in seen) / len(seen) for phase in PHASES}
     usual = sorted(seen, key=lambda each: each.seconds)[len(seen) // 2]
     if recipe.norm_sync not in ('global', 'node'):
         usual = usual._replace(forward=(), backward=())
     own = {phase: share for phase, share in phases.items() if phase != 'communication'}
-    peak = measured_peak(device, DTYPES[recipe.precision.dtype], channels_last=recipe.train.channels_last)
-    rate = worker_rate(trainer.dataset, job.task.collate, trainer.stream)
+    peak = measure_peak(device, DTYPES[recipe.precision.dtype], channels_last=recipe.train.channels_last)
+    rate = measure_worker_rate(trainer.dataset, job.task.collate, trainer.stream)
     batch, name = trainer.stream.global_batch_size, device_name(device)
     train = recipe.train
     figures: Figures = {
@@ -121,16 +121,16 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         bucket_mb=recipe.gradients.bucket(trainer.model),
         **{key: value for key, value in usual._asdict().items() if key != 'exchanges'},
     )
-    return {**figures, 'next': advice(figures)}, profile
+    return {**figures, 'next': suggest(figures)}, profile
 
 
-def timed(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[float]:
+def time_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[float]:
     """Seconds of each of `steps` steps, loading its batch included; they add up to the time of all."""
-    moments = [now(trainer.device)]
+    moments = [read_clock(trainer.device)]
     for left in reversed(range(steps)):
         trainer.train_step(next(batches))
         trainer.progress.step += 1
-        moments.append(time.perf_counter() if left else now(trainer.device))
+        moments.append(time.perf_counter() if left else read_clock(trainer.device))
     return [later - earlier for earlier, later in pairwise(moments)]
 
 
@@ -147,7 +147,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == 'cuda' else f'cpu ({torch.get_num_threads()} threads)'
 
 
-def advice(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
+def suggest(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
     """What the numbers suggest to try: first what takes the largest share of the step, then what makes arithmetic faster.
 
     What was in `measured` already is not suggested again.
@@ -186,7 +186,7 @@ def advice(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
     return [text for _, text in ranked] + [text for open_yet, text in faster if slow and open_yet]
 
 
-def as_table(all_figures: Sequence[Figures]) -> str:
+def format_table(all_figures: Sequence[Figures]) -> str:
     """The variants beside each other, and what the fastest could try next."""
     rows = []
     first, best = all_figures[0], max(all_figures, key=lambda figures: figures['samples_per_s'])
@@ -202,18 +202,18 @@ def as_table(all_figures: Sequence[Figures]) -> str:
         ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
         ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
         ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
-        ('share of the best', lambda f: of_peak(f['share_of_peak'])),
+        ('share of the best', lambda f: format_peak_share(f['share_of_peak'])),
         ('loader, one worker', lambda f: f'{format_number(f["loader_rate"])} samples/s'),
     ):
         rows.append({'': name, **{variant(figures): show(figures) for figures in all_figures}})
     work = f'{pluralize(first["samples"], "sample")} a step, {pluralize(first["world_size"], "rank")}'
     head = f'{first["recipe"]}: {work}, {first["device"]}, {pluralize(first["steps"], "step")}'
-    tips = [f'  - {tip}' for tip in advice(best, all_figures)] or ['  - nothing stands out']
+    tips = [f'  - {tip}' for tip in suggest(best, all_figures)] or ['  - nothing stands out']
     slow = [f'{variant(figures)}: {rank}' for figures in all_figures for rank in figures['slow_ranks']]
-    return '\n'.join([head, as_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
+    return '\n'.join([head, format_text(rows), *slow, f'to try next with {variant(best)}:', *tips])
 
 
-def of_peak(share: float) -> str:
+def format_peak_share(share: float) -> str:
     """In words; none where a step is faster than what was measured as the peak, which then was none."""
     return format_percent(share if share <= 1 else None)
 

@@ -84,7 +84,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
 
 
 def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
-    print(json.dumps({'variants': figures}) if as_json else train.as_table(figures))
+    print(json.dumps({'variants': figures}) if as_json else train.format_table(figures))
 
 
 def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
@@ -111,7 +111,7 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
     if dist.rank_of_environment() == 0:
         name = train.device_name(device)
         found = (exchanges, in_work, ranks)
-        print(json.dumps(comm.record(*found)) if given.json else comm.as_table(*found, name))
+        print(json.dumps(comm.record(*found)) if given.json else comm.format_table(*found, name))
     return 0
 
 

@@ -52,7 +52,7 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
         return 1
     if not runs:
         return 0  # another node: the first one writes the results
-    record, text = scaling.write(folder, scaling.facts_of(job, comparison), job.task.main_metric, runs)
+    record, text = scaling.write(folder, scaling.collect_facts(job, comparison), job.task.main_metric, runs)
     print(json.dumps(record) if given.json else f'{text}\npage: {folder / "scaling.html"}')
     return 0
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from phalanx.cli.data_options import data_parser
 from phalanx.config.arguments import collect_assignments
 from phalanx.curation.census import SPLITS, Census, Problem, take_census
-from phalanx.curation.page import page
+from phalanx.curation.page import render_page
 from phalanx.curation.prepare.command import prepare
 from phalanx.curation.tables import print_census
 from phalanx.data.samples import Draw, SampleError, Split
@@ -42,7 +42,7 @@ def check(given: argparse.Namespace) -> int:
         census = _census(job, given.limit, workers)
         place = given.page or job.folder / 'data.html'
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, page(census, job.name).encode())
+        write_atomically(place, render_page(census, job.name).encode())
     except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed
         print(f'the check failed: {error}', file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ from phalanx.bench import network, train
 from phalanx.bench.network import Link, Network
 from phalanx.bench.plan import Prediction, plan
 from phalanx.bench.profile import Profile
-from phalanx.bench.show import as_text
+from phalanx.bench.show import format_text
 from phalanx.cli.bench_options import plan_parser
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
@@ -29,9 +29,9 @@ def command(words: Sequence[str]) -> int:
         if given.devices_per_node < 1:
             raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
         joined = Network(
-            between=Link(network.through_cable(given.bandwidth), network.latency(given.latency)),
-            within=Link(network.bandwidth(given.node_bandwidth), network.latency(given.node_latency)),
-            host=network.bandwidth(given.host_bandwidth),
+            between=Link(network.parse_cable_bandwidth(given.bandwidth), network.parse_latency(given.latency)),
+            within=Link(network.parse_bandwidth(given.node_bandwidth), network.parse_latency(given.node_latency)),
+            host=network.parse_bandwidth(given.host_bandwidth),
         )
         profile = Profile.read(given.profile) if given.profile else _measured(given)
     except ValueError as error:
@@ -107,4 +107,4 @@ def to_table(profile: Profile, predictions: Sequence[Prediction], given: argpars
         f'norm_sync {profile.norm_sync}'
     )
     note = 'norms, gradients, data: time spent waiting. speed-up: over one node. efficiency: relative to ranks that never wait.'
-    return '\n'.join([head, as_text(rows), note, *(f'to try: {tip}' for tip in tips)])
+    return '\n'.join([head, format_text(rows), note, *(f'to try: {tip}' for tip in tips)])

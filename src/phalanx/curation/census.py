@@ -1,4 +1,4 @@
-"""Reading all of a data set once: how much there is of each class, which sizes, what is wrong, what is there twice."""
+"""Census of a data set, from one pass over all samples: class counts, image sizes, problems and duplicates."""
 
 import hashlib
 import signal
@@ -19,24 +19,24 @@ from phalanx.report.readable import pluralize
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
-KINDS_SHOWN = 40  # of what a name in brackets stands for
+KINDS_SHOWN = 40  # kinds per name in brackets, such as characters that are not in the dictionary
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one sample holds."""
+class SampleFacts:
+    """Size, class counts and image facts of one sample."""
 
     index: int
     size: Size
-    digest: bytes  # of the decoded image: the same picture in two files has the same one
+    digest: bytes  # of the decoded image, so that equal pictures in different files have equal digests
     counts: Mapping[str, int]
-    is_turned: bool  # its EXIF data turned it
+    is_turned: bool  # by EXIF data
     depth: int  # bits of its values in the file
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that cannot be used, in the words of whoever met it."""
+    """Sample or split that cannot be used, with the message of the error."""
 
     split: Split
     name: str  # of the sample; empty when the whole split cannot be opened
@@ -44,13 +44,13 @@ class Problem:
 
     @property
     def reason(self) -> str:
-        """The text without the path in front, so that the same trouble in many files has the same reason."""
+        """Message without the path in front: equal problems of different files have one reason."""
         return self.text.partition(': ')[2] or self.text
 
 
 @dataclass
 class SplitCensus:
-    """What one split holds, added up."""
+    """Totals of one split."""
 
     samples: int  # in the data set
     indices: list[int] = field(default_factory=list)  # those that could be read
@@ -61,7 +61,7 @@ class SplitCensus:
     depths: Counter[int] = field(default_factory=Counter)  # bits of values
     first: dict[Size, int] = field(default_factory=dict)  # of each size the first sample
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: SampleFacts) -> None:
         self.indices.append(seen.index)
         self.sizes[seen.size] += 1
         self.first.setdefault(seen.size, seen.index)
@@ -71,7 +71,7 @@ class SplitCensus:
         self.images.update(name for name, count in seen.counts.items() if count)
 
     def remark(self, name: str, unit: str) -> str:
-        """How many samples have what a name in brackets stands for, or how many units, and which; empty when there are none."""
+        """Count of samples, or of units and their kinds, for a name in brackets; empty if there are none."""
         kinds = sorted((kind for kind in self.units if kind.startswith(f'{name} ')), key=lambda kind: -self.units[kind])
         if kinds:
             shown = ' '.join(kind.removeprefix(f'{name} ') for kind in kinds[:KINDS_SHOWN])
@@ -82,7 +82,7 @@ class SplitCensus:
 
 @dataclass
 class Census:
-    """What a data set holds."""
+    """Census of all splits of a data set."""
 
     surveys: dict[Split, Survey]
     splits: dict[Split, SplitCensus]
@@ -94,7 +94,7 @@ class Census:
         return next((survey.unit for survey in self.surveys.values()), '')
 
     def class_names(self) -> list[str]:
-        """The classes that ought to occur in their order, then whatever else was found, the most frequent first."""
+        """Classes of the recipe in order, then other names that occur, the most frequent first."""
         expected = list(dict.fromkeys(name for survey in self.surveys.values() for name in survey.class_names))
         found = sum((split.units for split in self.splits.values()), Counter[str]())
         return expected + [name for name, _ in found.most_common() if name not in expected]
@@ -103,7 +103,7 @@ class Census:
         return sum(len(split.indices) for split in self.splits.values())
 
     def reasons(self) -> list[tuple[str, int, Problem]]:
-        """What is wrong, how often, and the first that has it; the most frequent first."""
+        """(reason, count, first problem) of each kind of problem, the most frequent first."""
         first: dict[str, Problem] = {}
         for problem in self.problems:
             first.setdefault(problem.reason, problem)
@@ -111,7 +111,7 @@ class Census:
         return [(reason, count, first[reason]) for reason, count in counts.most_common()]
 
     def remarks(self) -> list[str]:
-        """What is not wrong, but worth a look."""
+        """Notes about what is not an error but deserves a look."""
         remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
         remarks += [
             f'{name}: {pluralize(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
@@ -119,7 +119,7 @@ class Census:
             if split.turned
         ]
         remarks += [
-            f'{name}: {pluralize(images, "image has", "images have")} values of {bits} bits, of which the upper 8 are used'
+            f'{name}: {pluralize(images, "image has", "images have")} values of {bits} bits; the upper 8 are used'
             for name, split in self.splits.items()
             for bits, images in sorted(split.depths.items())
             if bits > 8
@@ -153,7 +153,7 @@ class Census:
         return remarks
 
     def record(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The census as JSON."""
         return {
             'samples': {name: {'all': split.samples, 'read': len(split.indices)} for name, split in self.splits.items()},
             'unit': self.unit,
@@ -173,7 +173,7 @@ class Census:
 
 
 def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Callable[[Split, int, int], None]) -> Census:
-    """The census of both splits, or of `limit` samples spread evenly over each. `advance` hears (split, done, of how many)."""
+    """Read both splits, or `limit` samples spread evenly over each. `advance(split, done, total)` reports progress."""
     census = Census({}, {}, [], [])
     groups: dict[bytes, list[tuple[Split, str]]] = {}
     for split in SPLITS:
@@ -184,8 +184,8 @@ def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Cal
             continue
         found_here = SplitCensus(len(survey))
         census.surveys[split], census.splits[split] = survey, found_here
-        chosen = spread(len(survey), limit)
-        for done, found in enumerate(_look(survey, split, chosen, workers), 1):
+        chosen = spread_evenly(len(survey), limit)
+        for done, found in enumerate(_read_samples(survey, split, chosen, workers), 1):
             if isinstance(found, Problem):
                 census.problems.append(found)
             else:
@@ -196,17 +196,17 @@ def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Cal
     return census
 
 
-def spread(size: int, limit: int | None) -> list[int]:
-    """At most `limit` of the numbers below `size`, evenly spread."""
+def spread_evenly(size: int, limit: int | None) -> list[int]:
+    """Return at most `limit` evenly spread numbers below `size`."""
     if limit is None or limit >= size:
         return list(range(size))
     return [number * size // limit for number in range(limit)]
 
 
-def _look(survey: Survey, split: Split, indices: Sequence[int], workers: int) -> Iterator[Seen | Problem]:
-    """What each sample holds, in order."""
-    loader: DataLoader[Seen | Problem] = DataLoader(
-        _Looks(survey, split),
+def _read_samples(survey: Survey, split: Split, indices: Sequence[int], workers: int) -> Iterator[SampleFacts | Problem]:
+    """Yield the facts or the problem of each sample, in order."""
+    loader: DataLoader[SampleFacts | Problem] = DataLoader(
+        _SampleReader(survey, split),
         batch_size=8,
         sampler=indices,
         collate_fn=list,
@@ -219,13 +219,13 @@ def _look(survey: Survey, split: Split, indices: Sequence[int], workers: int) ->
 
 
 @dataclass
-class _Looks(Dataset[Seen | Problem]):
-    """Reads samples in a worker process."""
+class _SampleReader(Dataset[SampleFacts | Problem]):
+    """Data set of sample facts, read in worker processes."""
 
     survey: Survey
     split: Split
 
-    def __getitem__(self, index: int) -> Seen | Problem:
+    def __getitem__(self, index: int) -> SampleFacts | Problem:
         try:
             image, counts = self.survey.count(index)
         except SampleError as error:
@@ -233,7 +233,7 @@ class _Looks(Dataset[Seen | Problem]):
         digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
         file = Path(self.survey.name(index))
         is_turned = file_orientation(file) != 1
-        return Seen(index, (image.shape[1], image.shape[0]), digest, counts, is_turned, file_bit_depth(file))
+        return SampleFacts(index, (image.shape[1], image.shape[0]), digest, counts, is_turned, file_bit_depth(file))
 
 
 def _start_worker(number: int) -> None:

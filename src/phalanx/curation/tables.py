@@ -1,4 +1,4 @@
-"""A census as rows for people, on the terminal and on the page: a row is {column: value}, the same columns in each."""
+"""Tables of a census for the terminal and the page; rows are {column: value}, all with the same columns."""
 
 from collections import Counter
 from itertools import pairwise
@@ -12,12 +12,12 @@ from phalanx.report.readable import pluralize
 from phalanx.report.terminal import make_table
 
 Row = dict[str, str | int | float | None]
-FEW = 12  # sizes that are listed each by itself
+FEW = 12  # sizes that get a row each
 SHOWN = 20  # problems, or groups of duplicates, that are shown
 
 
 def class_rows(census: Census) -> list[Row]:
-    """For each class and split: how many units it has, which share of all there are, and in how many images it is."""
+    """Units, share of all units, and number of images, per class and split."""
     totals = {name: split.units.total() for name, split in census.splits.items()}
     rows: list[Row] = []
     for kind in census.class_names():
@@ -31,7 +31,7 @@ def class_rows(census: Census) -> list[Row]:
 
 
 def size_rows(census: Census) -> list[Row]:
-    """How many images of each size there are; of the longer side, in steps, where sizes are many."""
+    """Images per size or, if there are many sizes, per range of the longer side."""
     sizes = {name: split.sizes for name, split in census.splits.items()}
     together = sum(sizes.values(), Counter[Size]())
     groups: list[tuple[str, list[Size]]]
@@ -56,7 +56,7 @@ def size_rows(census: Census) -> list[Row]:
 
 
 def problem_rows(census: Census) -> list[Row]:
-    """What is wrong, how often, and where for the first time."""
+    """Problems with their counts and first samples."""
     return [
         {'problem': reason, 'samples': count, 'first': problem.name or problem.split}
         for reason, count, problem in census.reasons()[:SHOWN]
@@ -64,7 +64,7 @@ def problem_rows(census: Census) -> list[Row]:
 
 
 def duplicate_rows(census: Census) -> list[Row]:
-    """Equal images, a row for each group of them; those that two splits share come first."""
+    """Groups of equal images, one row each; groups in both splits come first."""
     groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))
     rows: list[Row] = []
     for group in groups[:SHOWN]:
@@ -85,11 +85,11 @@ def print_census(census: Census, console: Console) -> None:
             console.print(make_table(rows, title, overflow='fold'))
     for remark in census.remarks():
         console.print(Text(f'remark: {remark}', style='yellow'), soft_wrap=True)
-    console.print(verdict(census), soft_wrap=True)
+    console.print(summarize(census), soft_wrap=True)
 
 
-def verdict(census: Census) -> str:
-    """What came out, in a sentence."""
+def summarize(census: Census) -> str:
+    """Summarize the census in a sentence."""
     wrong = len(census.problems)
     limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
     read = f'{pluralize(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')

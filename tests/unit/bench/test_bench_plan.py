@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.bench.network import FREE, Link, Network, all_reduce, bandwidth, latency, ring, tree
+from phalanx.bench.network import FREE, Link, Network, all_reduce, parse_bandwidth, parse_latency, ring, tree
 from phalanx.bench.plan import plan
 from phalanx.bench.profile import BUCKET, FIRST_BUCKET, Message, Profile
 
@@ -54,23 +54,23 @@ def test_little_among_many_takes_the_tree_and_much_the_ring() -> None:
     [('25Gbit', 25e9 / 8), ('200Mbit/s', 25e6), ('3GB/s', 3e9), ('1 Gbps', 125e6), ('8kbit', 1000), ('inf', math.inf)],
 )
 def test_bandwidths_are_bits_or_bytes(text: str, bytes_a_second: float) -> None:
-    assert bandwidth(text) == pytest.approx(bytes_a_second)
+    assert parse_bandwidth(text) == pytest.approx(bytes_a_second)
 
 
 @pytest.mark.parametrize(('text', 'seconds'), [('20us', 20e-6), ('0.1ms', 1e-4), ('0s', 0)])
 def test_latencies_have_units(text: str, seconds: float) -> None:
-    assert latency(text) == pytest.approx(seconds)
+    assert parse_latency(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize('text', ['25', 'fast', '25 Gbyte', '0Gbit', '1.2.3Gbit'])
 def test_what_is_no_bandwidth_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match='25Gbit'):
-        bandwidth(text)
+        parse_bandwidth(text)
 
 
 def test_a_latency_without_unit_is_refused() -> None:
     with pytest.raises(ValueError, match='20us'):
-        latency('20')
+        parse_latency('20')
 
 
 def test_without_cost_the_speed_up_is_linear() -> None:

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from phalanx.bench.data import Clock
 from phalanx.bench.flops import step_flops
-from phalanx.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profiled, steps_of
-from phalanx.bench.train import Figures, advice, of_peak
+from phalanx.bench.profile import NETWORK, PHASES, WAIT, WITH_LOSS, Step, profile_steps, split_steps
+from phalanx.bench.train import Figures, format_peak_share, suggest
 from phalanx.data.samples import Draw
 from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.schema import Recipe, Train
@@ -98,7 +98,7 @@ def trainer(tmp_path: Path) -> Trainer:
 
 def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer) -> None:
     begin = time.perf_counter()
-    steps = profiled(trainer, trainer.batches(), 3)
+    steps = profile_steps(trainer, trainer.batches(), 3)
     assert len(steps) == 3 and trainer.progress.step == 3
     assert 0 < math.fsum(step.seconds for step in steps) < time.perf_counter() - begin
     for step in steps:
@@ -110,7 +110,7 @@ def test_phases_of_profiled_steps_add_up_to_their_time(trainer: Trainer) -> None
 
 def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer: Trainer) -> None:
     """A norm of 4 channels sends 9 numbers of 8 bytes, and 8 back; a step's numbers are a total, a weight, two flags."""
-    *_, step = profiled(trainer, trainer.batches(), 2)
+    *_, step = profile_steps(trainer, trainer.batches(), 2)
     assert [message.size for message in step.forward] == [72]
     assert [message.size for message in step.backward] == [64]
     assert [message.size for message in step.losses] == [32]
@@ -149,7 +149,7 @@ def milliseconds(step: Step) -> dict[str, float]:
 def test_what_a_cpu_waits_for_an_exchange_is_communication() -> None:
     """A bucket travels from 9 to 15, of which the backward pass computes until 12; the next work begins at 16."""
     work = (event('aten::mm', 3, 5), event('aten::mm', 8, 10), event('aten::mm', 11, 12), event('aten::add_', 16, 22))
-    (step,) = steps_of((*LABELS, *work, event('gloo:all_reduce', 9, 15, is_async=True)), 4, 0)
+    (step,) = split_steps((*LABELS, *work, event('gloo:all_reduce', 9, 15, is_async=True)), 4, 0)
     assert milliseconds(step) == {
         'data wait': 1,
         'host to device': 1,
@@ -165,7 +165,7 @@ def test_what_a_cpu_waits_for_an_exchange_is_communication() -> None:
 
 def test_an_exchange_that_ends_while_something_is_computed_costs_nothing() -> None:
     work = (event('aten::mm', 8, 13), event('aten::add_', 16, 22))
-    (step,) = steps_of((*LABELS, *work, event('gloo:all_reduce', 9, 12, is_async=True)), 4, 0)
+    (step,) = split_steps((*LABELS, *work, event('gloo:all_reduce', 9, 12, is_async=True)), 4, 0)
     assert step.phases['communication'] == step.exchanges == 0
 
 
@@ -179,7 +179,7 @@ def test_on_a_gpu_a_phase_lasts_until_its_kernels_are_done() -> None:
     nccl = event('record_param_comms', 9, 10, id=4)
     call = event('cudaLaunchKernel', 21, 22, id=1)  # a number that is not its own
     kernels = [event('gemm', 4, 10, kernel_of=1), event('gemm', 10, 18, kernel_of=2), event('add', 22, 26, kernel_of=3)]
-    (step,) = steps_of((*LABELS, *launches, nccl, call, *kernels, event('ncclDevKernel', 16, 22, kernel_of=4)), 4, 0)
+    (step,) = split_steps((*LABELS, *launches, nccl, call, *kernels, event('ncclDevKernel', 16, 22, kernel_of=4)), 4, 0)
     # Forward until the GPU has done what was launched before 6, which is 10; the loss and what is between launch nothing.
     assert milliseconds(step) == {
         'data wait': 1,
@@ -251,30 +251,30 @@ def figures(**changes: Any) -> Figures:
 
 
 def test_a_device_that_is_busy_needs_no_advice() -> None:
-    assert advice(figures()) == []
+    assert suggest(figures()) == []
 
 
 def test_waiting_for_data_names_the_workers_that_would_do() -> None:
     """10 samples in 0.1 s of computing are 100 a second; a worker makes 30: four are needed."""
     phases = {**figures()['phases'], 'data wait': 0.1}
-    (tip,) = advice(figures(step_s=0.2, phases=phases, loader_rate=30.0))
+    (tip,) = suggest(figures(step_s=0.2, phases=phases, loader_rate=30.0))
     assert 'train.workers=4' in tip
 
 
 def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> None:
-    tips = ' '.join(advice(figures(gflops_per_s=20.0)))
+    tips = ' '.join(suggest(figures(gflops_per_s=20.0)))
     assert 'bf16' in tips and 'channels_last' in tips and 'compile' in tips
 
 
 def test_a_share_of_a_peak_that_a_step_exceeds_is_not_shown() -> None:
     """What was measured as the peak was none then: the device was busy with something else, say."""
-    assert of_peak(0.9) == '90.0 %'
-    assert '%' not in of_peak(1.1)
+    assert format_peak_share(0.9) == '90.0 %'
+    assert '%' not in format_peak_share(1.1)
 
 
 def test_what_was_tried_is_not_suggested_again() -> None:
     slow = figures(gflops_per_s=20.0)
-    tips = advice(slow, [slow, figures(precision='bf16', channels_last=True, compiled=True)])
+    tips = suggest(slow, [slow, figures(precision='bf16', channels_last=True, compiled=True)])
     assert tips == []
 
 

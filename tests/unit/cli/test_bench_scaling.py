@@ -10,7 +10,7 @@ import pytest
 from phalanx.bench.comm import Exchange
 from phalanx.bench.data import PipelineFigures
 from phalanx.bench.scaling import Comparison, Nodes, TrainingRun, compare, table, write
-from phalanx.bench.show import as_markdown, as_text
+from phalanx.bench.show import format_markdown, format_text
 from phalanx.cli.bench import command
 from phalanx.cli.plan import command as plan_command
 from phalanx.system.errors import RequestError
@@ -99,8 +99,8 @@ def test_all_nodes_join_the_first_run_and_no_run_finds_the_port_of_another() -> 
 
 def test_tables_are_aligned() -> None:
     rows = [{'a': 'long', 'b': '1'}, {'a': 'x', 'b': '22'}]
-    assert as_text(rows) == 'a      b\nlong   1\nx     22'
-    assert as_markdown(rows) == '| a | b |\n| --- | ---: |\n| long | 1 |\n| x | 22 |'
+    assert format_text(rows) == 'a      b\nlong   1\nx     22'
+    assert format_markdown(rows) == '| a | b |\n| --- | ---: |\n| long | 1 |\n| x | 22 |'
 
 
 def test_bus_bandwidth_is_what_passes_the_busiest_link_of_a_ring() -> None:

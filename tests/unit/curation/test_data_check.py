@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import phalanx.cli.main as cli
-from phalanx.curation.census import Census, Problem, SplitCensus, spread, take_census
+from phalanx.curation.census import Census, Problem, SplitCensus, spread_evenly, take_census
 from phalanx.curation.tables import size_rows
 from phalanx.engine.job import open_job
 from phalanx.families.detection.survey import AMBIGUOUS, SMALL, TWICE
@@ -123,7 +123,7 @@ def test_values_of_more_than_8_bits_are_reported(tree: Tree, check: Callable[...
     Image.fromarray(np.full((4, 6), 4095, np.uint16)).save(file, 'PNG')
     tree.put('train', 'deep', file.getvalue(), labels(*[[2] * 6] * 4))
     status, found = check()
-    assert (status, found['remarks'][0]) == (0, 'train: 1 image has values of 12 bits, of which the upper 8 are used')
+    assert (status, found['remarks'][0]) == (0, 'train: 1 image has values of 12 bits; the upper 8 are used')
 
 
 def test_images_that_exif_data_turn_are_counted(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
@@ -169,7 +169,7 @@ def test_a_split_that_cannot_be_opened_is_a_problem_and_the_other_is_read(
 
 
 def test_a_limit_reads_samples_from_all_over_the_data_set(check: Callable[..., tuple[int, dict]]) -> None:
-    assert [spread(10, limit) for limit in (None, 20, 4, 1)] == [list(range(10)), list(range(10)), [0, 2, 5, 7], [0]]
+    assert [spread_evenly(10, limit) for limit in (None, 20, 4, 1)] == [list(range(10)), list(range(10)), [0, 2, 5, 7], [0]]
     assert check('--limit', '1')[1]['samples'] == {'train': {'all': 3, 'read': 1}, 'eval': {'all': 1, 'read': 1}}
 
 
@@ -225,7 +225,7 @@ def test_the_page_shows_everything_without_the_network(tree: Tree, capsys: pytes
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['nowhere'], 'nowhere: there is no such file'),
+        (['nowhere'], 'nowhere: no such file or shipped recipe'),
         (['pp_liteseg_digits', '--limit', '0'], '--limit must be at least 1'),
         (['pp_liteseg_digits', '--set', 'data.rot=x'], 'data.rot: unknown key'),
     ],

@@ -15,7 +15,7 @@ from pycocotools import mask as coco_masks
 import phalanx.cli.main as cli
 from phalanx.curation.prepare import label_maps
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.label_maps import dealt
+from phalanx.curation.prepare.label_maps import split_stems
 from phalanx.curation.prepare.shapes import polygon, runs
 from phalanx.data.samples import Draw
 from phalanx.families.segmentation.data.file_list import FileList
@@ -120,12 +120,12 @@ def test_a_shape_that_cannot_be_is_refused(make: Callable[[], object], message: 
 
 def test_images_are_dealt_out_by_share_and_seed() -> None:
     stems = [f'{number:02}' for number in range(10)]
-    lists = dealt(stems, (0.6, 0.3, 0.1), 0)
+    lists = split_stems(stems, (0.6, 0.3, 0.1), 0)
     assert {name: len(chosen) for name, chosen in lists.items()} == {'train': 6, 'val': 3, 'test': 1}
     assert sorted(stem for chosen in lists.values() for stem in chosen) == stems
-    assert lists == dealt(stems, (0.6, 0.3, 0.1), 0) != dealt(stems, (0.6, 0.3, 0.1), 1)
+    assert lists == split_stems(stems, (0.6, 0.3, 0.1), 0) != split_stems(stems, (0.6, 0.3, 0.1), 1)
     with pytest.raises(ValueError, match=re.escape('of 2 images, none is left for val.txt')):
-        dealt(stems[:2], (0.9, 0.1), 0)
+        split_stems(stems[:2], (0.9, 0.1), 0)
 
 
 # labelme.
@@ -207,7 +207,7 @@ def test_named_classes_have_the_order_in_which_they_are_named(source: Path) -> N
 FAULTS = [
     ({'imagePath': '../../secret.png'}, "bad.json: imagePath: '../../secret.png' lies outside"),
     ({'imagePath': '/etc/hostname'}, "bad.json: imagePath: '/etc/hostname' lies outside"),
-    ({'imagePath': '../images/none.png'}, "bad.json: imagePath: '../images/none.png': there is no such file"),
+    ({'imagePath': '../images/none.png'}, "bad.json: imagePath: '../images/none.png': no such file"),
     ({'imagePath': 7}, 'bad.json: imagePath: expected str, got 7'),
     ({'imageWidth': 80}, 'bad.json: was made for 80 x 6 pixels, but'),
     ({'shapes': [{'label': 'car', 'points': [[1, 1]], 'shape_type': 'point'}]}, "bad.json: shapes[0] ('car'): is a point"),
@@ -312,7 +312,7 @@ def test_a_coco_entry_that_cannot_be_used_is_reported(
 
 def test_a_coco_file_without_its_parts_is_a_wrong_request(coco: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     for content, message in (
-        (coco | {'categories': coco['categories'] * 2}, "categories[2]: the category 7 ('cat') is there twice"),
+        (coco | {'categories': coco['categories'] * 2}, "categories[2]: the category 7 ('cat') occurs twice"),
         ({}, 'categories: expected list, got None'),
     ):
         assert from_coco(content) == 2
@@ -377,7 +377,7 @@ def test_masks_need_an_image_of_their_size(colours: Path, source: Path, capsys: 
         (('--classes', 'a=#000000', 'b=#000000'), "--classes: #000000 is 'a' already, so it cannot be 'b'"),
         (('--colours', 'lines.txt'), "lines.txt:2: expected three numbers from 0 to 255 and a name, got '0 0 256 sea'"),
         (('--classes', 'a=#000000', '--split', '0.5,0.6'), '--split 0.5,0.6: give two or three shares that add up to 1'),
-        (('--classes', 'a=#000000', '--out', 'source'), '--out source: is there already'),
+        (('--classes', 'a=#000000', '--out', 'source'), '--out source: exists'),
     ],
 )
 def test_a_wrong_request_makes_nothing(

@@ -92,7 +92,7 @@ def test_published_weights_are_trained_on_where_they_are_there(family: Family, c
     assert '--weights weights.onnx: there is no such file' in capsys.readouterr().err
     weights.touch()
     assert run_here(*words, '--no_trial') == 0
-    assert f'begins with the weights of {start.about}, {weights.absolute()}' in capsys.readouterr().out
+    assert f'starts from the weights of {start.about}, {weights.absolute()}' in capsys.readouterr().out
     resolved, base = to_plain(open_job('mine_phalanx/mine.yml').resolved), to_plain(open_job(start.base).resolved)
     assert resolved['train']['init_from'] == str(weights.absolute())
     assert resolved['model'] == base['model']

@@ -18,18 +18,18 @@ from PIL import Image
 import drawn
 from phalanx.curation.new.plan import (
     Node,
-    class_weights,
+    compute_class_weights,
+    count_ctc_steps,
     detection_side,
     length_of,
     line_size,
-    places,
     segmentation_sides,
     text_sides,
 )
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import deal, val_share
-from phalanx.curation.prepare.formats import look
-from phalanx.curation.prepare.html_tables import tokens_of
+from phalanx.curation.prepare.formats import find_annotations
+from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.samples import Found, Sample, Thing
 from phalanx.curation.prepare.targets import Written
 from phalanx.curation.prepare.tree import Tree
@@ -51,7 +51,7 @@ def new(*words: str) -> int:
 
 
 def found_in(folder: str, name: str) -> Found:
-    return look(Tree(Path(folder).absolute()), [name])[name]
+    return find_annotations(Tree(Path(folder).absolute()), [name])[name]
 
 
 def boxes_in(found: Found) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
@@ -223,7 +223,7 @@ def test_small_texts_need_a_larger_input() -> None:
 
 
 def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
-    table = tokens_of(
+    table = tokenize_table(
         '<html><body><table><thead><tr><th colspan="2">A</th></tr></thead><tr><td>1<td><b>x</b></tr></table></body></html>', 'x'
     )
     head = ['<thead>', '<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '</thead>']
@@ -244,7 +244,7 @@ def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:
 )
 def test_html_that_is_no_table_is_reported(html: str, message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
-        tokens_of(html, 'x')
+        tokenize_table(html, 'x')
 
 
 # What is left out.
@@ -393,7 +393,7 @@ def test_large_sets_need_no_fifth_to_evaluate_with() -> None:
 
 
 def test_two_equal_characters_need_a_place_between_them() -> None:
-    assert [places(text) for text in ('abc', 'hello', 'aaa')] == [3, 6, 5]
+    assert [count_ctc_steps(text) for text in ('abc', 'hello', 'aaa')] == [3, 6, 5]
 
 
 def test_a_line_has_four_columns_for_each_place() -> None:
@@ -407,7 +407,7 @@ def test_a_line_has_four_columns_for_each_place() -> None:
 def test_weights_of_classes_are_those_of_enet() -> None:
     """1 / ln(1.1 + share): 1.4427 and 5.4848 for shares of 0.9 and 0.1; an average pixel weighs 1.8469."""
     written = Written(Path(), {}, class_names=('road', 'sign'), units=Counter(road=90, sign=10))
-    assert class_weights(written) == [0.78, 2.97]
+    assert compute_class_weights(written) == [0.78, 2.97]
 
 
 def test_one_odd_image_does_not_make_all_inputs_small() -> None:
@@ -446,7 +446,7 @@ def things_of(content: object, file: str) -> list[Thing]:
     """What a file beside an image of 64 x 48 pixels says of it."""
     drawn.draw(Path('mine/images/a 1.png'), 1)
     drawn.write(Path('mine') / file, content)
-    held = look(Tree(Path('mine').absolute()))
+    held = find_annotations(Tree(Path('mine').absolute()))
     (found,) = [found for found in held.values() if found.samples]
     return list(found.samples[0].things)
 

@@ -14,8 +14,8 @@ from PIL import Image
 import drawn
 from phalanx.curation.prepare.bitmaps import decode_brush
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.formats import look
-from phalanx.curation.prepare.label_maps import painted
+from phalanx.curation.prepare.formats import find_annotations
+from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.samples import Found, Sample, Thing
 from phalanx.curation.prepare.tree import Tree
 
@@ -31,13 +31,13 @@ def read(name: str, content: object, file: str, *images: str) -> Found:
         drawn.draw(Path(f'mine/{image}'), 1)
     drawn.write(Path('mine') / file, content)
     tree, refused = Tree(Path('mine').absolute()), {}
-    return look(tree, [name], refused).get(name) or Found(left_out=refused.get(name, []))
+    return find_annotations(tree, [name], refused).get(name) or Found(left_out=refused.get(name, []))
 
 
 def pixels_of(found: Found) -> set[tuple[int, int]]:
     """(column, row) of the pixels that are not background on the only image."""
     (sample,) = found.samples
-    labels = painted(sample, ['background', *found.class_names])
+    labels = paint_labels(sample, ['background', *found.class_names])
     return {(int(x), int(y)) for y, x in np.argwhere(labels)}
 
 
@@ -175,7 +175,7 @@ def test_annotations_of_an_image_in_a_file_per_class_are_joined() -> None:
     coco_file('x.json', 'x', [1, 2, 10, 10])
     coco_file('x_copy.json', 'x', [1, 2, 10, 10])
     coco_file('y.json', 'y', [3, 4, 20, 10])
-    (found,) = look(Tree(Path('mine').absolute()), ['coco']).values()
+    (found,) = find_annotations(Tree(Path('mine').absolute()), ['coco']).values()
     assert [(thing.label, thing.box) for thing in found.samples[0].things] == [('x', (1, 2, 11, 12)), ('y', (3, 4, 23, 14))]
     assert found.notes == ['images that are annotated more than once, whose annotations are joined: 1']
 
@@ -183,7 +183,7 @@ def test_annotations_of_an_image_in_a_file_per_class_are_joined() -> None:
 def test_an_image_that_a_coco_file_lists_twice_has_the_objects_of_both() -> None:
     drawn.draw(Path('mine/a.png'), 1)
     coco_file('x.json', 'x', [1, 2, 10, 10], twice=True)
-    (found,) = look(Tree(Path('mine').absolute()), ['coco']).values()
+    (found,) = find_annotations(Tree(Path('mine').absolute()), ['coco']).values()
     assert [thing.box for thing in found.samples[0].things] == [(1, 2, 11, 12), (1, 2, 12, 12)]
 
 
@@ -200,6 +200,6 @@ def test_of_masks_beside_pictures_to_look_at_those_of_classes_are_used() -> None
         Path('mine', other).mkdir()
         for path in folder.iterdir():
             Image.open(path).save(Path('mine', other, path.name))
-    (found,) = look(Tree(Path('mine').absolute()), ['masks']).values()
+    (found,) = find_annotations(Tree(Path('mine').absolute()), ['masks']).values()
     assert {sample.mask.parent.name for sample in found.samples if sample.mask} == {'SegmentationClass'}
     assert all(isinstance(sample, Sample) for sample in found.samples) and len(found.samples) == drawn.COUNT

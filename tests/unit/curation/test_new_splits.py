@@ -9,7 +9,7 @@ import pytest
 
 import drawn
 from phalanx.curation.prepare.dealing import deal
-from phalanx.curation.prepare.formats import look
+from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_in(name: str) -> Found:
-    return look(Tree(Path('mine').absolute()), [name])[name]
+    return find_annotations(Tree(Path('mine').absolute()), [name])[name]
 
 
 def splits_in(name: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ def test_the_boxes_of_a_pose_are_taken_not_a_polygon_of_its_keypoints() -> None:
 def test_a_pose_of_another_shape_is_refused() -> None:
     pose_set(6, 'kpt_shape: [4, 2]')
     refused: dict[str, LeftOut] = {}
-    assert look(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
+    assert find_annotations(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
     assert 'expected class, box and 8 numbers of keypoints' in refused['yolo'][0]
     with pytest.raises(ValueError, match='box and 8 numbers of keypoints'):
         YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
@@ -136,7 +136,7 @@ def test_a_pose_of_another_shape_is_refused() -> None:
 def test_an_even_number_of_fields_points_to_the_shape_of_keypoints() -> None:
     pose_set(51)
     refused: dict[str, LeftOut] = {}
-    assert look(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
+    assert find_annotations(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
     assert 'then data.yaml needs kpt_shape' in refused['yolo'][0]
 
 

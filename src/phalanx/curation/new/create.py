@@ -1,4 +1,4 @@
-"""A recipe for a folder of data: finds the annotations, splits them, writes lists and a recipe, and tries the recipe."""
+"""`phalanx new`: find annotations, split them, write lists and a recipe, and try the recipe."""
 
 import argparse
 import datetime
@@ -15,14 +15,14 @@ from phalanx.curation.new import plan
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
-from phalanx.curation.new.recipe import text_of
+from phalanx.curation.new.recipe import compose_recipe
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.dealing import deal, given_splits, val_share
-from phalanx.curation.prepare.formats import FORMATS, chosen, look
+from phalanx.curation.prepare.dealing import collect_splits, deal, val_share
+from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, LeftOut, Sample, SplitName
-from phalanx.curation.prepare.targets import Written, meaning_for, write
+from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
-from phalanx.curation.prepare.unpack import unpacked
+from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
@@ -30,26 +30,26 @@ from phalanx.report.readable import pluralize
 from phalanx.system.errors import RequestError, RunError
 from phalanx.system.paths import normalise_path
 
-SHOWN = 5  # of many things that are left out
+SHOWN = 5  # examples per list of problems
 SORTED = 'class_folders'
-UNPACKED = 'unpacked'  # the folder of what an archive held
-TRIED = 2  # steps that are timed, after a first one
-MINUTES = 8  # of training on a CPU at least, by the rate of the trial: at the rate of a busy node they become ten
-CLEARLY = 1.1  # times the rate of float32: what is measured so varies
+UNPACKED = 'unpacked'  # folder of the content of an archive
+TRIED = 2  # timed steps, after one that warms up
+MINUTES = 8  # least training time on a CPU at the rate of the trial; about ten on a busy node
+CLEARLY = 1.1  # bf16 must exceed the rate of float32 by this factor: the trial is noisy
 
 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
-    """Writes a recipe into `out` for the data in `folder`; the exit status. Raises RequestError."""
+    """Write a recipe for the data in `folder` into `out`; return the exit status. Raises RequestError."""
     try:
-        tree = Tree(unpacked(folder, out / UNPACKED), given.masks or '')
+        tree = Tree(unpack_data(folder, out / UNPACKED), given.masks or '')
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     refused: dict[str, LeftOut] = {}
     wanted = given.format or ('masks' if given.masks else None)
-    held = look(tree, [wanted] if wanted else FORMATS, refused)
-    picked = chosen(held, given.family)
+    held = find_annotations(tree, [wanted] if wanted else FORMATS, refused)
+    picked = choose_format(held, given.family)
     if picked is None:
-        raise RequestError(_nothing(tree, held, refused, given))
+        raise RequestError(_explain_failure(tree, held, refused, given))
     name, found, family = picked
     if name == SORTED and given.family is None and given.format is None:
         raise RequestError(
@@ -65,7 +65,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
     try:
-        meaning = meaning_for(family, found)
+        meaning = find_meaning(family, found)
         lists = _lists(found, given)
         out.mkdir(parents=True, exist_ok=True)
         written = write(family, found, lists, out, meaning=meaning)
@@ -80,13 +80,13 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
     weights = normalise_path(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
-    _say(family, found, written, tree, weights)
+    _print_findings(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
 
 
-def _nothing(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
-    """Why no recipe can be written, and what would help."""
+def _explain_failure(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
+    """Explain why no recipe can be written, and what helps."""
     if not tree.images:
         return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
     for_what = f' for --family {given.family}' if given.family else ''
@@ -109,23 +109,23 @@ def _nothing(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], gi
 
 
 def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
-    """The samples by split: as the annotations give it, or at random, with a warning where one has no object."""
+    """Samples per split, with a warning for a split without objects. Raises ValueError."""
     lists = _split(found, given)
     if any(sample.things for samples in lists.values() for sample in samples):
         for split in ('train', 'val'):
             if not any(sample.things for sample in lists.get(split, [])):
                 verb = 'learned' if split == 'train' else 'measured'
-                print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; --val and --seed split anew')
+                print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; change --val or --seed')
     return lists
 
 
 def _split(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
-    """The lists of `_lists`. Raises ValueError."""
+    """Samples per split: as the annotations give them, or at random. Raises ValueError."""
 
     def labels_of(sample: Sample) -> set[str]:
         return {thing.label for thing in sample.things if thing.text is None}
 
-    lists = given_splits(found.samples)
+    lists = collect_splits(found.samples)
     if 'val' in lists and given.val is None:
         print('  split as the annotations say')
         return {split: lists[split] for split in SPLIT_NAMES if split in lists}
@@ -139,8 +139,8 @@ def _split(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     return {split: samples for split, samples in dealt.items() if samples}
 
 
-def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
-    """What was found, what is left out and why, and what is worth a look."""
+def _print_findings(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
+    """Print counts, classes and sizes, what is left out with the reasons, and notes."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))
     if written.class_names:
@@ -156,15 +156,15 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
             print('  warning: all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if not weights and (too_long := plan.line_size(written, plan.this_node()).too_long):
-            print(f'  note: {pluralize(too_long, "training line")} with more characters than there are places for: not learned')
+        if not weights and (too_long := plan.line_size(written, plan.describe_node()).too_long):
+            print(f'  note: {pluralize(too_long, "training line")} with more characters than time steps: not learned')
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {pluralize(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
     else:
-        print(f'  {min(written.tokens)} to {max(written.tokens)} tokens a table, {written.cell_boxes:,} boxes of cells')
+        print(f'  {min(written.tokens)} to {max(written.tokens)} tokens per table, {written.cell_boxes:,} boxes of cells')
     if weights:
-        print(f'  begins with the weights of {STARTS[family].about}, {weights}')
+        print(f'  starts from the weights of {STARTS[family].about}, {weights}')
     elif family in STARTS and written.counts['train'] < STARTS[family].few:
         start = STARTS[family]
         print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
@@ -189,24 +189,24 @@ def _say(family: Family, found: Found, written: Written, tree: Tree, weights: Pa
 
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
-    """Writes the recipe, tries it, and writes it again with what suits this node; says what comes next."""
-    node, samples, seconds = plan.this_node(), written.counts['train'], None
+    """Write the recipe, time it, write it again with the length that suits this node; print the next commands."""
+    node, samples, seconds = plan.describe_node(), written.counts['train'], None
 
     def wanted(seen: int | None = None) -> Length:
         return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
 
     def write() -> None:
-        head = _head(given, family, written, node, path, seconds)
-        path.write_text(text_of(family, written, length, node, head, weights), encoding='utf-8')
+        head = _write_header(given, family, written, node, path, seconds)
+        path.write_text(compose_recipe(family, written, length, node, head, weights), encoding='utf-8')
 
     length = wanted()
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     if not given.no_trial:
         try:
-            rate = trial(path)
+            rate = measure_rate(path)
             if not weights and plan.may_be_faster_in_bf16(node):
-                faster = trial(path, 'precision.dtype=bf16')
+                faster = measure_rate(path, 'precision.dtype=bf16')
                 if faster > CLEARLY * rate:
                     node, rate = replace(node, bf16=True), faster
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
@@ -220,7 +220,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
-    took = f', {plan.rounded(seconds)} on this node as busy as it is' if seconds is not None else ''
+    took = f', {plan.describe_duration(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     print(f'  phalanx data check {quote(str(shown))}')
     print(f'  phalanx train {quote(str(shown))}')
@@ -228,17 +228,17 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     return 0
 
 
-def _head(
+def _write_header(
     given: argparse.Namespace, family: Family, written: Written, node: Node, path: Path, seconds: float | None
 ) -> list[str]:
-    """The comment that the recipe begins with."""
+    """Comment at the top of the recipe."""
     counts = ', '.join(f'{count} {split}' for split, count in written.counts.items())
     lines = [
         f'{normalise_path(given.folder).name}: {family}, {counts}.',
         f'Written by `phalanx new` on {datetime.date.today()}; change what you like.',
         '',
         f'hardware: {node}',
-        f'time:     {plan.rounded(seconds) if seconds is not None else "not measured"}',
+        f'time:     {plan.describe_duration(seconds) if seconds is not None else "not measured"}',
     ]
     if 'test' in written.counts:
         file = written.files['test']
@@ -247,9 +247,9 @@ def _head(
     return lines
 
 
-def trial(path: Path, *settings: str) -> float:
-    """Samples a second of some training steps, loaded without workers. Raises what training raises."""
-    from phalanx.bench.train import timed
+def measure_rate(path: Path, *settings: str) -> float:
+    """Measure samples per second of a few training steps, loaded without workers. Raises the errors of training."""
+    from phalanx.bench.train import time_steps
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import process_group
 
@@ -258,7 +258,7 @@ def trial(path: Path, *settings: str) -> float:
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        first = timed(trainer, batches, 1)
-        seconds = timed(trainer, batches, min(TRIED, trainer.until - 1)) or first
+        first = time_steps(trainer, batches, 1)
+        seconds = time_steps(trainer, batches, min(TRIED, trainer.until - 1)) or first
         trainer.read_numbers(keep=0)
         return trainer.stream.global_batch_size / fmean(seconds)

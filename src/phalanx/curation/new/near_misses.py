@@ -22,7 +22,7 @@ def describe_near_misses(tree: Tree) -> list[str]:
             common = own.keys() & other.keys()
             if name == other_name or len(common) < max(2, 0.8 * min(len(own), len(other))):
                 continue
-            looks, other_looks = (_looks([files[stem] for stem in sorted(common)]) for files in (own, other))
+            looks, other_looks = (_describe_colours([files[stem] for stem in sorted(common)]) for files in (own, other))
             if not looks.endswith('colours') and other_looks.endswith('colours'):
                 lines.append(
                     f'{len(common)} images of {name} ({looks}) and {other_name} ({other_looks}) have equal names: '
@@ -45,7 +45,7 @@ def _by_folder(images: Sequence[Path]) -> dict[str, dict[str, Path]]:
     return groups
 
 
-def _looks(paths: Sequence[Path]) -> str:
+def _describe_colours(paths: Sequence[Path]) -> str:
     """`photographs`, or the number of colours of the first few images."""
     most = 0
     for path in paths[:READ]:

@@ -1,7 +1,7 @@
-"""Sizes, batch, rate and length of a training that suits a data set and this node.
+"""Input sizes, batch size and length of a training run that suit a data set and this node.
 
-The constants come from the recipes that were trained here (docs/benchmarks.md): how many samples a network wants to see from
-scratch, with which rate, and how small an object may be.
+The constants come from trained recipes (docs/benchmarks.md): samples that a network needs from scratch, and sizes of small
+objects.
 """
 
 import math
@@ -17,7 +17,7 @@ from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
 from phalanx.system.cores import count_cores
 
-# Samples to be seen in training: (on a CPU, on a GPU). From scratch, fewer teach little more than where objects mostly are.
+# Samples seen in training: (on a CPU, on a GPU). With fewer, a network from scratch learns little more than where objects are.
 WANTED: dict[Family, tuple[int, int]] = {
     'detection': (15_000, 200_000),
     'segmentation': (12_000, 120_000),
@@ -33,21 +33,21 @@ BATCH: dict[Family, tuple[int, int]] = {
     'text_detection': (8, 16),
 }
 EPOCHS = (5, 400)  # at least and at most
-EVALUATIONS = 10  # in a run
-EMA_WINDOWS = 20  # of which the average holds one: then the beginning is long forgotten
-SHORT = 300  # steps; a run that is shorter is evaluated by its weights as they are
-PLACE = 4  # columns of a line for each character that CRNN can read
-SEEN = 32  # pixels, the shorter side that a small object should have on the network's input
-WRITTEN = 16  # the same of a text, which has many others like it
+EVALUATIONS = 10  # per run
+EMA_WINDOWS = 20  # EMA time constants per run, so that the average has forgotten the start
+SHORT = 300  # steps; shorter runs have no EMA
+PLACE = 4  # columns of the input per time step of CRNN
+SEEN = 32  # pixels: shorter side of a small object on the network's input
+WRITTEN = 16  # the same for text lines, which are alike
 
 
 @dataclass(frozen=True)
 class Node:
-    """What there is to train on."""
+    """Device and cores of this node."""
 
     device: str
     cores: int
-    bf16: bool = False  # whether it computes faster so
+    bf16: bool = False  # True if bf16 is faster here
 
     @property
     def has_gpu(self) -> bool:
@@ -57,18 +57,18 @@ class Node:
         return torch.cuda.get_device_name() if self.has_gpu else f'{self.cores} CPU core{"s" * (self.cores > 1)}'
 
 
-def this_node() -> Node:
+def describe_node() -> Node:
     return Node('cuda', count_cores(), bf16=True) if torch.cuda.is_available() else Node('cpu', count_cores())
 
 
 def may_be_faster_in_bf16(node: Node) -> bool:
-    """Whether it is worth trying: other processors have no instructions for it."""
+    """True if the processor may have instructions for bf16, so that timing it is worth while."""
     return not node.has_gpu and 'AVX512' in torch.backends.cpu.get_cpu_capability()
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long a training takes, in all units."""
+    """Length of a training run in all units."""
 
     batch: int
     epochs: int
@@ -82,8 +82,8 @@ class Length:
 
 
 def length_of(family: Family, samples: int, node: Node, seen: int | None = None) -> Length:
-    """For so many training samples; `seen`: how many in all, where the time is limited."""
-    batch = max(min(2, samples), min(BATCH[family][node.has_gpu], samples // 4))  # norms need more than one sample
+    """Choose the length for a number of training samples; `seen`: samples in total, if time is limited."""
+    batch = max(min(2, samples), min(BATCH[family][node.has_gpu], samples // 4))  # batch norms need more than one sample
     wanted = seen or WANTED[family][node.has_gpu]
     lowest, highest = EPOCHS if seen is None else (1, 100_000)
     epochs = min(highest, max(lowest, round(wanted / samples)))
@@ -93,42 +93,42 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
 
 
 def length_on(start: Start, samples: int, seen: int | None) -> Length:
-    """Of training published weights on: as many samples as they need, or `seen`; more are all seen once."""
+    """Choose the length of fine-tuning: the samples that `start` needs or `seen`, but at least one epoch."""
     batch = max(1, min(start.batch, samples))
     epochs = max(1, round((seen or start.samples) / samples))
     return Length(batch, epochs, max(1, samples // batch) * epochs, max(1, epochs // 2), None)
 
 
-def multiple(value: float, of: int = 32) -> int:
-    """The nearest multiple that is above 0."""
+def round_to_multiple(value: float, of: int = 32) -> int:
+    """Round to the nearest positive multiple."""
     return max(of, round(value / of) * of)
 
 
 def long_side(sizes: Sequence[tuple[int, int]]) -> int:
-    """The median of the longer sides."""
+    """Median of the longer sides, in pixels."""
     return round(float(np.median([max(size) for size in sizes])))
 
 
 def _side(written: Written, pixels: int, least: int, most: int) -> int:
-    """A side of an input on which small boxes have so many pixels still, and no image is blown up much."""
+    """Side of an input that shows small boxes (10 % quantile) with `pixels` pixels, without enlarging images much."""
     small = float(np.quantile(written.boxes, 0.1)) if written.boxes else 0.1
-    return min(multiple(max(pixels / max(small, 1e-3), least)), multiple(long_side(written.sizes)), most)
+    return min(round_to_multiple(max(pixels / max(small, 1e-3), least)), round_to_multiple(long_side(written.sizes)), most)
 
 
 def detection_side(written: Written, node: Node) -> int:
-    """The side of the square that images are resized to."""
+    """Side of the square input, in pixels."""
     return _side(written, SEEN, 192, 640 if node.has_gpu else 320)
 
 
 def text_sides(written: Written, node: Node) -> tuple[int, int]:
-    """(the longer side that pages are reduced to, the side of the parts that are trained on)."""
+    """(longer side of reduced pages, side of the training crops) in pixels."""
     long, crop = (1280, 640) if node.has_gpu else (640, 320)
     side = _side(written, WRITTEN, 320, long)
     return side, min(side, crop)
 
 
-def mirrors(class_names: Sequence[str]) -> bool:
-    """Whether a mirrored object is one of its class still: letters, digits and sides are none."""
+def can_mirror(class_names: Sequence[str]) -> bool:
+    """True if mirrored objects keep their class; letters, digits, cards, left and right do not."""
     words = {word for name in class_names for word in name.lower().replace('_', ' ').replace('-', ' ').split()}
     single = sum(len(name) == 1 for name in class_names)
     cards = {'ace', 'king', 'queen', 'jack', 'nine', 'ten', 'one', 'two', 'three', 'four', 'five'}
@@ -136,15 +136,15 @@ def mirrors(class_names: Sequence[str]) -> bool:
 
 
 def segmentation_sides(written: Written, node: Node) -> tuple[int, int]:
-    """(the longer side that images are resized to, the side of the crops that are trained on)."""
+    """(longer side of resized images, side of the training crops) in pixels."""
     long = min(long_side(written.sizes), 1024 if node.has_gpu else 512)
     short = float(np.median([min(size) * long / max(size) for size in written.sizes]))
     crop = min(max(64, math.ceil(short / 32) * 32), 512 if node.has_gpu else 256)
     return long, crop
 
 
-def class_weights(written: Written) -> list[float]:
-    """1 / ln(1.1 + share of the pixels), as ENet has them (Paszke et al. 2016), so that an average pixel weighs 1."""
+def compute_class_weights(written: Written) -> list[float]:
+    """ENet weights 1 / ln(1.1 + share of pixels) (Paszke et al. 2016), scaled to a mean of 1 per pixel."""
     counts = np.array([written.units[name] for name in written.class_names], np.float64)
     shares = counts / max(counts.sum(), 1)
     weights = 1 / np.log(1.1 + shares)
@@ -153,40 +153,40 @@ def class_weights(written: Written) -> list[float]:
 
 @dataclass(frozen=True)
 class LineSize:
-    """The input of a network that reads lines."""
+    """Input size of a recogniser of text lines."""
 
     width: int
     keep_ratio: bool
-    too_long: int  # training lines that have more characters than places
+    too_long: int  # training lines that need more time steps than there are
 
 
 def line_size(written: Written, node: Node) -> LineSize:
-    """Of lines 32 high: wide enough for the characters of nearly all, and for their shape where lines are longer than words."""
+    """Choose the width for lines 32 high: enough time steps for nearly all, and, for more than words, the aspect ratio."""
     wide, long = _nearly_all(written)
-    keep = wide > 5  # single words are stretched: then each has all places for its letters
-    width = min(multiple(max(32 * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
-    return LineSize(width, keep, sum(places(text) > width // PLACE for text in written.texts))
+    keep = wide > 5  # single words are stretched to the full width, so that all time steps serve them
+    width = min(round_to_multiple(max(32 * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
+    return LineSize(width, keep, sum(count_ctc_steps(text) > width // PLACE for text in written.texts))
 
 
 def wide_line(written: Written, node: Node) -> int:
-    """The width of lines 48 high, of which a published recogniser makes a place of every eight columns."""
+    """Width of lines 48 high for a published recogniser, which has a time step per 8 columns."""
     wide, long = _nearly_all(written)
-    return min(max(320, multiple(48 * wide), multiple(8 * (long + 2))), 1280 if node.has_gpu else 640)
+    return min(max(320, round_to_multiple(48 * wide), round_to_multiple(8 * (long + 2))), 1280 if node.has_gpu else 640)
 
 
 def _nearly_all(written: Written) -> tuple[float, float]:
-    """(how many times their height, how many places) nearly all lines are long at most."""
+    """(aspect ratio, time steps) that nearly all lines stay below."""
     aspects = [width / max(1, high) for width, high in written.sizes]
-    return float(np.quantile(aspects, 0.95)), float(np.quantile([places(text) for text in written.texts], 0.995))
+    return float(np.quantile(aspects, 0.95)), float(np.quantile([count_ctc_steps(text) for text in written.texts], 0.995))
 
 
-def places(text: str) -> int:
-    """How many places CTC needs: one for each character, and one between two equal ones."""
+def count_ctc_steps(text: str) -> int:
+    """Count the time steps that CTC needs: one per character, and a blank between equal neighbours."""
     return len(text) + sum(one == other for one, other in pairwise(text))
 
 
-def rounded(seconds: float) -> str:
-    """A time that is an estimate."""
+def describe_duration(seconds: float) -> str:
+    """Round an estimated time to words such as `about 5 minutes`."""
     minutes = seconds / 60
     if minutes < 1.5:
         return 'about a minute'

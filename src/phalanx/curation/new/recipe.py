@@ -1,4 +1,4 @@
-"""The text of a recipe for a data set: complete, with a comment where a person may want to change something."""
+"""Text of a complete recipe for a data set, with comments where a user may want to change something."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +19,12 @@ READING = (
 )
 
 
-def text_of(family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None) -> str:
-    """The recipe, which `head` begins as a comment. `weights`: the published ones that are trained on, if any are."""
+def compose_recipe(
+    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None
+) -> str:
+    """Compose the recipe; `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any."""
     about = '\n'.join(f'# {line}'.rstrip() for line in head)
-    data = '\n'.join(['data:', *(f'  {name}: {_flow(value)}' for name, value in written.data.items())])
+    data = '\n'.join(['data:', *(f'  {name}: {_format_yaml(value)}' for name, value in written.data.items())])
     if weights:
         own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
         return '\n\n'.join([about, *own]) + '\n'
@@ -30,8 +32,8 @@ def text_of(family: Family, written: Written, length: Length, node: Node, head: 
     return '\n\n'.join(blocks) + '\n'
 
 
-def _flow(value: Any) -> str:
-    """A value on one line of YAML, or on several if it is long."""
+def _format_yaml(value: Any) -> str:
+    """Format a value as flow-style YAML, on several lines if it is long."""
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=110)
     return text.removesuffix('\n').removesuffix('\n...').strip().replace('\n', '\n    ')
 
@@ -42,7 +44,7 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
     sizes = [size for size in range(side - 2 * step, side + 2 * step + 1, step) if size >= 64] or [side]
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
-    turned = flip if plan.mirrors(written.class_names) else no_flip
+    turned = flip if plan.can_mirror(written.class_names) else no_flip
     size, larger, rate = ('s', 'm, l, x', 5.0e-4) if node.has_gpu else ('n', 't, s, m, l, x', 1.0e-3)
     return [
         f'model:\n  name: ppyoloe\n  plus: true\n'
@@ -59,7 +61,7 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
 
 def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
     long, crop = plan.segmentation_sides(written, node)
-    weights = _flow(plan.class_weights(written))
+    weights = _format_yaml(plan.compute_class_weights(written))
     scale = '0.75, max: 1.5' if crop >= long else '0.5, max: 2.0'
     return [
         'model:\n  name: pp_liteseg\n  backbone: stdc1'
@@ -80,12 +82,12 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
 
 
 def _reader(written: Written, node: Node) -> list[str]:
-    """What differs from the recipe by which the published recogniser is trained on."""
+    """Keys of a recogniser's recipe that differ from the base of its published weights."""
     return [_characters(written), f'image_size: [48, {plan.wide_line(written, node)}]', READING]
 
 
 def _tables(written: Written, node: Node) -> list[str]:
-    """The same of SLANet."""
+    """The same for SLANet."""
     unlocated = 'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned'
     longest = min(max(written.tokens), 500)
     return [
@@ -95,7 +97,7 @@ def _tables(written: Written, node: Node) -> list[str]:
 
 
 def _detector(written: Written, node: Node) -> list[str]:
-    """The same of the detector."""
+    """The same for the text detector."""
     if plan.long_side(written.sizes) <= LARGE_PAGE:
         return []
     smaller = f'  - {{name: limit_side, side: {LARGE_PAGE}, limit: max}}  # small texts need more pixels'
@@ -114,11 +116,11 @@ FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
 
 
 def _trained_on(length: Length, weights: Path) -> list[str]:
-    """Length, weights, evaluation, checkpoints."""
+    """Keys for length, initial weights, evaluation and checkpoints of fine-tuning."""
     return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
-        f'  bad_samples: 5                 # images that cannot be read are skipped, up to so many\n'
-        f'  init_from: {_flow(str(weights))}',
+        f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number\n'
+        f'  init_from: {_format_yaml(str(weights))}',
         f'schedule:\n  warmup_steps: {length.warmup_steps}',
         f'evaluate:\n  every_epochs: {length.evaluate_epochs}',
         f'checkpoint:\n  every_epochs: {length.evaluate_epochs}',
@@ -126,10 +128,10 @@ def _trained_on(length: Length, weights: Path) -> list[str]:
 
 
 def _characters(written: Written) -> str:
-    file = written.out / 'characters.txt'
+    file, has_space = written.out / 'characters.txt', ' ' in written.units
     return (
         'characters:                      # those of the training texts; others cannot be read\n'
-        f'  dictionary: {_flow(str(file))}\n  space: {str(" " in written.units).lower()}\n  max_length: {written.longest}'
+        f'  dictionary: {_format_yaml(str(file))}\n  space: {str(has_space).lower()}\n  max_length: {written.longest}'
     )
 
 
@@ -195,13 +197,13 @@ def _optimizer(name: str, lr: float, decay: float) -> str:
 
 
 def _general(family: Family, length: Length, node: Node) -> list[str]:
-    """Length, schedule, averaging, evaluation, checkpoints."""
+    """Keys for length, schedule, EMA, evaluation and checkpoints."""
     workers = min(8, node.cores) if node.has_gpu else min(2, node.cores - 1)
     several = length.batch if family in ('recognition', 'detection', 'table') else 1
     blocks = [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps; longer is better, up to a point\n'
         f'  global_batch_size: {length.batch}\n  workers: {workers}\n  channels_last: true\n'
-        '  bad_samples: 5                 # images that cannot be read are skipped, up to so many',
+        '  bad_samples: 5                 # images that cannot be read are skipped, up to this number',
         f'schedule:\n  name: cosine\n  warmup_steps: {length.warmup_steps}',
     ]
     if length.ema_decay:

@@ -7,7 +7,7 @@ import PIL.Image
 
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import Thing
-from phalanx.curation.prepare.shapes import Mask, runs_of
+from phalanx.curation.prepare.shapes import Mask, encode_runs
 from phalanx.data.image import open_with_pillow
 
 
@@ -27,7 +27,7 @@ def bitmap_thing(
     if not len(rows):
         raise AnnotationError(f'{where}: its bitmap is empty')
     box = (float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1))
-    return Thing(label, box, (runs_of(mask),), text=text)
+    return Thing(label, box, (encode_runs(mask),), text=text)
 
 
 def decode_png(data: bytes, size: tuple[int, int], where: str) -> Mask:

@@ -1,4 +1,4 @@
-"""The checks that readers of annotations share, and the error that they raise."""
+"""Checks shared by the annotation readers, and their error."""
 
 import json
 import math
@@ -13,15 +13,15 @@ import PIL.Image
 from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
 
-MOST = 1e9  # no coordinate is larger
+MOST = 1e9  # limit of coordinates
 
 
 class AnnotationError(Exception):
-    """An annotation that cannot be used. Its message names the file, which part of it, and what is wrong."""
+    """Annotation that cannot be used; the message names file, place and problem."""
 
 
-def parsed(text: str | bytes, where: object) -> Any:
-    """What a text of JSON holds. Raises AnnotationError."""
+def parse_json(text: str | bytes, where: object) -> Any:
+    """Parse JSON. Raises AnnotationError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -29,9 +29,9 @@ def parsed(text: str | bytes, where: object) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises AnnotationError."""
+    """Read the object in a JSON file. Raises AnnotationError."""
     try:
-        content = parsed(path.read_bytes(), path)
+        content = parse_json(path.read_bytes(), path)
     except OSError as error:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
     if not isinstance(content, dict):
@@ -39,47 +39,47 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def member(owner: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """`owner[key]`. Raises AnnotationError when it is missing or of another kind."""
+def get_member(owner: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """Return `owner[key]`. Raises AnnotationError if it is missing or of another type."""
     value = owner.get(key) if isinstance(owner, dict) else None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         wanted = ' or '.join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-        raise AnnotationError(f'{where}: {key}: expected {wanted}, got {shortened(value)}')
+        raise AnnotationError(f'{where}: {key}: expected {wanted}, got {shorten(value)}')
     return value
 
 
-def number_in(text: str | None, where: str) -> float:
-    """The number that `text` is. Raises AnnotationError, for NaN and infinity too."""
+def parse_number(text: str | None, where: str) -> float:
+    """Parse a finite number. Raises AnnotationError."""
     try:
         value = float(text or '')
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise AnnotationError(f'{where}: {shortened(text)} is not a number')
+        raise AnnotationError(f'{where}: {shorten(text)} is not a number')
     return value
 
 
-def floats(values: object, count: int, where: str) -> list[float]:
-    """`values`, a list of `count` finite numbers. Raises AnnotationError."""
+def check_floats(values: object, count: int, where: str) -> list[float]:
+    """Return `values` if it is a list of `count` finite numbers. Raises AnnotationError."""
     given = values if isinstance(values, list) else []
     if len(given) != count or not all(type(value) in (int, float) and abs(value) < MOST for value in given):
-        raise AnnotationError(f'{where}: expected {count} numbers, got {shortened(values)}')
+        raise AnnotationError(f'{where}: expected {count} numbers, got {shorten(values)}')
     return [float(value) for value in given]
 
 
-def file_below(root: Path, folder: Path, name: str, where: str) -> Path:
-    """The file `name` of `folder`, which lies below `root` as `folder` does. Raises AnnotationError when it does not."""
+def find_file(root: Path, folder: Path, name: str, where: str) -> Path:
+    """Find the file `name` relative to `folder`. Raises AnnotationError if it lies outside `root` or does not exist."""
     path = Path(os.path.normpath(folder.relative_to(root) / name.replace('\\', '/')))
     if path.is_absolute() or path.parts[:1] == (os.pardir,):
-        raise AnnotationError(f'{where}: {shortened(name)} lies outside {root}')
+        raise AnnotationError(f'{where}: {shorten(name)} lies outside {root}')
     if not (root / path).is_file():
-        raise AnnotationError(f'{where}: {shortened(name)}: there is no such file')
+        raise AnnotationError(f'{where}: {shorten(name)}: no such file')
     return root / path
 
 
 @contextmanager
 def decoded(image: Path) -> Iterator[PIL.Image.Image]:
-    """The opened image. Raises AnnotationError for what Pillow raises, here or when the block reads its pixels."""
+    """Open an image. Raises AnnotationError for errors of Pillow, also those raised while the block reads pixels."""
     try:
         with open_with_pillow(image) as picture:
             yield picture
@@ -88,7 +88,7 @@ def decoded(image: Path) -> Iterator[PIL.Image.Image]:
 
 
 def size_of(image: Path) -> tuple[int, int]:
-    """(width, height) of the upright image; the pixels themselves are not read. Raises AnnotationError."""
+    """(width, height) of the upright image, from its header. Raises AnnotationError."""
     try:
         return image_size(image)
     except PILLOW_ERRORS as error:
@@ -96,7 +96,7 @@ def size_of(image: Path) -> tuple[int, int]:
 
 
 def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int]:
-    """(width, height) of the image. Raises AnnotationError when the annotation says otherwise; it may say nothing (None)."""
+    """Return (width, height) of the image. Raises AnnotationError if the annotation gives another size; None is no size."""
     size = size_of(image)
     if said not in (size, (None, None)):
         raise AnnotationError(
@@ -106,6 +106,6 @@ def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int
     return size
 
 
-def shortened(value: object) -> str:
+def shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f'{text[:77]}...'

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from phalanx.curation.prepare.colours import Colour
 from phalanx.curation.prepare.label_maps import BACKGROUND
-from phalanx.curation.prepare.tree import text_in
+from phalanx.curation.prepare.tree import read_text
 
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
@@ -26,7 +26,7 @@ def read_class_file(file: Path | None) -> ClassFile:
     """The names in a file with one on each line; empty without a file. Raises AnnotationError."""
     colours: dict[Colour, str] = {}
     names = []
-    lines = text_in(file).splitlines() if file else []
+    lines = read_text(file).splitlines() if file else []
     for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
         line = ','.join(fields).strip()
         words = re.split(r'[,:\s]+', line.strip(' ,:'))

@@ -1,13 +1,21 @@
-"""Instances of COCO: one JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
+"""COCO instances: a JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, floats, member, number_in, read_json
-from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, painted
-from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, box_around
+from phalanx.curation.prepare.checks import (
+    AnnotationError,
+    check_floats,
+    check_size,
+    find_file,
+    get_member,
+    parse_number,
+    read_json,
+)
+from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, paint_labels
+from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, runs
 from phalanx.curation.prepare.tree import Tree
 
@@ -15,27 +23,27 @@ Key = int | str | float  # ids as exporters write them
 
 
 def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """The images that `file` lists, the names of the classes, and what cannot be used.
+    """Read the images of `file`; return pairs, class names, and problems.
 
     Class 0 is the background, the others are the categories by their number. Crowds lie below single objects, and large objects
-    below small ones. Raises AnnotationError when the file has not the parts of a COCO file.
+    below small ones. Raises AnnotationError if a part of a COCO file is missing.
     """
     content, found = read_json(file), Found()
-    read_content(content, file, lambda name, _, where: file_below(images, images, name, where), found, outlined=True)
+    read_content(content, file, lambda name, _, where: find_file(images, images, name, where), found, outlined=True)
     names = (BACKGROUND, *found.class_names)
     pairs = [
-        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(painted, sample, names))
+        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(paint_labels, sample, names))
         for sample in found.samples
     ]
     return pairs, names, found.left_out
 
 
 def find_coco(tree: Tree, found: Found) -> None:
-    """All JSON files with `images`, `annotations` and `categories`."""
+    """Add the samples of all JSON files with `images`, `annotations` and `categories`."""
     found.boxes_first = True
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
-            with found.left_out.noted():
+            with found.left_out.catch():
                 read_content(content, path, tree.image, found, split=tree.split_of(path))
 
 
@@ -48,18 +56,18 @@ def read_content(
     split: SplitName = '',
     outlined: bool = False,
 ) -> None:
-    """Adds what a COCO file holds to `found`; `outlined`: an object must have an outline. Raises AnnotationError."""
+    """Add the samples of a COCO file to `found`; `outlined`: objects must have outlines. Raises AnnotationError."""
     labels, notes = _categories(content, file, outlined), list[str]()
     found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
     of_image: dict[Key, list[tuple[int, dict[str, Any]]]] = {}
-    for number, entry in enumerate(member(content, 'annotations', list, f'{file}')):
-        image_id = member(entry, 'image_id', (int, str, float), f'{file}: annotations[{number}]')
+    for number, entry in enumerate(get_member(content, 'annotations', list, f'{file}')):
+        image_id = get_member(entry, 'image_id', (int, str, float), f'{file}: annotations[{number}]')
         of_image.setdefault(image_id, []).append((number, entry))
-    for number, entry in enumerate(member(content, 'images', list, f'{file}')):
-        with found.left_out.noted():
+    for number, entry in enumerate(get_member(content, 'images', list, f'{file}')):
+        with found.left_out.catch():
             where = f'{file}: images[{number}]'
-            annotations = of_image.pop(member(entry, 'id', (int, str, float), where), [])
-            image = image_of(member(entry, 'file_name', str, where), file, where)
+            annotations = of_image.pop(get_member(entry, 'id', (int, str, float), where), [])
+            image = image_of(get_member(entry, 'file_name', str, where), file, where)
             size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
             things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined, notes) for place, one in annotations]
             things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
@@ -70,30 +78,30 @@ def read_content(
 
 
 def _categories(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
-    """The names of the categories by number, in that order. `outlined`: none may be the background of the label maps."""
+    """Category names by id, sorted; `outlined`: none may be called like the background. Raises AnnotationError."""
     found: dict[Key, str] = {}
-    for number, entry in enumerate(member(content, 'categories', list, f'{file}')):
+    for number, entry in enumerate(get_member(content, 'categories', list, f'{file}')):
         where = f'{file}: categories[{number}]'
-        identity = member(entry, 'id', (int, str, float), where)
-        name = str(member(entry, 'name', (str, int, float), where)).strip()
+        identity = get_member(entry, 'id', (int, str, float), where)
+        name = str(get_member(entry, 'name', (str, int, float), where)).strip()
         if identity in found or name in found.values() or (outlined and name == BACKGROUND):
-            raise AnnotationError(f'{where}: the category {identity} ({name!r}) is there twice, or is the background')
+            raise AnnotationError(f'{where}: the category {identity} ({name!r}) occurs twice, or is the background')
         found[identity] = name
     return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
 
 def _bbox(values: object, where: str) -> list[float]:
-    """The four numbers of a box, which some tools write as texts. Raises AnnotationError."""
+    """Numbers of a box, which some tools write as strings. Raises AnnotationError."""
     if isinstance(values, list) and len(values) == 4 and all(isinstance(value, str) for value in values):
-        return [number_in(value, where) for value in values]
-    return floats(values, 4, where)
+        return [parse_number(value, where) for value in values]
+    return check_floats(values, 4, where)
 
 
 def _thing(
     annotation: dict[str, Any], size: tuple[int, int], labels: dict[Key, str], where: str, outlined: bool, notes: list[str]
 ) -> Thing:
-    """An annotation. Why an outline cannot be used whose box can is added to `notes`, or raised where it must be `outlined`."""
-    category = member(annotation, 'category_id', (int, str, float), where)
+    """Object of an annotation. An outline that cannot be used becomes a note if there is a box and `outlined` is False."""
+    category = get_member(annotation, 'category_id', (int, str, float), where)
     if category not in labels:
         raise AnnotationError(f'{where}: there is no category {category}')
     label = labels[category]
@@ -111,20 +119,20 @@ def _thing(
         corners = [point for shape in shapes if isinstance(shape, Polygon) for point in shape.points.tolist()]
         if not corners and not outlined:
             raise AnnotationError(f'{where} ({label!r}): has no bbox')
-        box = box_around(corners or [(0, 0), size])
+        box = bounding_box(corners or [(0, 0), size])
     return Thing(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
 
 
 def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:
-    """The polygons of an object, or its run lengths."""
-    segmentation = member(annotation, 'segmentation', (list, dict), where)
+    """Polygons of an object, or its run lengths. Raises AnnotationError."""
+    segmentation = get_member(annotation, 'segmentation', (list, dict), where)
     if not segmentation:
         raise AnnotationError(f'{where}: has no outline')
     if isinstance(segmentation, list):
         if not all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in segmentation):
             raise AnnotationError(f'{where}: expected lists x0, y0, x1, y1, ... of its polygons')
         return [polygon([list(pair) for pair in zip(flat[::2], flat[1::2], strict=True)], size, where) for flat in segmentation]
-    said = member(segmentation, 'size', list, where)  # height, width
+    said = get_member(segmentation, 'size', list, where)  # height, width
     if said != [size[1], size[0]]:
         raise AnnotationError(f'{where}: its run lengths are for a size (height, width) of {said}, the image is {size[::-1]}')
     return [runs(segmentation.get('counts'), size, where)]

@@ -1,4 +1,4 @@
-"""Label maps in colours: an image for each image, in which every class has its colour."""
+"""Label maps in colours: one image per image, with one colour per class."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ Colour = tuple[int, int, int]
 
 
 def read_colours(masks: Path, images: Path, colours: Mapping[Colour, str]) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """The masks with the images that are named like them, the names of the classes in the order of `colours`, and problems."""
+    """Pair masks with the images of equal names; return pairs, class names in the order of `colours`, and problems."""
     names = tuple(dict.fromkeys(name for name in colours.values() if name != VOID_NAME))
     values = {colour: VOID if name == VOID_NAME else names.index(name) for colour, name in colours.items()}
     of_stem = {path.relative_to(images).with_suffix(''): path for path in _pictures(images)}
@@ -33,8 +33,8 @@ def read_colours(masks: Path, images: Path, colours: Mapping[Colour, str]) -> tu
     return pairs, names, problems
 
 
-def colours_in(file: Path) -> dict[Colour, str]:
-    """The colours of a file with lines `red green blue name`. Raises ValueError, naming the line."""
+def read_colour_file(file: Path) -> dict[Colour, str]:
+    """Read a file with lines `red green blue name`. Raises ValueError, naming the line."""
     colours: dict[Colour, str] = {}
     for number, line in enumerate(file.read_text(encoding='utf-8-sig').splitlines(), 1):
         if not line.strip() or line.lstrip().startswith('#'):
@@ -48,8 +48,8 @@ def colours_in(file: Path) -> dict[Colour, str]:
     return colours
 
 
-def colours_of(words: Sequence[str]) -> dict[Colour, str]:
-    """The colours of words `name=#rrggbb`. Raises ValueError."""
+def parse_colours(words: Sequence[str]) -> dict[Colour, str]:
+    """Parse words `name=#rrggbb`. Raises ValueError."""
     colours: dict[Colour, str] = {}
     for word in words:
         name, _, code = word.rpartition('=')
@@ -63,7 +63,7 @@ def colours_of(words: Sequence[str]) -> dict[Colour, str]:
 
 def _add(colours: dict[Colour, str], colour: Colour, name: str, where: str) -> None:
     if colour in colours:
-        raise ValueError(f'{where}: {code_of(colour)} is {colours[colour]!r} already, so it cannot be {name!r}')
+        raise ValueError(f'{where}: {format_colour(colour)} is {colours[colour]!r} already, so it cannot be {name!r}')
     colours[colour] = name
 
 
@@ -72,21 +72,21 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mapping[Colour, str]) -> LabelMap:
-    """The label map in the colours of `mask`. Raises AnnotationError when it does not fit or a colour is not a class."""
+    """Read the label map of `mask`. Raises AnnotationError if its size differs or a colour is not a class."""
     check_size(size_of(mask), image, f'{mask}')
     try:
         with open_with_pillow(mask) as picture:
             pixels = np.array(picture.convert('RGB'))
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
-    found, place, counts = found_in(pixels)
+    found, place, counts = count_colours(pixels)
     table = np.zeros(len(found), np.uint8)
     for number, colour in enumerate(found):
         if colour not in values:
             nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
             raise AnnotationError(
-                f'{mask}: {counts[number]} pixels are {code_of(colour)}, which is not a class '
-                f'(nearest: {names[nearest]} {code_of(nearest)})'
+                f'{mask}: {counts[number]} pixels are {format_colour(colour)}, which is not a class '
+                f'(nearest: {names[nearest]} {format_colour(nearest)})'
                 + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
             )
         table[number] = values[colour]
@@ -94,12 +94,12 @@ def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mappin
     return labels
 
 
-def found_in(pixels: Image) -> tuple[list[Colour], npt.NDArray[np.intp], list[int]]:
-    """The colours of an image [H, W, 3], which of them each pixel [H, W] has, and how many pixels have each."""
+def count_colours(pixels: Image) -> tuple[list[Colour], npt.NDArray[np.intp], list[int]]:
+    """Colours of an image [H, W, 3], the index of each pixel's colour [H, W], and the pixels per colour."""
     codes, place, counts = np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
     colours = [(code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist()]
     return colours, place.reshape(pixels.shape[:2]), counts.tolist()
 
 
-def code_of(colour: Colour) -> str:
+def format_colour(colour: Colour) -> str:
     return f'#{colour[0]:02x}{colour[1]:02x}{colour[2]:02x}'

@@ -1,4 +1,4 @@
-"""`phalanx data prepare KIND`: the kinds of annotations, their options, and what is made of them."""
+"""`phalanx data prepare KIND`: kinds of annotations, their options, and the data sets made of them."""
 
 import argparse
 import json
@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.progress import track
 
 from phalanx.config.arguments import add_command
-from phalanx.curation.prepare.checks import AnnotationError, file_below, read_json
+from phalanx.curation.prepare.checks import AnnotationError, find_file, read_json
 from phalanx.curation.prepare.coco import read_coco, read_content
-from phalanx.curation.prepare.colours import colours_in, colours_of, read_colours
+from phalanx.curation.prepare.colours import parse_colours, read_colour_file, read_colours
 from phalanx.curation.prepare.dealing import deal
-from phalanx.curation.prepare.formats import FORMATS, chosen, look, usable
+from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
 from phalanx.curation.prepare.label_maps import Pair, write_label_maps
 from phalanx.curation.prepare.labelme import read_labelme
 from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found, LeftOut
-from phalanx.curation.prepare.targets import meaning_for, write_copied
+from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import normalise_path, parse_path
@@ -28,7 +28,7 @@ SHOWN = 50  # problems that are listed
 
 
 class Kind(NamedTuple):
-    """A kind of annotations."""
+    """Kind of annotations: description, options and writer."""
 
     about: str
     add_options: Callable[[argparse.ArgumentParser], None]
@@ -51,17 +51,17 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(given: argparse.Namespace) -> int:
-    """1 when annotations cannot be used. Raises RequestError."""
+    """Return the exit status, 1 if annotations cannot be used. Raises RequestError."""
     if given.out.exists():
-        raise RequestError(f'--out {given.out}: is there already; give a new folder')
+        raise RequestError(f'--out {given.out}: exists; give a new folder')
     for folder in (vars(given).get(name) for name in ('folder', 'masks', 'images')):
         if folder is not None and not folder.is_dir():
             raise RequestError(f'{folder}: there is no such folder')
     return KINDS[given.kind].make(given)
 
 
-def shares_of(text: str) -> list[float]:
-    """Raises RequestError."""
+def parse_shares(text: str) -> list[float]:
+    """Parse the shares of the splits. Raises RequestError."""
     try:
         shares = [float(word) for word in text.split(',')]
     except ValueError:
@@ -98,11 +98,11 @@ def _from_coco(given: argparse.Namespace) -> int:
     try:
         if given.family in (None, 'segmentation') and not given.groups:
             return _label_maps(given, *read_coco(given.file, given.images))
-        read_content(read_json(given.file), given.file, lambda name, _, where: file_below(root, root, name, where), found)
+        read_content(read_json(given.file), given.file, lambda name, _, where: find_file(root, root, name, where), found)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
-    picked = chosen({'coco': usable(found, Tree(root), {})}, given.family)
-    return _copied(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
+    picked = choose_format({'coco': keep_usable(found, Tree(root), {})}, given.family)
+    return _write_copies(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
 
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,7 @@ def _colours_options(parser: argparse.ArgumentParser) -> None:
 
 def _from_colours(given: argparse.Namespace) -> int:
     try:
-        colours = colours_in(given.colours) if given.colours else colours_of(given.classes)
+        colours = read_colour_file(given.colours) if given.colours else parse_colours(given.classes)
     except (OSError, ValueError) as error:
         raise RequestError(str(error)) from None
     return _label_maps(given, *read_colours(given.masks, given.images, colours))
@@ -134,34 +134,34 @@ def _family_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_folder(given: argparse.Namespace) -> int:
-    """Any format that `phalanx new` reads, for any family, with copies of the images."""
+    """Prepare any format that `phalanx new` reads, for any family, with copies of the images."""
     tree = Tree(normalise_path(given.folder))
     refused: dict[str, LeftOut] = {}
-    held = look(tree, [given.kind], refused)
+    held = find_annotations(tree, [given.kind], refused)
     reasons = [problem for found in held.values() for problem in found.left_out] + refused.get(given.kind, [])
     nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
-    return _copied(given, chosen(held, given.family), tree.root, nothing, reasons)
+    return _write_copies(given, choose_format(held, given.family), tree.root, nothing, reasons)
 
 
-def _copied(
+def _write_copies(
     given: argparse.Namespace, picked: tuple[str, Found, Family] | None, root: Path, nothing: str, reasons: Sequence[str]
 ) -> int:
-    """Writes the data set, with copies of the images below `root`, and says what came of it."""
-    shares = shares_of(given.split)
+    """Write the data set with copies of the images below `root`, and report the result."""
+    shares = parse_shares(given.split)
     if picked is None:
         raise RequestError('\n'.join([nothing, *reasons[:SHOWN]]))
     _, found, family = picked
     if found.left_out and not given.skip:
-        return _refused(found.left_out)
+        return _report_problems(found.left_out)
     try:
         dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
         lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
-        meaning = meaning_for(family, found)
-        written = write_copied(family, found, lists, given.out, root, meaning)
+        meaning = find_meaning(family, found)
+        written = write_copies(family, found, lists, given.out, root, meaning)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
     except OSError as error:
-        return _not_written(given.out, error)
+        return _report_unwritable(given.out, error)
     for problem in [*found.left_out, *written.left_out][:SHOWN]:
         print(f'left out: {problem}', file=sys.stderr)
     print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
@@ -169,12 +169,12 @@ def _copied(
     return 0
 
 
-def _not_written(out: Path, error: OSError) -> int:
+def _report_unwritable(out: Path, error: OSError) -> int:
     print(f'{out} cannot be written: {error}', file=sys.stderr)
     return 1
 
 
-def _refused(problems: Sequence[str]) -> int:
+def _report_problems(problems: Sequence[str]) -> int:
     for problem in problems[:SHOWN]:
         print(problem, file=sys.stderr)
     if len(problems) > SHOWN:
@@ -192,8 +192,8 @@ KINDS = OWN | {name: Kind(each.about, _folder_options, _from_folder) for name, e
 
 
 def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: Sequence[str], problems: Sequence[str]) -> int:
-    """Writes the data set and says what came of it."""
-    shares = shares_of(given.split)
+    """Write the data set and report the result."""
+    shares = parse_shares(given.split)
     if not pairs and not problems:
         raise RequestError('there is nothing to prepare: no annotation was found')
     counts: dict[str, int] = {}
@@ -204,10 +204,10 @@ def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: S
         except ValueError as error:
             raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
         except OSError as error:
-            return _not_written(given.out, error)
+            return _report_unwritable(given.out, error)
         problems = [*problems, *more]
     if not counts:
-        return _refused(problems)
+        return _report_problems(problems)
     for problem in problems[:SHOWN]:
         print(f'left out: {problem}', file=sys.stderr)
     if len(problems) > SHOWN:

@@ -4,10 +4,10 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError, number_in
-from phalanx.curation.prepare.html_tables import tokens_of
+from phalanx.curation.prepare.checks import AnnotationError, parse_number
+from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.samples import Box, Found, Sample, SplitName, Thing
-from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.curation.prepare.tree import Tree, read_text
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
@@ -30,9 +30,9 @@ def find_csv(tree: Tree, found: Found) -> None:
     """All CSV and TSV files with a column of images."""
     boxes: dict[Path, tuple[SplitName, list[Thing]]] = {}
     for path in tree.having('.csv', '.tsv'):
-        with found.left_out.noted():
+        with found.left_out.catch():
             for number, row in _rows(path, tree):
-                with found.left_out.noted():
+                with found.left_out.catch():
                     _add(row, f'{path}:{number}', path, tree, found, boxes)
     found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in boxes.items()]
 
@@ -48,14 +48,14 @@ def _add(
             text = row.get('text') if row.get('text') != row.get('label') else None
             things.append(Thing(row.get('label') or 'object', _box(row, tree.size(image), where), text=text))
     elif 'html' in row:
-        found.samples.append(Sample(image, split, table=tokens_of(row['html'], where)))
+        found.samples.append(Sample(image, split, table=tokenize_table(row['html'], where)))
     else:
         found.samples.append(Sample(image, split, text=row['text']))
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
     ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
-    values = [number_in(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
+    values = [parse_number(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
     x0, y0, x1, y1 = values
     if ends[0] == 'width':
         x1, y1 = x0 + x1, y0 + y1
@@ -66,7 +66,7 @@ def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
 
 def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
     """The number and the known columns of each line, where a column names images and another says something of them."""
-    text = text_in(path)
+    text = read_text(path)
     first = text.partition('\n')[0]
     delimiter = max(',;\t', key=first.count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)

@@ -5,8 +5,8 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_rows
-from phalanx.curation.prepare.checks import AnnotationError, number_in
-from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.checks import AnnotationError, parse_number
+from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import parse_xml
@@ -16,7 +16,7 @@ SHAPES = ('box', 'polygon', 'ellipse', 'mask')  # those with an area
 
 
 def read_cvat(tree: Tree, found: Found) -> None:
-    """The XML files whose root is `annotations`, with an element for each image or each track of a video.
+    """Add the samples of XML files with root `annotations`, which have an element per image or per track of a video.
 
     An image with a shape that cannot be used is left out: trained on without it, its object would become background.
     """
@@ -24,7 +24,7 @@ def read_cvat(tree: Tree, found: Found) -> None:
         names = [label.findtext('name') or '' for label in root.iterfind('.//labels/label')]
         found.class_names = tuple(dict.fromkeys([*found.class_names, *filter(None, names)]))
         for element in root.findall('image'):
-            with found.left_out.noted():
+            with found.left_out.catch():
                 where, subset = f'{path}: image {element.get("id")}', element.get('subset') or ''
                 name = element.get('name') or ''
                 in_subset = f'{subset}/{name}'  # in projects, images of different subsets may have one name
@@ -35,16 +35,16 @@ def read_cvat(tree: Tree, found: Found) -> None:
 
 
 def _read_tracks(root: Element, path: Path, tree: Tree, found: Found) -> None:
-    """Adds the frames of a video on which some track is visible; CVAT names their images `frame_000017`."""
+    """Add the frames of a video on which a track is visible; CVAT names their images `frame_000017`."""
     frames = defaultdict[int, list[Element]](list)
     for track in root.findall('track'):
         for shape in track:
             if shape.get('outside') != '1':
                 shape.set('label', track.get('label') or '')
-                frames[int(number_in(shape.get('frame'), f'{path}: track {track.get("id")}: frame'))].append(shape)
+                frames[int(parse_number(shape.get('frame'), f'{path}: track {track.get("id")}: frame'))].append(shape)
     for number, shapes in sorted(frames.items()):
         where = f'{path}: frame {number}'
-        with found.left_out.noted():
+        with found.left_out.catch():
             name = f'frame_{number:06}'
             if not tree.has_stem(name):
                 advice = 'export "CVAT for video" with "Save images", or as "CVAT for images"'
@@ -69,22 +69,22 @@ def _thing(shape: Element, size: tuple[int, int], where: str) -> Thing:
     text = next((each.text for each in shape.findall('attribute') if (each.get('name') or '').lower() in TEXTS), None)
 
     def numbers(*names: str) -> list[float]:
-        return [number_in(shape.get(name), f'{where}: {name}') for name in names]
+        return [parse_number(shape.get(name), f'{where}: {name}') for name in names]
 
-    degrees = number_in(shape.get('rotation') or '0', f'{where}: rotation')  # clockwise, about the centre
+    degrees = parse_number(shape.get('rotation') or '0', f'{where}: rotation')  # clockwise, about the centre
     if shape.tag == 'mask':
         left, top, width, height = (int(value) for value in numbers('left', 'top', 'width', 'height'))
-        counts = [number_in(value, f'{where}: rle') for value in (shape.get('rle') or '').split(',')]
+        counts = [parse_number(value, f'{where}: rle') for value in (shape.get('rle') or '').split(',')]
         return bitmap_thing(label, decode_rows(counts, width, height, where), left, top, size, where, text)
     if shape.tag == 'box':
         x0, y0, x1, y1 = numbers('xtl', 'ytl', 'xbr', 'ybr')
         if not degrees:
             return Thing(label, (x0, y0, x1, y1), text=text)
         corners = rotate(corners_of(x0, y0, x1, y1), degrees, ((x0 + x1) / 2, (y0 + y1) / 2))
-        return Thing(label, box_around(corners), (), corners, text)
+        return Thing(label, bounding_box(corners), (), corners, text)
     if shape.tag == 'ellipse':
         x, y, rx, ry = numbers('cx', 'cy', 'rx', 'ry')
         points = ellipse(x, y, rx, ry, degrees)
     else:
-        points = [[number_in(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
-    return Thing(label, box_around(points), (polygon(points, size, where),), text=text)
+        points = [[parse_number(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
+    return Thing(label, bounding_box(points), (polygon(points, size, where),), text=text)

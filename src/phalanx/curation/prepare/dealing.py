@@ -1,4 +1,4 @@
-"""Which image belongs to training and which to evaluation."""
+"""Splits of the samples into training, validation and test sets."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ import numpy as np
 from phalanx.curation.prepare.samples import Sample, SplitName
 from phalanx.report.readable import pluralize
 
-ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # copies of one image that were distorted in different ways
+ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # augmented copies of one image
 FOLDER = 'folder'
 
 
-def given_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
-    """The samples by the splits that their annotations say; {} when there is no split to train on."""
+def collect_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
+    """Samples per split that the annotations give; {} without a training split."""
     dealt: dict[SplitName, list[Sample]] = defaultdict(list)
     for sample in samples:
         dealt[sample.split or 'train'].append(sample)
@@ -24,7 +24,7 @@ def given_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
 
 
 def val_share(count: int) -> float:
-    """A fifth; of many images, 500, but not less than a fiftieth."""
+    """Validation share of `count` images: a fifth, or 500 of many images, but at least a fiftieth."""
     return 0.2 if count <= 2500 else max(500 / count, 0.02)
 
 
@@ -35,12 +35,12 @@ def deal(
     groups: str | None,
     labels_of: Callable[[Sample], Collection[str]],
 ) -> list[list[Sample]]:
-    """A list for each share. What belongs together stays together, and each label is dealt out by the shares too.
+    """Split the samples into a list per share, stratified by label; groups stay together.
 
-    Iterative stratification (Sechidis et al., ECML 2011), over groups of images: the rarest label first, each of its groups to
-    the list that lacks most of it. Raises ValueError when a list would be empty.
+    Iterative stratification (Sechidis et al., ECML 2011), over groups of images: the rarest label first; each of its groups
+    goes to the list that lacks most of it. Raises ValueError if a list would be empty.
     """
-    members = list(grouped(samples, groups).values())
+    members = list(group_samples(samples, groups).values())
     if len(members) < len(shares):
         groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
         raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
@@ -73,7 +73,7 @@ def deal(
 
 
 def _share_labels(places: dict[int, int], counts: Sequence[Counter[str]], members: Sequence[list[Sample]], lists: int) -> None:
-    """Gives a list without any label a group from the list that has most of them: nothing is measured on empty images."""
+    """Move a labelled group into each list without labels: nothing can be measured on images without objects."""
     for place in range(lists):
         labelled = Counter(places[group] for group in places if counts[group])
         donor, most = labelled.most_common(1)[0] if labelled else (place, 0)
@@ -87,10 +87,10 @@ def _share_labels(places: dict[int, int], counts: Sequence[Counter[str]], member
             places[back] = donor
 
 
-def grouped(samples: Sequence[Sample], groups: str | None) -> dict[str, list[Sample]]:
-    """Samples that are to stay together: equal files, Roboflow's copies of an image, and what `groups` says.
+def group_samples(samples: Sequence[Sample], groups: str | None) -> dict[str, list[Sample]]:
+    """Group the samples that stay together: equal files, Roboflow's copies of an image, and those of `groups`.
 
-    That is `folder`, or a regular expression, whose first group (or match) in the path names the group.
+    `groups`: `folder`, or a regular expression whose first group (or match) in the path names the group.
     """
     found: dict[str, list[Sample]] = defaultdict(list)
     contents = _equal([sample.image for sample in samples])
@@ -106,7 +106,7 @@ def grouped(samples: Sequence[Sample], groups: str | None) -> dict[str, list[Sam
 
 
 def _equal(paths: Sequence[Path]) -> dict[Path, str]:
-    """A name for the content of each file that may be there twice: only files of one size are read."""
+    """Digest of each file that shares its size with another; other files are not read."""
     of_size = defaultdict(list)
     for path in paths:
         of_size[path.stat().st_size].append(path)

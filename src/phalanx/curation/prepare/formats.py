@@ -1,4 +1,4 @@
-"""The formats of annotations, and which of them a folder holds."""
+"""Catalog of annotation formats, and detection of those in a folder."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -25,10 +25,10 @@ from phalanx.curation.prepare.yolo import read_yolo
 
 class Format(NamedTuple):
     about: str
-    find: Callable[[Tree, Found], None]  # adds what there is of this format
+    find: Callable[[Tree, Found], None]  # adds the samples of this format
 
 
-# In the order of trust: of two that annotate as many images, the first is taken.
+# In order of trust: of two formats that annotate equally many images, the first wins.
 FORMATS = {
     'coco': Format('COCO (JSON with images, annotations and categories)', find_coco),
     'voc': Format('Pascal VOC (an XML file for each image)', read_voc),
@@ -47,28 +47,28 @@ FORMATS = {
 }
 
 
-def look(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut] | None = None) -> dict[str, Found]:
-    """The samples of each format in a folder, those of most images first; formats without any are not there.
+def find_annotations(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut] | None = None) -> dict[str, Found]:
+    """Return the samples of each format in a folder, formats with most images first; formats without samples are omitted.
 
-    Why they have none, where they found annotations, is added to `refused`.
+    For formats whose annotations cannot be used, the reasons are added to `refused`.
     """
     held: dict[str, Found] = {}
     splits = listed_splits(tree)
     for name in names:
-        if name == 'class_folders' and held:  # any other annotation says more
+        if name == 'class_folders' and held:  # any other annotation is more specific
             continue
         found = Found()
-        with tree.unreadable.noted():  # of a file that is about all images, the names of the classes say
+        with tree.unreadable.catch():  # an error in a file about all images, such as the class names
             FORMATS[name].find(tree, found)
         if found.samples:
-            held[name] = usable(found, tree, splits)
+            held[name] = keep_usable(found, tree, splits)
         elif found.left_out and refused is not None:
             refused[name] = found.left_out
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 
-def usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
-    """Samples without unreadable images and boxes without area, one per image; boxes end at the edges of their image.
+def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
+    """Return one sample per image, without unreadable images and boxes without area, with boxes cut at the image edges.
 
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
@@ -77,7 +77,7 @@ def usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
     for sample in found.samples:
         of_image[sample.image].append(sample)
     for same in of_image.values():
-        with found.left_out.noted():
+        with found.left_out.catch():
             sample = join(same, f'{same[0].image}')
             counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1
             width, height = tree.size(sample.image)
@@ -110,8 +110,8 @@ def usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
     return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
 
 
-def chosen(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:
-    """The format that annotates most images for `family`, and the family that it is for; None when none does."""
+def choose_format(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:
+    """Choose the format that annotates most images for `family` (None: any); return format, samples and family, or None."""
     for name, found in held.items():
         possible = found.families()
         if possible and (family is None or family in possible):

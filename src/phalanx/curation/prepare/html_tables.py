@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, parsed, shortened
+from phalanx.curation.prepare.checks import AnnotationError, parse_json, shorten
 from phalanx.curation.prepare.samples import Found, Sample
-from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.curation.prepare.tree import Tree, read_text
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
@@ -17,9 +17,9 @@ MOST_SPAN = 100
 def find_html(tree: Tree, found: Found) -> None:
     """Files .html and .htm that are named like an image."""
     for path in tree.having('.html', '.htm'):
-        with found.left_out.noted():
+        with found.left_out.catch():
             image = tree.image(path.stem, path, f'{path}')
-            found.samples.append(Sample(image, tree.split_of(image), table=tokens_of(text_in(path), f'{path}')))
+            found.samples.append(Sample(image, tree.split_of(image), table=tokenize_table(read_text(path), f'{path}')))
 
 
 def find_pubtabnet(tree: Tree, found: Found) -> None:
@@ -27,34 +27,34 @@ def find_pubtabnet(tree: Tree, found: Found) -> None:
     for path in tree.having('.jsonl', '.json', '.ndjson'):
         if path.suffix == '.json' and path in tree.jsons:
             continue
-        with found.left_out.noted():
-            for number, line in enumerate(text_in(path).split('\n'), 1):
+        with found.left_out.catch():
+            for number, line in enumerate(read_text(path).split('\n'), 1):
                 if line.strip():
-                    with found.left_out.noted():
+                    with found.left_out.catch():
                         sample = _of_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
 
 
 def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
-    content = parsed(line, where)
+    content = parse_json(line, where)
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
     image = tree.image(str(content['filename']), path, where)
     split = tree.split_of(path, str(content.get('split')))
     html = content['html']
     if isinstance(html, str):
-        return Sample(image, split, table=tokens_of(html, where))
+        return Sample(image, split, table=tokenize_table(html, where))
     structure = html.get('structure') if isinstance(html, dict) else None
     tokens = structure.get('tokens') if isinstance(structure, dict) else None
     cells = html.get('cells') if isinstance(html, dict) else None
     if not isinstance(tokens, list) or not isinstance(cells, list) or not all(isinstance(t, str) for t in tokens):
-        raise AnnotationError(f'{where}: html: expected structure.tokens and cells, got {shortened(html)}')
+        raise AnnotationError(f'{where}: html: expected structure.tokens and cells, got {shorten(html)}')
     if sum(token in ('<td>', '<td') for token in tokens) != len(cells):
         raise AnnotationError(f'{where}: its structure has not as many cells as are described')
     return Sample(image, split, table={'structure': {'tokens': tokens}, 'cells': cells})
 
 
-def tokens_of(html: str, where: str) -> dict[str, Any]:
+def tokenize_table(html: str, where: str) -> dict[str, Any]:
     """The structure and the cells of the only table in `html`. Raises AnnotationError."""
     parser = _Parser(where)
     parser.feed(html)
@@ -131,4 +131,4 @@ class _Parser(HTMLParser):
         if 'td' in self.open:
             self.cells[-1]['tokens'] += list(' '.join(data.split('\n')).strip('\r'))
         elif data.strip() and 'tr' in self.open:
-            raise AnnotationError(f'{self.where}: has text outside of cells: {shortened(data.strip())}')
+            raise AnnotationError(f'{self.where}: has text outside of cells: {shorten(data.strip())}')

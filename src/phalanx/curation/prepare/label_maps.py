@@ -1,4 +1,4 @@
-"""A data set of images and label maps, as `data: {name: file_list}` reads it."""
+"""Writer of data sets of images and label maps, for `data: {name: file_list}`."""
 
 import re
 import shutil
@@ -23,15 +23,15 @@ MOST = 254  # classes that fit a label map of 8 bits
 
 @dataclass(frozen=True)
 class Pair:
-    """An image, and how its label map is made."""
+    """Image, and a function that makes its label map."""
 
     image: Path
     stem: str  # path without suffix that its copies get; several levels if need be
     labels: Callable[[], LabelMap]  # raises AnnotationError
 
 
-def painted(sample: Sample, names: Sequence[str]) -> LabelMap:
-    """The things of a sample in their order over the background, boxes as rectangles; `names`: the classes, that one first."""
+def paint_labels(sample: Sample, names: Sequence[str]) -> LabelMap:
+    """Paint the objects of a sample in order over the background, boxes as rectangles; `names`: classes, background first."""
     values = {name: number for number, name in enumerate(names)} | MEANING
     width, height = size_of(sample.image)
     canvas = np.zeros((height, width), np.uint8)
@@ -45,10 +45,10 @@ def painted(sample: Sample, names: Sequence[str]) -> LabelMap:
 def write_label_maps(
     pairs: Iterable[Pair], class_names: Sequence[str], out: Path, shares: Sequence[float], seed: int, *, skip: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """How many images each list got (nothing when nothing was made), and what could not be used.
+    """Write the data set; return the images per list ({} if nothing was written) and the problems.
 
-    The folder `out` is there with all that belongs to it, or not at all: unless told to `skip` them, images that cannot be used
-    prevent it. Raises ValueError for classes that cannot be and for too few images.
+    The folder `out` appears as a whole or not at all: without `skip`, an image that cannot be used prevents it. Raises
+    ValueError for invalid class names and for too few images.
     """
     for name in class_names:
         if not name or name != ' '.join(name.split()):
@@ -64,7 +64,7 @@ def write_label_maps(
         for pair in pairs:
             stem = re.sub(r'\s', '_', pair.stem)  # in a list, a blank ends the path
             image, labels = f'images/{stem}{pair.image.suffix}', f'labels/{stem}.png'
-            with problems.noted():
+            with problems.catch():
                 if stem in lines:
                     raise AnnotationError(f'{pair.image}: an image before it is named {stem} too')
                 save_labels(pair.labels(), place / labels)
@@ -73,7 +73,7 @@ def write_label_maps(
                 lines[stem] = f'{image} {labels}\n'
         if problems and not (skip and lines):
             return {}, problems
-        lists = dealt(sorted(lines), shares, seed)
+        lists = split_stems(sorted(lines), shares, seed)
         for name, stems in lists.items():
             (place / f'{name}.txt').write_text(''.join(lines[stem] for stem in stems), encoding='utf-8')
         (place / 'classes.txt').write_text(''.join(f'{name}\n' for name in class_names), encoding='utf-8')
@@ -81,8 +81,8 @@ def write_label_maps(
     return {name: len(stems) for name, stems in lists.items()}, problems
 
 
-def dealt(stems: Sequence[str], shares: Sequence[float], seed: int) -> Mapping[str, list[str]]:
-    """`stems` dealt out at random to a list for each share. Raises ValueError when one would be empty."""
+def split_stems(stems: Sequence[str], shares: Sequence[float], seed: int) -> Mapping[str, list[str]]:
+    """Split `stems` at random into a list per share. Raises ValueError if a list would be empty."""
     order = np.random.default_rng(seed).permutation(len(stems))
     edges = np.rint(np.cumsum([0, *shares]) * len(stems)).astype(int)
     lists: dict[str, list[str]] = {

@@ -6,18 +6,18 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_brush
-from phalanx.curation.prepare.checks import AnnotationError, floats, shortened
-from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.checks import AnnotationError, check_floats, shorten
+from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree
 
 KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 'rectangle', 'polygon', 'ellipse', 'brush')
 GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image
-UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # what Label Studio puts before the name of an image that was uploaded
+UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
 
 
 def find_label_studio(tree: Tree, found: Found) -> None:
-    """All JSON files that are lists of tasks. Of several annotations of a task, the first that was not cancelled counts.
+    """Add the samples of JSON lists of tasks. Of several annotations of a task, the first that was not cancelled counts.
 
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
     """
@@ -34,7 +34,7 @@ def find_label_studio(tree: Tree, found: Found) -> None:
             if results is None:
                 open_tasks += 'annotations' in task or 'completions' in task
                 continue
-            with found.left_out.noted():
+            with found.left_out.catch():
                 image = _image(name, tree, path, where)
                 things, text = _marks(results, tree.size(image), where)
                 found.samples.append(Sample(image, tree.split_of(path), things, text=text))
@@ -73,7 +73,7 @@ def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
 
 
 def _results(task: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What a person submitted for a task; None where nobody did."""
+    """Submitted results of a task; None if there are none."""
     annotations = task.get('annotations', task.get('completions'))
     if isinstance(annotations, list):
         valid = [one for one in annotations if isinstance(one, dict) and not one.get('was_cancelled')]
@@ -115,20 +115,20 @@ def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[str, str],
     if not isinstance(value, dict):
         raise AnnotationError(f'{where}: has no value')
     if not label:
-        raise AnnotationError(f'{where}: has no label: {shortened(value)}')
+        raise AnnotationError(f'{where}: has no label: {shorten(value)}')
     if 'rle' in value:
         return bitmap_thing(label, decode_brush(value['rle'], size, where), 0, 0, size, where, text)
     if isinstance(value.get('points'), list):
-        points = [floats(point, 2, f'{where}: points') for point in value['points']]
+        points = [check_floats(point, 2, f'{where}: points') for point in value['points']]
         points = [[x * W / 100, y * H / 100] for x, y in points]
-        return Thing(label, box_around(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
-    degrees = floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0]
+        return Thing(label, bounding_box(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
+    degrees = check_floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0]
     if 'radiusX' in value:
-        x, y, rx, ry = floats([value.get(key) for key in ('x', 'y', 'radiusX', 'radiusY')], 4, where)
+        x, y, rx, ry = check_floats([value.get(key) for key in ('x', 'y', 'radiusX', 'radiusY')], 4, where)
         points = ellipse(x * W / 100, y * H / 100, rx * W / 100, ry * H / 100, degrees)
-        return Thing(label, box_around(points), (polygon(points, size, where),), text=text)
-    x, y, width, height = floats([value.get(key) for key in ('x', 'y', 'width', 'height')], 4, where)
+        return Thing(label, bounding_box(points), (polygon(points, size, where),), text=text)
+    x, y, width, height = check_floats([value.get(key) for key in ('x', 'y', 'width', 'height')], 4, where)
     x0, y0 = x * W / 100, y * H / 100
     upright = corners_of(x0, y0, x0 + width * W / 100, y0 + height * H / 100)
     corners = rotate(upright, degrees, (x0, y0))  # about the upper left corner
-    return Thing(label, box_around(corners), (), corners, text)
+    return Thing(label, bounding_box(corners), (), corners, text)

@@ -1,4 +1,4 @@
-"""Polygons of labelme: a JSON file for each image."""
+"""Annotations of LabelMe: a JSON file per image."""
 
 import base64
 import math
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
-from phalanx.curation.prepare.checks import AnnotationError, check_size, file_below, member, read_json
-from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, painted
-from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing, box_around
+from phalanx.curation.prepare.checks import AnnotationError, check_size, find_file, get_member, read_json
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, paint_labels
+from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, corners_of, ellipse, polygon
 from phalanx.curation.prepare.tree import Tree
 
 
 def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """The images of all JSON files below `folder`, the names of the classes, and what cannot be used.
+    """Read all JSON files below `folder`; return pairs, class names, and problems.
 
     Class 0 is the background; the others are `classes`, or all labels that occur, in alphabetical order. Later shapes lie over
     earlier ones: a hole is a shape labelled background after the shape that it is in.
@@ -27,10 +27,10 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     left_out = LeftOut()
 
     def image_of(name: str, beside: Path, where: str) -> Path:
-        return file_below(folder, beside.parent, name, where)
+        return find_file(folder, beside.parent, name, where)
 
     for path in sorted(folder.rglob('*.json')):
-        with left_out.noted():
+        with left_out.catch():
             files.append((path, _sample(read_json(path), path, image_of)))
     labels = sorted({thing.label for _, sample in files for thing in sample.things})
     names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
@@ -39,41 +39,43 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
         unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
         left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
         if not unknown:
-            pairs.append(Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(painted, sample, names)))
+            pairs.append(
+                Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(paint_labels, sample, names))
+            )
     return pairs, names, left_out
 
 
 def find_labelme(tree: Tree, found: Found) -> None:
-    """All JSON files with `shapes`."""
+    """Add the samples of all JSON files with `shapes`."""
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and 'shapes' in content:
-            with found.left_out.noted():
+            with found.left_out.catch():
                 sample = _sample(content, path, tree.image)
                 found.samples.append(replace(sample, split=tree.split_of(path)))
 
 
 def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:
-    image = image_of(member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+    image = image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
     size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
     things = []
-    for number, shape in enumerate(member(content, 'shapes', list, f'{path}')):
-        label = member(shape, 'label', str, f'{path}: shapes[{number}]')
+    for number, shape in enumerate(get_member(content, 'shapes', list, f'{path}')):
+        label = get_member(shape, 'label', str, f'{path}: shapes[{number}]')
         things.append(_thing(shape, label, size, f'{path}: shapes[{number}] ({label!r})'))
     return Sample(image, things=tuple(things))
 
 
 def _thing(shape: dict[str, Any], label: str, size: tuple[int, int], where: str) -> Thing:
-    kind, points = shape.get('shape_type', 'polygon'), member(shape, 'points', list, where)
+    kind, points = shape.get('shape_type', 'polygon'), get_member(shape, 'points', list, where)
     text = shape.get('description') or None
     if kind == 'mask':
         (left, top), _ = polygon([*points, *points[:1]], size, where).points[:2].tolist()
         try:
-            data = base64.b64decode(member(shape, 'mask', str, where), validate=True)
+            data = base64.b64decode(get_member(shape, 'mask', str, where), validate=True)
         except ValueError as error:
             raise AnnotationError(f'{where}: its mask cannot be decoded: {error}') from None
         return bitmap_thing(label, decode_png(data, size, where), int(left), int(top), size, where, text)
     outline = _outline(kind, points, size, where)
-    return Thing(label, box_around(outline.points.tolist()), () if kind == 'rectangle' else (outline,), text=text)
+    return Thing(label, bounding_box(outline.points.tolist()), () if kind == 'rectangle' else (outline,), text=text)
 
 
 def _outline(kind: str, points: list[Any], size: tuple[int, int], where: str) -> Polygon:

@@ -1,4 +1,4 @@
-"""Masks: an image for each image, in which numbers, a palette or colours say what every pixel is."""
+"""Masks: one image per image, whose numbers, palette or colours give the class of every pixel."""
 
 import re
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.curation.prepare.class_files import CLASS_FILES, read_class_file
-from phalanx.curation.prepare.colours import VOID_NAME, Colour, code_of, found_in
+from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import Found, Sample
 from phalanx.curation.prepare.tree import Tree
@@ -20,12 +20,12 @@ from phalanx.data.image import LabelMap
 WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
 FOR_PEOPLE = {'visualization', 'viz', 'vis', 'overlay', 'overlays', 'object', 'instance', 'instances', 'colored', 'coloured'}
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
-LOOKED_AT = 200  # masks that are read to learn which values there are
-FEW = 64  # more colours than that are a photograph, or JPEG's work
+LOOKED_AT = 200  # masks that are read to collect the values
+FEW = 64  # images with more colours are photographs, or masks saved as JPEG
 
 
 def find_masks(tree: Tree, found: Found) -> None:
-    """Images that lie in a folder `masks` (labels, annotations, ...), or whose names end so, beside images named like them."""
+    """Add pairs of images and masks; masks lie in a folder `masks` (labels, annotations, ...) or have names that end so."""
     is_mask = {path: _is_mask(path, tree) for path in tree.images}
     of_stem = defaultdict(list)
     for path in tree.images:
@@ -91,18 +91,18 @@ def _without_word(stem: str) -> str:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the values of masks mean: colours of one, numbers of the other kind."""
+    """Mapping from the values of masks (numbers or colours) to classes."""
 
     class_names: tuple[str, ...]
-    values: Mapping[Colour | int, int]  # of a colour or number, the class; others are VOID
-    is_plain: bool  # whether masks can be trained on as they are
+    values: Mapping[Colour | int, int]  # class of each colour or number; others are VOID
+    is_plain: bool  # True if masks can be trained on as they are
     is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
     notes: tuple[str, ...] = ()
 
 
-def meaning_of(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
-    """What the values in masks mean, and what of that was guessed. Raises AnnotationError when they are not masks."""
+def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
+    """Infer the classes of the values in masks; guesses become notes. Raises AnnotationError for images that are not masks."""
     chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
     pixels = Counter[Colour | int]()
     coloured, blurred = False, False
@@ -154,7 +154,7 @@ def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Mea
         void = (VOID_NAME, 'unlabelled', 'unlabeled')
         names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
         values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
-        unknown = [code_of(colour) for colour in colours if colour not in named]
+        unknown = [format_colour(colour) for colour in colours if colour not in named]
         notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
         return Meaning(names, values, is_plain=False, notes=notes)
     if len(colours) > FEW:
@@ -162,13 +162,13 @@ def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Mea
             f'masks have {len(colours)} colours and no file names them (lines `red green blue name` in colors.txt)'
         )
     ordered = sorted(colours, key=lambda colour: (colour != (0, 0, 0), colour))
-    names = tuple(BACKGROUND if colour == (0, 0, 0) else code_of(colour) for colour in ordered)
+    names = tuple(BACKGROUND if colour == (0, 0, 0) else format_colour(colour) for colour in ordered)
     note = 'no file names the colours (lines `red green blue name` in colors.txt): classes are called by their colour'
     return Meaning(names, {colour: place for place, colour in enumerate(ordered)}, is_plain=False, notes=(note,))
 
 
-def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
-    """The label map that a mask means, at the size of its image. Raises AnnotationError."""
+def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
+    """Read a mask as label map [H, W] of the size of its image. Raises AnnotationError."""
     content = _content(mask, by_colour=meaning.by_colour)
     if meaning.is_binary:
         labels = (content.reshape(*content.shape[:2], -1)[..., 0] > (127 if content.max() > 1 else 0)).astype(np.uint8)
@@ -178,7 +178,7 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
             table[value] = label
         labels = table[content]
     else:
-        colours, place, _ = found_in(content if content.ndim == 3 else np.repeat(content[..., None], 3, 2))
+        colours, place, _ = count_colours(content if content.ndim == 3 else np.repeat(content[..., None], 3, 2))
         labels = np.array([meaning.values.get(colour, VOID) for colour in colours], np.uint8)[place]
     size, (height, width) = size_of(image), labels.shape
     if (width, height) != size:
@@ -189,7 +189,7 @@ def label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
 
 
 def _palettes_differ(masks: Sequence[Path]) -> bool:
-    """Whether some number has one colour in one mask and another in the next. Raises AnnotationError."""
+    """True if a number has different palette colours in different masks. Raises AnnotationError."""
     colours: dict[int, tuple[int, ...]] = {}
     for mask in masks:
         with decoded(mask) as picture:
@@ -218,9 +218,9 @@ def _content(mask: Path, *, by_colour: bool) -> LabelMap:
 
 
 def _values(content: LabelMap) -> dict[Colour | int, int]:
-    """How many pixels have each value."""
+    """Count the pixels of each value."""
     if content.ndim == 3:
-        colours, _, of_each = found_in(content)
+        colours, _, of_each = count_colours(content)
         return dict(zip(colours, of_each, strict=True))
     values, counts = np.unique(content, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What readers of annotations find, whatever the format: images, with what is marked or written on each."""
+"""Samples as all annotation readers return them: images with objects, masks, texts or tables."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from phalanx.curation.prepare.shapes import Shape
 
 Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
 FAMILIES: tuple[Family, ...] = get_args(Family)
-SplitName = Literal['train', 'val', 'test', '']  # '': the annotations do not say
+SplitName = Literal['train', 'val', 'test', '']  # '': not given by the annotations
 SPLIT_NAMES: tuple[SplitName, ...] = ('train', 'val', 'test')
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
@@ -19,7 +19,7 @@ Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 
 @dataclass(frozen=True)
 class Thing:
-    """Something that is marked on an image."""
+    """Object, or line of text, marked on an image."""
 
     label: str
     box: Box
@@ -31,14 +31,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class Sample:
-    """An image and its annotation; which of the fields are set depends on the format."""
+    """Image with its annotation; the fields that are set depend on the format."""
 
     image: Path
     split: SplitName = ''
     things: tuple[Thing, ...] = ()
     mask: Path | None = None  # an image with a colour or a number for each pixel
     text: str | None = None  # all that is written on it
-    table: dict[str, Any] | None = None  # as PubTabNet has it under `html`
+    table: dict[str, Any] | None = None  # the `html` entry of PubTabNet
 
 
 def join(samples: Sequence[Sample], where: str) -> Sample:
@@ -59,11 +59,11 @@ def join(samples: Sequence[Sample], where: str) -> Sample:
 
 
 class LeftOut(list[str]):
-    """What cannot be used: a line each, with the file, the place in it, and why."""
+    """Messages about annotations that cannot be used, with file, place and reason."""
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Goes on after the AnnotationError that its block raises."""
+    def catch(self) -> Iterator[None]:
+        """Catch the AnnotationError of the block and add its message."""
         try:
             yield
         except AnnotationError as error:
@@ -72,17 +72,17 @@ class LeftOut(list[str]):
 
 @dataclass
 class Found:
-    """What one format holds of a folder."""
+    """Samples and notes of one format in a folder."""
 
     samples: list[Sample] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     class_names: tuple[str, ...] = ()  # in the order of the format; empty: alphabetical
     notes: list[str] = field(default_factory=list)
-    boxes_first: bool = False  # outlines stand beside boxes, which are what people want of the format
+    boxes_first: bool = False  # outlines come with boxes, which are the usual use of the format
     classes_from: Path | None = None  # the file that names the classes of masks
 
     def families(self) -> list[Family]:
-        """What can be trained on this, the likeliest first."""
+        """Families that these samples can train, the likeliest first."""
         samples = self.samples
         if any(sample.table for sample in samples):
             return ['table']
@@ -101,6 +101,6 @@ class Found:
         return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
 
 
-def box_around(corners: Corners) -> Box:
+def bounding_box(corners: Corners) -> Box:
     xs, ys = [float(corner[0]) for corner in corners], [float(corner[1]) for corner in corners]
     return min(xs), min(ys), max(xs), max(ys)

@@ -1,4 +1,4 @@
-"""Regions of an image as annotations describe them: polygons, and run lengths as COCO has them."""
+"""Regions of an image: polygons, and run lengths in the order of COCO."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.curation.prepare.checks import AnnotationError, shortened
+from phalanx.curation.prepare.checks import AnnotationError, shorten
 from phalanx.data.image import LabelMap
 
 CORNERS = 64  # of a polygon in the place of an ellipse
@@ -17,7 +17,7 @@ Points = npt.NDArray[np.float64]  # [N, 2] x, y; the first pixel lies between 0 
 
 @dataclass(frozen=True)
 class Polygon:
-    """The pixels whose centre lies inside; where the outline crosses itself, inside and outside alternate."""
+    """Pixels whose centre lies inside by the even-odd rule."""
 
     points: Points
 
@@ -41,7 +41,7 @@ class Polygon:
 
 @dataclass(frozen=True)
 class Runs:
-    """Lengths of runs of pixels, column after column, by turns outside and inside; they add up to the image."""
+    """Run lengths of pixels, column by column, alternately outside and inside; they sum to the image."""
 
     lengths: npt.NDArray[np.int64]
 
@@ -58,9 +58,9 @@ Shape = Polygon | Runs
 
 
 def polygon(points: Any, size: tuple[int, int], where: str) -> Polygon:
-    """Of a list of (x, y). Raises AnnotationError for fewer than 3, what is not a number, and points far outside the image."""
+    """Make a polygon of points (x, y). Raises AnnotationError for fewer than 3, for non-numbers and points far outside."""
     if not isinstance(points, list) or not all(isinstance(point, list | tuple) and len(point) == 2 for point in points):
-        raise AnnotationError(f'{where}: expected a list of points x, y, got {shortened(points)}')
+        raise AnnotationError(f'{where}: expected a list of points x, y, got {shorten(points)}')
     if not all(type(value) in (int, float) for point in points for value in point):
         raise AnnotationError(f'{where}: has a coordinate that is not a number')
     if len(points) < 3:
@@ -71,10 +71,10 @@ def polygon(points: Any, size: tuple[int, int], where: str) -> Polygon:
 
 
 def runs(counts: Any, size: tuple[int, int], where: str) -> Runs:
-    """Of run lengths, or of the text that COCO compresses them to. Raises AnnotationError when they do not fill the image."""
-    lengths = uncompressed(counts, where) if isinstance(counts, str) else counts
+    """Make runs of lengths, or of COCO's compressed text. Raises AnnotationError if they do not fill the image."""
+    lengths = decompress_runs(counts, where) if isinstance(counts, str) else counts
     if not isinstance(lengths, list) or not all(type(length) is int and length >= 0 for length in lengths):
-        raise AnnotationError(f'{where}: expected run lengths, got {shortened(counts)}')
+        raise AnnotationError(f'{where}: expected run lengths, got {shorten(counts)}')
     if sum(lengths) != size[0] * size[1]:
         raise AnnotationError(f'{where}: run lengths add up to {sum(lengths)}, but the image has {size[0]} x {size[1]} pixels')
     return Runs(np.array(lengths, np.int64))
@@ -85,7 +85,7 @@ def rectangle(box: tuple[float, float, float, float]) -> Polygon:
 
 
 def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
-    """Of a box, from the upper left clockwise."""
+    """Corners of a box, clockwise from the upper left."""
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
 
 
@@ -102,24 +102,24 @@ def ellipse(x: float, y: float, rx: float, ry: float, degrees: float = 0.0) -> l
     return rotate([[x + rx * math.cos(angle), y + ry * math.sin(angle)] for angle in angles], degrees, (x, y))
 
 
-def runs_of(mask: Mask) -> Runs:
-    """The pixels that are True."""
+def encode_runs(mask: Mask) -> Runs:
+    """Encode the True pixels as runs."""
     flat = np.concatenate([[False], mask.flatten(order='F')])
     edges = np.flatnonzero(flat[1:] != flat[:-1])
     return Runs(np.diff(np.concatenate([[0], edges, [mask.size]])))
 
 
-def uncompressed(text: str, where: str) -> list[int]:
-    """Run lengths from COCO's text: a character holds 5 bits, lowest first; 32 says that more follow, the last 16 is a sign.
+def decompress_runs(text: str, where: str) -> list[int]:
+    """Decompress COCO's text of run lengths: 5 bits per character, lowest first; bit 32 means more follow, bit 16 is the sign.
 
-    From the fourth on, a number is the difference to the length two before.
+    From the fourth on, numbers are differences to the length two before (pycocotools, rleFrString).
     """
     lengths: list[int] = []
     value = place = 0
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or place > 6:
-            raise AnnotationError(f'{where}: {shortened(text)} is not a text of run lengths')
+            raise AnnotationError(f'{where}: {shorten(text)} is not a text of run lengths')
         value |= (bits & 31) << 5 * place
         place += 1
         if bits & 32:

@@ -8,7 +8,7 @@ from typing import Any
 from phalanx.config.read import ConfigError, load_yaml
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import SplitName
-from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, text_in
+from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, read_text
 
 NAME = re.compile(rf'.+?({"|".join(map(re.escape, IMAGES))})(?=[\s,;]|$)', re.IGNORECASE)  # of an image, with blanks or not
 ORDER: tuple[SplitName, ...] = ('', 'train', 'val', 'test')  # later ones prevail: `trainval` yields to `val`
@@ -39,7 +39,7 @@ def _references(tree: Tree) -> Iterator[tuple[str, str]]:
                 if isinstance(each, str):
                     yield key, each
     for path in tree.having('.data'):
-        for line in text_in(path).splitlines():
+        for line in read_text(path).splitlines():
             key, _, place = (part.strip() for part in line.partition('='))
             if key in SPLITS:
                 yield key, place
@@ -72,7 +72,7 @@ def _images_of(place: str, tree: Tree) -> list[Path]:
 
 def _images_listed(path: Path, tree: Tree) -> list[Path]:
     """The images at the beginnings of the lines of a list; none where most lines do not begin with one."""
-    images, lines = [], [line.strip() for line in text_in(path).splitlines() if line.strip()]
+    images, lines = [], [line.strip() for line in read_text(path).splitlines() if line.strip()]
     for line in lines:
         image = NAME.match(line)
         names = (line, image[0] if image else '', line.split()[0])

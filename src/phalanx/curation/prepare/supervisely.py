@@ -1,12 +1,12 @@
-"""Annotations of Supervisely: a JSON file `ann/NAME.jpg.json` for each image `img/NAME.jpg`."""
+"""Annotations of Supervisely: a JSON file `ann/NAME.jpg.json` per image `img/NAME.jpg`."""
 
 import base64
 import zlib
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
-from phalanx.curation.prepare.checks import AnnotationError, check_size, floats, member
-from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.checks import AnnotationError, check_floats, check_size, get_member
+from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import Shape, polygon
 from phalanx.curation.prepare.tree import Tree
 
@@ -14,14 +14,14 @@ MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
 
 
 def find_supervisely(tree: Tree, found: Found) -> None:
-    """All JSON files with `objects` and `size`; meta.json names the classes."""
+    """Add the samples of JSON files with `objects` and `size`; meta.json names the classes."""
     for path, content in tree.jsons.items():
         if path.name == 'meta.json' and isinstance(content, dict) and isinstance(content.get('classes'), list):
             found.class_names = tuple(str(one.get('title')) for one in content['classes'] if isinstance(one, dict))
         if not isinstance(content, dict) or not isinstance(content.get('objects'), list) or 'size' not in content:
             continue
-        with found.left_out.noted():
-            said = member(content, 'size', dict, f'{path}')
+        with found.left_out.catch():
+            said = get_member(content, 'size', dict, f'{path}')
             image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
             size = check_size((said.get('width'), said.get('height')), image, f'{path}')
             things = [_thing(one, size, f'{path}: objects[{n}]') for n, one in enumerate(content['objects'])]
@@ -29,21 +29,21 @@ def find_supervisely(tree: Tree, found: Found) -> None:
 
 
 def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:
-    label = member(entry, 'classTitle', str, where)
+    label = get_member(entry, 'classTitle', str, where)
     where, kind = f'{where} ({label!r})', entry.get('geometryType')
     if kind == 'bitmap':
-        return _bitmap(label, member(entry, 'bitmap', dict, where), size, where)
-    points = member(entry, 'points', dict, where)
-    exterior = member(points, 'exterior', list, where)
+        return _bitmap(label, get_member(entry, 'bitmap', dict, where), size, where)
+    points = get_member(entry, 'points', dict, where)
+    exterior = get_member(points, 'exterior', list, where)
     if kind == 'rectangle' and len(exterior) == 2:
-        return Thing(label, box_around(polygon([*exterior, exterior[0]], size, where).points.tolist()))
+        return Thing(label, bounding_box(polygon([*exterior, exterior[0]], size, where).points.tolist()))
     if kind != 'polygon':
         raise AnnotationError(f'{where}: is a {kind}; rectangle, polygon and bitmap can be used')
-    return Thing(label, box_around(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
+    return Thing(label, bounding_box(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
 
 
 def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Shape:
-    """One outline that goes to each hole and back: inside and outside alternate, so what is walked twice does not count."""
+    """Polygon that walks to each hole and back; by the even-odd rule the connections cancel out."""
     exterior = points['exterior']
     walk = [*exterior, exterior[0]]
     for hole in points.get('interior') or []:
@@ -54,9 +54,9 @@ def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Sh
 
 
 def _bitmap(label: str, bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Thing:
-    origin = floats(member(bitmap, 'origin', list, where)[:2], 2, f'{where}: origin')
+    origin = check_floats(get_member(bitmap, 'origin', list, where)[:2], 2, f'{where}: origin')
     try:
-        packed = base64.b64decode(member(bitmap, 'data', str, where), validate=True)
+        packed = base64.b64decode(get_member(bitmap, 'data', str, where), validate=True)
         data = zlib.decompressobj().decompress(packed, MOST_BITMAP)
     except (ValueError, zlib.error) as error:
         raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None

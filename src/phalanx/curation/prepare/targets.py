@@ -1,4 +1,4 @@
-"""The lists and annotation files that the data sets of recipes read, written from what was found."""
+"""Writers of the lists and annotation files that the data sets of recipes read."""
 
 import json
 import os
@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 
 from phalanx.curation.prepare.checks import AnnotationError, size_of
-from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, painted, save_labels
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, paint_labels, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
-from phalanx.curation.prepare.masks import Meaning, label_map, meaning_of
+from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import Corners, Family, Found, LeftOut, Sample, SplitName, Thing
 from phalanx.curation.prepare.shapes import Polygon, corners_of
 from phalanx.data.image import LabelMap, read_image
@@ -28,7 +28,7 @@ from phalanx.system.paths import normalise_path
 
 @dataclass
 class Written:
-    """A data set that a recipe can name, and what a recipe that suits it depends on."""
+    """Written data set, and the statistics that its recipe depends on."""
 
     root: Path
     data: dict[str, Any]  # the keys of `data` in a recipe
@@ -48,14 +48,14 @@ class Written:
     notes: list[str] = field(default_factory=list)
 
     def below(self, path: Path) -> str:
-        """A file as the recipe names it."""
+        """Path of a file relative to the root of the data set."""
         return path.relative_to(self.root).as_posix()
 
 
 def write(
     family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
 ) -> Written:
-    """Writes what `family` reads of these samples below the folder `out`; images stay where they are."""
+    """Write the files that `family` reads into `out`; images stay where they are."""
     images = [sample.image for samples in lists.values() for sample in samples]
     written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning)
     if family == 'detection':
@@ -77,7 +77,7 @@ def write(
 
 
 def _keys(family: Family, written: Written) -> dict[str, Any]:
-    """What `data` in a recipe says beside its root."""
+    """Keys of `data` in a recipe besides its root."""
     train, val, classes = written.files['train'], written.files['val'], list(written.class_names)
     lists, images = {'train': train, 'eval': val}, {'train_images': '', 'eval_images': ''}
     match family:
@@ -91,10 +91,10 @@ def _keys(family: Family, written: Written) -> dict[str, Any]:
             return {'name': 'label_files', 'train': [train], 'eval': [val]}
 
 
-def write_copied(
+def write_copies(
     family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, source: Path, meaning: Meaning | None
 ) -> Written:
-    """A data set that stands by itself, with copies of the images: the folder `out`, which is there whole or not at all."""
+    """Write a self-contained data set with copies of the images; the folder `out` appears as a whole or not at all."""
     out = normalise_path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
@@ -110,14 +110,14 @@ def write_copied(
             for split, samples in lists.items()
         }
         written = write(family, found, moved, place, meaning=meaning)
-        for folder in ('images', 'masks'):  # what could not be used is reported by the user's own file
+        for folder in ('images', 'masks'):  # messages name the user's own files, not the copies
             written.left_out[:] = [why.replace(str(place / folder), str(source)) for why in written.left_out]
         place.rename(out)
     return written
 
 
 def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
-    """JSON in the format of COCO."""
+    """Compose a COCO file; return its text and the number of samples."""
     names = written.class_names
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -139,10 +139,10 @@ def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) ->
 
 
 def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
-    """Lines of images and label maps, which are made of outlines and colours; masks that can be trained on stay as they are."""
+    """Compose lines of images and label maps; label maps are painted unless the masks can be used as they are."""
     lines = []
     for sample in samples:
-        with written.left_out.noted():
+        with written.left_out.catch():
             labels, path = _labels(sample, written)
             lines.append(f'{written.below(sample.image)}\t{written.below(path)}\n')
             if split == 'train':
@@ -153,12 +153,12 @@ def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample])
 
 
 def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
-    """The label map of a sample, and where it is: the user's own file, or one that is written."""
+    """Label map of a sample, and its file: the user's mask, or a written one."""
     path = written.out / 'labels' / f'{_file_name(sample.image)}.png'
     if written.meaning is None or sample.mask is None:
-        labels = painted(sample, written.class_names)
+        labels = paint_labels(sample, written.class_names)
     else:
-        labels = label_map(sample.mask, written.meaning, sample.image)
+        labels = read_label_map(sample.mask, written.meaning, sample.image)
         if written.meaning.is_plain and size_of(sample.mask) == size_of(sample.image):
             return labels, sample.mask
     save_labels(labels, path)
@@ -166,12 +166,12 @@ def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
 
 
 def _file_name(image: Path) -> str:
-    """A name for what is made of an image, which no other image of the data set has."""
+    """Name for files made from an image, unique in the data set."""
     return re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
 
 
 def _recognition(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
-    """Lines of images and texts; the lines of pages are cut out of them."""
+    """Compose lines of images and texts; text lines are cut out of pages."""
     lines = []
     for sample in samples:
         for image, text, size in _texts(sample, written):
@@ -191,7 +191,7 @@ def _recognition(written: Written, split: SplitName, samples: Sequence[Sample]) 
 
 
 def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int, int]]]:
-    """The image of each line of a sample with its text and size."""
+    """Image, text and size of each text line of a sample."""
     if sample.text is not None:
         return [(sample.image, sample.text.strip(), size_of(sample.image))]
     lines = []
@@ -214,7 +214,7 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
 
 
 def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
-    """Lines in the format of PaddleOCR."""
+    """Compose lines in the format of PaddleOCR."""
     lines = []
     for sample in samples:
         width, height = size_of(sample.image)
@@ -232,14 +232,14 @@ def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample
 
 
 def _outline(thing: Thing) -> Corners:
-    """As it was drawn, or else the box."""
+    """Corners of the annotated outline, or of the box."""
     polygons = [shape for shape in thing.outline if isinstance(shape, Polygon)]
     drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*thing.box)
     return thing.corners or drawn
 
 
 def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
-    """JSON lines in the format of PubTabNet."""
+    """Compose JSON lines in the format of PubTabNet."""
     lines = []
     for number, sample in enumerate(samples):
         table = sample.table or {}
@@ -254,7 +254,7 @@ def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tup
     return ''.join(lines), len(lines)
 
 
-# What makes the text of a split's file and says how many samples are in it, and the suffix of that file.
+# Writer of a split's file, which returns its text and the number of samples; and the suffix of the file.
 WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tuple[str, int]], str]] = {
     'detection': (_detection, '.json'),
     'segmentation': (_segmentation, '.txt'),
@@ -264,17 +264,17 @@ WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tup
 }
 
 
-def meaning_for(family: Family, found: Found) -> Meaning | None:
+def find_meaning(family: Family, found: Found) -> Meaning | None:
     """The meaning of the masks, where there are some. Raises AnnotationError."""
     pairs = [(sample.image, sample.mask) for sample in found.samples if sample.mask]
     if family != 'segmentation' or not pairs:
         return None
     try:
-        return meaning_of([mask for _, mask in pairs], found.classes_from)
+        return infer_meaning([mask for _, mask in pairs], found.classes_from)
     except AnnotationError as error:
         images = [image for image, _ in pairs]
         try:
-            meaning_of(images, None)  # a photograph has too many colours for that
+            infer_meaning(images, None)  # a photograph has too many colours for that
         except AnnotationError:
             raise error from None
         image, mask = pairs[0]

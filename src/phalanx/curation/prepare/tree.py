@@ -1,4 +1,4 @@
-"""The files below a folder, and images found by the names that annotations give them."""
+"""Files below a folder, and lookup of images by the names that annotations give them."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, parsed, shortened, size_of
+from phalanx.curation.prepare.checks import AnnotationError, parse_json, shorten, size_of
 from phalanx.curation.prepare.samples import LeftOut, SplitName
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
@@ -35,39 +35,39 @@ class Tree:
             self._named[path.name.lower()].append(path)
             self._stems[path.stem.lower()].append(path)
         self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
-        self.unreadable = LeftOut()  # files of JSON that are none
+        self.unreadable = LeftOut()  # messages about .json files that are not JSON
 
     def having(self, *suffixes: str) -> list[Path]:
-        """The files with one of these suffixes."""
+        """Files with one of these suffixes."""
         return [path for path in self.files if path.suffix.lower() in suffixes]
 
     @cached_property
     def jsons(self) -> dict[Path, Any]:
-        """What the JSON files hold, read once for all formats that are JSON."""
+        """Content of the JSON files, read once for all JSON formats."""
         found = {}
         for path in self.having('.json'):
-            with self.unreadable.noted():
-                found[path] = parsed(text_in(path), path)
+            with self.unreadable.catch():
+                found[path] = parse_json(read_text(path), path)
         return found
 
     def image(self, name: str, beside: Path, where: str) -> Path:
-        """The image that the annotation file `beside` calls `name`. Raises AnnotationError.
+        """Find the image that the annotation file `beside` calls `name`. Raises AnnotationError.
 
-        People move their files: of images with this name, or with another suffix, the one is meant whose path ends most like
-        `name`, then the one that lies nearest to the annotation.
+        Files get moved, so images match by name or stem. Of several, the one that shares most trailing folders with
+        `name` wins, then the one nearest to the annotation.
         """
         parts = PurePosixPath(name.replace('\\', '/')).parts
         last = parts[-1].lower() if parts else ''
         known = self._named.get(last) or self._stems.get(last) or self._stems.get(PurePosixPath(last).stem) or []
         if not known:
-            raise AnnotationError(f'{where}: there is no image {shortened(name)}')
+            raise AnnotationError(f'{where}: there is no image {shorten(name)}')
         ranked = sorted(((_alike(path, parts), _near(path, beside)), path) for path in known)
         if len(ranked) > 1 and ranked[-1][0] == ranked[-2][0]:
-            raise AnnotationError(f'{where}: {shortened(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
+            raise AnnotationError(f'{where}: {shorten(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
         return ranked[-1][1]
 
     def has_image(self, name: str) -> bool:
-        """Whether some image is called so, in whatever folder."""
+        """True if some image has this name, in whatever folder."""
         last = PurePosixPath(name.replace('\\', '/')).name.lower()
         return last in self._named
 
@@ -76,7 +76,7 @@ class Tree:
         return stem.lower() in self._stems
 
     def split_of(self, file: Path, said: str = '') -> SplitName:
-        """The split that `said` is; else what an annotation file, or a folder that a file lies in, is called: the nearest."""
+        """Split named by `said`, else by the annotation file or the nearest folder; empty if none is."""
         parts = file.relative_to(self.root).parts
         named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
         words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
@@ -84,19 +84,19 @@ class Tree:
 
 
 def _alike(path: Path, parts: tuple[str, ...]) -> int:
-    """How many of the last parts of a path are those of a name, the file itself aside."""
+    """Count the trailing folders that a path shares with a name."""
     folders = list(zip(reversed(path.parts[:-1]), reversed(parts[:-1]), strict=False))
     return next((place for place, (one, other) in enumerate(folders) if one != other), len(folders))
 
 
 def _near(path: Path, other: Path) -> int:
-    """How many folders two paths have in common; less, the deeper the first lies below them."""
+    """Score of nearness: common folders count 100 each, less the depth of `path`."""
     common = len(Path(os.path.commonpath([path, other])).parts)
     return 100 * common - len(path.parts)
 
 
-def bytes_in(path: Path) -> bytes:
-    """The content of an annotation file. Raises AnnotationError."""
+def read_bytes(path: Path) -> bytes:
+    """Read the bytes of an annotation file. Raises AnnotationError."""
     try:
         if path.stat().st_size > MOST_TEXT:
             raise AnnotationError(f'{path}: has more than {MOST_TEXT >> 20} MiB')
@@ -105,9 +105,9 @@ def bytes_in(path: Path) -> bytes:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
 
 
-def text_in(path: Path) -> str:
-    """The text of an annotation file. Raises AnnotationError."""
-    data = bytes_in(path)
+def read_text(path: Path) -> str:
+    """Read an annotation file as UTF-8 text. Raises AnnotationError."""
+    data = read_bytes(path)
     if data.startswith((b'\xff\xfe', b'\xfe\xff')) or b'\0' in data:
         raise AnnotationError(f'{path}: is not UTF-8 text; save it as such')
     try:

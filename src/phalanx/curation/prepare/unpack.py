@@ -13,7 +13,7 @@ MOST_FILES = 500_000
 MOST_BYTES = 2**37  # in all, once unpacked
 
 
-def unpacked(place: Path, aside: Path) -> Path:
+def unpack_data(place: Path, aside: Path) -> Path:
     """The folder with the files of `place`: itself, or `aside` with what the archives hold that it is, or that lie in it alone.
 
     What an earlier start unpacked there is taken as it is. Raises AnnotationError, OSError and BadZipFile.

@@ -1,13 +1,13 @@
-"""Annotations of YOLO: a text file for each image, in fractions of its width and height."""
+"""Annotations of YOLO: a text file per image, in fractions of its width and height."""
 
 from collections import defaultdict
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError, shortened
-from phalanx.curation.prepare.samples import Found, Sample, Thing, box_around
+from phalanx.curation.prepare.checks import AnnotationError, shorten
+from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import polygon
 from phalanx.curation.prepare.splits import yaml_settings
-from phalanx.curation.prepare.tree import Tree, text_in
+from phalanx.curation.prepare.tree import Tree, read_text
 from phalanx.data.folders import keypoint_fields
 
 MOST_CLASSES = 10_000
@@ -15,9 +15,9 @@ NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.la
 
 
 def read_yolo(tree: Tree, found: Found) -> None:
-    """Lines `class x y width height`, with a confidence behind them or not, or `class x y x y x y ...` of a polygon.
+    """Add the samples of lines `class x y width height [confidence]`, poses, or polygons `class x y x y x y ...`.
 
-    The file of an image is named like it and lies beside it or in a folder `labels`; an empty one shows nothing.
+    The file has the name of its image and lies beside it or in a folder `labels`; an empty file means no objects.
     """
     names, files = _class_names(tree), defaultdict(list)
     pose = next((fields for _, settings in yaml_settings(tree) if (fields := keypoint_fields(settings))), 0)
@@ -29,8 +29,10 @@ def read_yolo(tree: Tree, found: Found) -> None:
         if not candidates:
             continue
         path = max(candidates, key=lambda path: (path.parent == image.parent, len(set(path.parts) & set(image.parts))))
-        with found.left_out.noted():
-            rows = [_numbers(line, f'{path}:{n}', pose) for n, line in enumerate(text_in(path).splitlines(), 1) if line.strip()]
+        with found.left_out.catch():
+            rows = [
+                _numbers(line, f'{path}:{n}', pose) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()
+            ]
             size = tree.size(image)
             keypoints += sum(len(row) == 5 for row in rows) if pose else 0
             confident += sum(len(row) == 6 for row in rows)
@@ -50,7 +52,7 @@ def read_yolo(tree: Tree, found: Found) -> None:
 
 
 def _belongs(path: Path, image: Path, tree: Tree) -> bool:
-    """Whether the labels of an image may be here: beside it, or below `labels` where the image is below `images`."""
+    """True if labels at `path` may belong to `image`: beside it, or below `labels` for an image below `images`."""
     if path.parent == image.parent:
         return True
     own, other = (file.relative_to(tree.root).parts[:-1] for file in (path, image))
@@ -71,9 +73,9 @@ def _numbers(line: str, where: str, pose: int) -> list[float]:
     elif pose or (len(row) not in (5, 6) and (len(row) < 7 or len(row) % 2 == 0)):
         expected = f'class, box and {pose} numbers of keypoints' if pose else 'class x y width height, or class and a polygon'
         hint = '' if pose or len(row) < 8 else '; are there keypoints behind the box? then data.yaml needs kpt_shape'
-        raise AnnotationError(f'{where}: expected {expected}, got {shortened(line.strip())}{hint}')
+        raise AnnotationError(f'{where}: expected {expected}, got {shorten(line.strip())}{hint}')
     if not 0 <= row[0] < MOST_CLASSES or row[0] % 1 or not all(-1 <= value <= 2 for value in row[1:]):
-        raise AnnotationError(f'{where}: expected a class and fractions of the image, got {shortened(line.strip())}')
+        raise AnnotationError(f'{where}: expected a class and fractions of the image, got {shorten(line.strip())}')
     return row
 
 
@@ -86,11 +88,11 @@ def _thing(row: list[float], size: tuple[int, int], names: list[str], where: str
         x, y, width, height = row[1:5]
         return Thing(label, ((x - width / 2) * W, (y - height / 2) * H, (x + width / 2) * W, (y + height / 2) * H))
     points = [[x * W, y * H] for x, y in zip(row[1::2], row[2::2], strict=True)]
-    return Thing(label, box_around(points), (polygon(points, size, where),))
+    return Thing(label, bounding_box(points), (polygon(points, size, where),))
 
 
 def _class_names(tree: Tree) -> list[str]:
-    """Of data.yaml, or of a file with a name in each line; empty without."""
+    """Class names of data.yaml, or of a file with one name per line; empty without either."""
     for _, settings in yaml_settings(tree):
         entry = settings.get('names')
         names = entry.value if entry is not None else None
@@ -100,5 +102,5 @@ def _class_names(tree: Tree) -> list[str]:
             return [str(name.text).strip() for name in names]  # as written: `no` is a word here
     for path in tree.files:
         if path.name.lower() in NAMES:
-            return [line.strip() for line in text_in(path).splitlines() if line.strip()]
+            return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     return []
