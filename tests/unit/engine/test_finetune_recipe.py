@@ -65,9 +65,7 @@ def test_what_a_person_says_goes_over_what_is_chosen_and_the_rest_follows_it() -
 @pytest.mark.parametrize(('recipe', 'network'), [('unet_digits', 'unet'), ('crnn_digits', 'crnn')])
 def test_a_network_without_published_weights_is_refused_with_a_cure(recipe: str, network: str) -> None:
     """There are some of a CRNN that is twice as wide."""
-    with pytest.raises(
-        RequestError, match=rf'no weights of this network \({network}\) are published .* --set train\.init_from='
-    ):
+    with pytest.raises(RequestError, match=rf'lists no weights of this network \({network}\); .* --set train\.init_from='):
         open_finetune_job(recipe, [('device=cpu', '--set')])
 
 
