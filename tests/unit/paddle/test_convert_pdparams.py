@@ -63,7 +63,7 @@ def archived(path: Path, members: dict[str, bytes], mode: str = 'w:gz') -> Path:
 
 
 def read_pdparams(path: Path) -> Weights:
-    return read_weights(find(path))
+    return read_weights(find(path)).weights
 
 
 def check_equal(read: dict[str, Any], expected: dict[str, Any]) -> None:
