@@ -1,4 +1,4 @@
-"""`phalanx bench comm`: how long a sum over all ranks takes, by size, and a small one in the midst of work."""
+"""`phalanx bench comm`: time of an all-reduce by size, and of a small one between computations."""
 
 import statistics
 import time
@@ -22,23 +22,23 @@ NORM = 257  # numbers: what a norm of 128 channels exchanges
 
 @dataclass(frozen=True)
 class Exchange:
-    """The median time of a sum over all ranks."""
+    """Median time of an all-reduce of `size` bytes."""
 
     size: int  # bytes
     seconds: float
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """Bytes of the result a second."""
+        """Bytes of the result per second."""
         return self.size / self.seconds
 
     def bus_bandwidth(self, ranks: int) -> float:
-        """Bytes a second on the busiest link of a ring, the number that compares with the wire: 2 (ranks - 1) / ranks times."""
+        """Bytes per second on the busiest link of a ring, comparable with the wire: 2 (ranks - 1) / ranks times the result."""
         return self.algorithm_bandwidth * 2 * (ranks - 1) / ranks
 
 
 def measure_exchanges(device: torch.device, repeats: int) -> list[Exchange]:
-    """One Exchange a size, over all ranks. The division by the number of ranks, which gradients need, is part of it."""
+    """Measure one Exchange per size over all ranks, with the division by the number of ranks that gradients need."""
     found = []
     for size in SIZES:
         numbers = [torch.ones(size // 4, device=device)]
@@ -50,7 +50,7 @@ def measure_exchanges(device: torch.device, repeats: int) -> list[Exchange]:
 
 
 def measure_in_work(device: torch.device) -> float:
-    """Seconds that a norm's sum costs ranks that compute before and after it.
+    """Measure the seconds that the all-reduce of a norm costs ranks that compute before and after it.
 
     That is more than the same sum among ranks that do nothing else: each waits for the one that is late by chance, and the
     threads that send and receive have to be woken. One in ten waits for the scheduler's next tick, ten times as long as the
@@ -75,7 +75,7 @@ def measure_in_work(device: torch.device) -> float:
 
 
 def _seconds(numbers: list[torch.Tensor], device: torch.device) -> float:
-    """Of the slowest rank, since all begin together and end together."""
+    """Seconds of the slowest rank: all start and finish together."""
     dist.barrier()
     begin = time.perf_counter()
     dist.average_over_ranks(numbers)

@@ -1,4 +1,4 @@
-"""`phalanx bench data`: how many samples one core prepares, what each transform takes, and how many cores a device needs."""
+"""`phalanx bench data`: samples per second per core, time per transform, and cores that a device needs."""
 
 import contextlib
 import math
@@ -24,7 +24,7 @@ REST = 'all else'
 
 @dataclass(frozen=True)
 class PipelineFigures:
-    """Seconds that one core spends on one sample, by part; a part that calls another counts without it."""
+    """Seconds per sample on one core, by part; parts exclude the parts that they call."""
 
     recipe: str
     samples: int
@@ -36,11 +36,11 @@ class PipelineFigures:
 
     @property
     def rate(self) -> float:
-        """Samples a second of one core."""
+        """Samples per second per core."""
         return 1 / self.seconds
 
     def cores_for(self, rate: float) -> int:
-        """How many cores feed a device that trains `rate` samples a second."""
+        """Cores that feed a device which trains `rate` samples per second."""
         return math.ceil(rate * self.seconds)
 
     def record(self, wanted: float | None) -> dict[str, Any]:
@@ -49,11 +49,11 @@ class PipelineFigures:
 
     def table(self, wanted: float | None) -> str:
         rows = [
-            {'': part, 'a sample': f'{1000 * seconds:.3f} ms', 'share': format_percent(seconds / self.seconds)}
+            {'': part, 'per sample': f'{1000 * seconds:.3f} ms', 'share': format_percent(seconds / self.seconds)}
             for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
         ]
         lines = [
-            f'{self.recipe}: {format_number(self.rate)} samples/s a core ({pluralize(self.samples, "sample")})',
+            f'{self.recipe}: {format_number(self.rate)} samples/s per core ({pluralize(self.samples, "sample")})',
             format_text(rows),
         ]
         if wanted is not None:
@@ -63,7 +63,7 @@ class PipelineFigures:
 
 
 def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
-    """Reads, transforms and collates about `samples` training samples (whole batches) in this process, on one thread.
+    """Read, transform and collate about `samples` training samples (whole batches) in this process, on one thread.
 
     With `train.cache` it measures a second pass over them, which finds them there.
     """
@@ -84,7 +84,7 @@ def measure_pipeline(job: Job, *, samples: int) -> PipelineFigures:
 
 
 def measure_worker_rate(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], stream: Stream) -> float:
-    """Samples a second that a loader worker prepares, from whole batches that take at least a second."""
+    """Measure samples per second of a loader worker over whole batches that take at least a second."""
     with one_thread():
         prepare(dataset, collate, stream.share(0)[:2])
         begin, count = time.perf_counter(), 0
@@ -96,7 +96,7 @@ def measure_worker_rate(dataset: Dataset[Any], collate: Callable[[Sequence[Any]]
 
 
 def prepare(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch], draws: Sequence[Draw]) -> None:
-    """Makes a batch, as a loader worker does; samples that cannot be used are left out."""
+    """Make a batch as a loader worker does; samples that cannot be used are left out."""
     samples = []
     for draw in draws:
         with contextlib.suppress(SampleError):
@@ -107,7 +107,7 @@ def prepare(dataset: Dataset[Any], collate: Callable[[Sequence[Any]], ImageBatch
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """As in a loader worker: libraries start no threads of their own. (It keeps what it frees, also afterwards.)"""
+    """Limit libraries to one thread, as in a loader worker. (Freed memory is kept, also afterwards.)"""
     threads, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
     limit_to_one_core()
     try:
@@ -118,7 +118,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Clock:
-    """Seconds by part. A part that calls another counts without it, so that all parts add up to the whole."""
+    """Seconds by part; parts exclude the parts that they call, so they add up to the whole."""
 
     def __init__(self) -> None:
         self.restart()
@@ -128,7 +128,7 @@ class Clock:
         self.part, self.since = REST, time.perf_counter()
 
     def switch(self, part: str) -> str:
-        """From now on time counts for `part`; returns the part before."""
+        """Count time for `part` from now on; return the previous part."""
         before, now = self.part, time.perf_counter()
         self.seconds[before] += now - self.since
         self.part, self.since = part, now
@@ -143,7 +143,7 @@ class Clock:
             self.switch(before)
 
     def instrument(self, dataset: Any) -> Any:
-        """`dataset` with its source and its transforms timed. The families keep them in fields of a frozen dataclass."""
+        """Return `dataset` with source and transforms timed; they are fields of a frozen dataclass in all families."""
         assert is_dataclass(dataset) and not isinstance(dataset, type)
         changes: dict[str, Any] = {}
         for field in fields(dataset):
@@ -158,7 +158,7 @@ class Clock:
 
 
 class TimedCall:
-    """Something whose calls and reads count for a part; otherwise as it is."""
+    """Wrapper that counts the time of calls and reads for a part, and forwards everything else."""
 
     def __init__(self, clock: Clock, part: str, held: Any) -> None:
         self._clock, self._part, self._held = clock, part, held

@@ -1,4 +1,4 @@
-"""How much arithmetic a step needs, and how much of it this device can do in a second."""
+"""Floating-point operations of a training step, and the peak rate of a device."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.trainer import Trainer
 
-REPEATS = 10  # of what is measured for the peak of a device
+REPEATS = 10  # runs per peak measurement
 
 
 def step_flops(trainer: Trainer, batch: ImageBatch) -> int:
@@ -34,7 +34,7 @@ def step_flops(trainer: Trainer, batch: ImageBatch) -> int:
 def _convolution_backward(
     grad_shape: Sequence[int], x_shape: Sequence[int], weight_shape: Sequence[int], *others: Any, out_shape: Any = None
 ) -> int:
-    """As many as in the forward pass for each gradient that is asked for, of input and weight.
+    """Operations of the forward pass, once per requested gradient (input, weight).
 
     torch's own formula takes the weight of a depthwise convolution for that of a full one.
     """
@@ -44,14 +44,14 @@ def _convolution_backward(
 
 
 class Peak(NamedTuple):
-    """The most that was measured on this device, in floating-point operations a second."""
+    """Measured peak rates, in floating-point operations per second."""
 
     convolution: float
     matrix: float
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype, *, channels_last: bool) -> Peak:
-    """What a large convolution (3 x 3, 256 -> 256) and a large matrix product reach, the best of REPEATS."""
+    """Measure a large convolution (3 x 3, 256 -> 256) and a large matrix product, the best of REPEATS."""
     side, batch, width = (8192, 64, 64) if device.type == 'cuda' else (1024, 1, 32)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     maps = torch.randn(batch, 256, width, width, device=device, dtype=dtype).to(memory_format=layout)
@@ -65,7 +65,7 @@ def measure_peak(device: torch.device, dtype: torch.dtype, *, channels_last: boo
 
 @torch.no_grad()
 def _fastest(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
-    """Seconds of the shortest of REPEATS, or of as many as fit into a second."""
+    """Shortest time in seconds of REPEATS runs, or of those that fit into a second."""
     compute()  # which may take seconds by itself: libraries are loaded, kernels chosen
     moments = [read_clock(device)]
     while len(moments) <= REPEATS and moments[-1] - moments[0] < 1:
@@ -75,7 +75,7 @@ def _fastest(compute: Callable[[], torch.Tensor], device: torch.device) -> float
 
 
 def read_clock(device: torch.device) -> float:
-    """The time in seconds, when all is done that was launched on the device."""
+    """Return the time in seconds after all work launched on the device is done."""
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
     return time.perf_counter()

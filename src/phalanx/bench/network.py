@@ -1,4 +1,4 @@
-"""What an exchange between ranks costs, from latency, bandwidth and the way that it takes."""
+"""Cost model of exchanges between ranks: latency, bandwidth, ring and tree all-reduce."""
 
 import math
 import re
@@ -11,7 +11,7 @@ PAYLOAD = 1448 / 1538  # of what a cable carries: TCP in packets of 1500 bytes, 
 
 @dataclass(frozen=True)
 class Link:
-    """What joins neighbours: bytes a second each way, and seconds until the first of them arrives."""
+    """Link between neighbours: bytes per second in each direction, and latency in seconds."""
 
     bandwidth: float
     latency: float
@@ -24,7 +24,7 @@ class Link:
 class Network:
     """Nodes with one network card each, and the devices of a node among themselves.
 
-    `host`: bytes a second that the processor of a rank gets through when it has to copy and add by itself (gloo); that time
+    `host`: bytes per second that the processor of a rank gets through when it has to copy and add by itself (gloo); that time
     is missing from the computation. Devices with engines of their own for it have none (infinite).
     """
 
@@ -61,7 +61,7 @@ def tree(size: float, ranks: int, link: Link) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Bytes a second: `25Gbit`, `1 Gbit/s`, `200Mbit`, `3GB/s`, `inf`. Raises ValueError."""
+    """Parse bytes per second: `25Gbit`, `1 Gbit/s`, `200Mbit`, `3GB/s`, `inf`. Raises ValueError."""
     if text == 'inf':
         return math.inf
     found = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([kKmMgGtT]?i?)(bit|bps|b|B)(/s|ps)?', text.strip())
@@ -71,12 +71,12 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_cable_bandwidth(text: str) -> float:
-    """Bytes a second that TCP gets through a cable of the bandwidth `text`. Raises ValueError."""
+    """Parse the bandwidth of a cable; return the bytes per second of TCP payload. Raises ValueError."""
     return PAYLOAD * parse_bandwidth(text)
 
 
 def parse_latency(text: str) -> float:
-    """Seconds: `20us`, `0.1ms`, `0s`. Raises ValueError."""
+    """Parse seconds: `20us`, `0.1ms`, `0s`. Raises ValueError."""
     found = re.fullmatch(r'(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)', text.strip())
     if found is None:
         raise ValueError(f'{text}: expected a time such as 20us or 0.1ms')

@@ -1,4 +1,4 @@
-"""What more nodes would bring: a measured step of one rank, and a model of the network between many."""
+"""Prediction of scaling: a measured step of one rank, and a model of the network between ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def bottleneck(self) -> str:
-        """What takes the most of what keeps it from being linear; the device when that is hardly anything."""
+        """Largest cause of waiting; `computing` if ranks wait for less than 2 % of a step."""
         waits = {
             'synchronised norms': self.norms,
             'losses': self.losses,
@@ -84,7 +84,7 @@ class _Rank:
         self.waited = dict.fromkeys(('data', 'norms', 'losses', 'gradients', 'host'), 0.0)
 
     def go_through(self, messages: Sequence[tuple[Message, str]], seconds: float, reach: Mapping[str, int]) -> None:
-        """A pass of `seconds` that sends messages on its way, each for a reason and over so many nodes."""
+        """Advance through a pass of `seconds` that sends messages; `reach`: nodes of an exchange, by reason."""
         passed = 0.0
         for message, reason in sorted(messages):
             self.now += message.at - passed

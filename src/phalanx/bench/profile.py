@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, as torch.profiler sees it, and what a plan must know of it."""
+"""Time of a training step by phase, from torch.profiler, and the profile that a plan needs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ COMPUTING = ('aten::', 'Torch-Compiled Region', 'CompiledFunction')
 
 
 class Message(NamedTuple):
-    """Something for the network."""
+    """Message sent over the network."""
 
     at: float  # seconds since the pass began in which it is sent, forward or backward
     size: int  # bytes
 
 
 class Step(NamedTuple):
-    """One training step in seconds, and what it would send to other ranks."""
+    """Phases of a training step in seconds, and the messages that it sends to other ranks."""
 
     phases: dict[str, float]
     exchanges: int = 0  # that it waits for
-    forward: tuple[Message, ...] = ()  # exchanges that the forward pass waits for: one a batch norm
+    forward: tuple[Message, ...] = ()  # exchanges that the forward pass waits for: one per batch norm
     losses: tuple[Message, ...] = ()  # the step's numbers
     backward: tuple[Message, ...] = ()  # exchanges that the backward pass waits for
     gradients: tuple[Message, ...] = ()  # of each parameter, in the order in which they become ready
@@ -54,13 +54,13 @@ class Step(NamedTuple):
         return math.fsum(self.phases.values())
 
     def scale(self, factor: float) -> Step:
-        """The same with all times `factor` times as long."""
+        """Return the step with all times multiplied by `factor`."""
         messages = (tuple(Message(factor * at, size) for at, size in sent) for sent in self[2:])
         return Step({phase: factor * seconds for phase, seconds in self.phases.items()}, self.exchanges, *messages)
 
 
 def profile_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[Step]:
-    """Trains `steps` steps under torch.profiler."""
+    """Train `steps` steps under torch.profiler."""
     os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start and its end, and that there is no GPU
     cuda = trainer.device.type == 'cuda'
     with (
@@ -83,7 +83,7 @@ def profile_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -
 
 @contextlib.contextmanager
 def _label_ranges(trainer: Trainer) -> Iterator[None]:
-    """While it lasts, the network and its loss are ranges of the trace."""
+    """Mark the network and its loss as ranges of the trace."""
     hooks, open_ranges = [], []
 
     def enter(name: str) -> Callable[..., None]:
@@ -106,7 +106,7 @@ def _label_ranges(trainer: Trainer) -> Iterator[None]:
 
 
 def split_steps(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]:
-    """The steps in the events of a trace. Each sends `numbers` numbers of its loss and the gradients of `tensors` tensors.
+    """Split the events of a trace into steps. Each sends `numbers` numbers of its loss and the gradients of `tensors` tensors.
 
     A moment of the host, such as the begin of the loss, becomes a moment of the device: when the device has done all that was
     launched before. Every moment of the device belongs to one phase, so phases add up to the step. `communication` is what of
@@ -127,7 +127,7 @@ def split_steps(events: Iterable[Any], numbers: int, tensors: int) -> list[Step]
 
 
 class _LaunchedWork:
-    """When the device has done what the host launched; a CPU has done it when the host goes on."""
+    """Completion times of device work launched by the host; on a CPU, work completes as it is launched."""
 
     def __init__(self, host: Sequence[Any], on_device: Sequence[Any]) -> None:
         # Calls of the CUDA runtime are numbered for themselves, and so like operations that have nothing to do with them.
@@ -139,13 +139,13 @@ class _LaunchedWork:
         self.ends = list(accumulate((end for _, end in known), max))
 
     def finish_time(self, moment: float) -> float:
-        """When all is done that was launched before `moment`; `moment` itself if it was by then."""
+        """Time at which all work launched before `moment` is done, at least `moment`."""
         before = bisect(self.begins, moment)
         return max(moment, self.ends[before - 1]) if before else moment
 
 
 def _waits(busy: Sequence[Any], exchanges: Sequence[Any]) -> list[tuple[float, float]]:
-    """Where nothing was computed until an exchange ended: from the begin of the exchange, or of the gap, to the next work."""
+    """Gaps without computation that end with an exchange: (start of gap or exchange, start of the next work)."""
     begins = [event.time_range.start for event in busy]
     ends = list(accumulate((event.time_range.end for event in busy), max))
     found: dict[int, float] = {}
@@ -189,7 +189,7 @@ def _step(
 
 
 def _marks(host: Sequence[Any]) -> list[tuple[float, str]]:
-    """When which phase begins, for the host. A range ends after those in it, and begins before them."""
+    """(time, phase) at which each phase begins on the host. Ranges enclose those nested in them."""
     marks = []
     for event in host:
         begin, end = event.time_range.start, event.time_range.end
@@ -222,7 +222,7 @@ class Profile:
     losses: tuple[Message, ...]  # over all ranks, whatever norm_sync says
     backward: tuple[Message, ...]
     gradients: tuple[Message, ...]
-    loader_rate: float  # samples a second of one worker
+    loader_rate: float  # samples per second per worker
     workers: int
     bucket_mb: float | None = None  # MiB of gradients that travel at once; None: as DDP itself has it
 
@@ -249,12 +249,12 @@ class Profile:
         return found
 
     def write(self, file: Path) -> None:
-        """Raises OSError."""
+        """Write the profile as JSON. Raises OSError."""
         file.write_text(json.dumps(asdict(self), indent=1) + '\n', encoding='utf-8')
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Raises ValueError when the file is none of ours, OSError when it cannot be read."""
+        """Read a profile. Raises ValueError for other files, OSError if the file cannot be read."""
         try:
             held: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
             for name in ('forward', 'losses', 'backward', 'gradients'):

@@ -1,4 +1,4 @@
-"""`phalanx bench scaling`: the same recipe on one rank and on several, as the table that people know."""
+"""`phalanx bench scaling`: table of speed-up and efficiency of a recipe on one rank and on several."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Nodes:
     join_timeout: float
 
     def of(self, world: int) -> tuple[str, ...]:
-        """Those that `world` ranks are on. Raises ValueError when they would not fill them evenly."""
+        """Nodes of `world` ranks. Raises ValueError if they do not fill the nodes evenly."""
         if world > self.ranks_each * len(self.addresses) or (world > self.ranks_each and world % self.ranks_each):
             raise ValueError(
                 f'--world {world}: {len(self.addresses)} nodes of {self.ranks_each} ranks are filled one by one; '
@@ -51,7 +51,7 @@ class Nodes:
         return self.addresses[: math.ceil(world / self.ranks_each)]
 
     def flags(self, world: int, run: int) -> list[str]:
-        """Where the ranks of the `run`-th run are. All nodes are in the first one; later, some wait for runs of others."""
+        """Launch flags of the `run`-th run. All nodes take part in the first; later, some wait for runs of others."""
         patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
         where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
         return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
@@ -66,7 +66,7 @@ def total_steps(job: Job, world: int) -> int:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run: every world `repeats` times, taking turns, so that a slow minute of the node affects all of them.
+    """Runs of a comparison: each world `repeats` times, in turns, so that a slow minute of a node affects all worlds.
 
     The largest world is first: what keeps the nodes from training together is then found at once.
     """
@@ -87,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What one run came to."""
+    """Result of one run."""
 
     world: int
     samples: int  # of the whole training
@@ -174,7 +174,7 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
 
 
 def compare(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
-    """One line a world, the smallest first, which the others are compared with; medians over the repeats."""
+    """One line per world, relative to the smallest, which comes first; medians over the repeats."""
     by_world = {world: [run for run in runs if run.world == world] for world in sorted({run.world for run in runs})}
     lines: list[dict[str, Any]] = []
     for world, of_world in by_world.items():
@@ -200,9 +200,9 @@ def compare(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
 
 
 def collect_facts(job: Job, comparison: Comparison) -> dict[str, str]:
-    """What a reader of the table must know."""
+    """Collect the settings that a reader of the table must know."""
     train, names = job.recipe.train, job.resolved.value
-    per_rank = f'{train.batch_size_per_rank} samples a rank' if train.batch_size_per_rank else 'the same global batch on all'
+    per_rank = f'{train.batch_size_per_rank} samples per rank' if train.batch_size_per_rank else 'the same global batch on all'
     length = 'trained to the end' if comparison.steps is None else f'time of the whole training, from {comparison.steps} steps'
     device = torch.cuda.get_device_name() if torch.cuda.is_available() and job.recipe.device != 'cpu' else 'CPU'
     return {
@@ -211,7 +211,7 @@ def collect_facts(job: Job, comparison: Comparison) -> dict[str, str]:
         'data': str(names['data'].value['name'].value),
         'batch': per_rank,
         'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
-        'device': f'{device}, {pluralize(comparison.threads, "thread")} a rank, {platform.machine()}',
+        'device': f'{device}, {pluralize(comparison.threads, "thread")} per rank, {platform.machine()}',
         **({'nodes': ', '.join(comparison.nodes.addresses)} if comparison.nodes else {}),
         'versions': f'torch {torch.__version__}, python {platform.python_version()}',
         'date': time.strftime('%Y-%m-%d'),
@@ -219,7 +219,7 @@ def collect_facts(job: Job, comparison: Comparison) -> dict[str, str]:
 
 
 def table(lines: Sequence[Mapping[str, Any]], main_metric: str) -> list[Row]:
-    """The lines for people."""
+    """Table rows as text."""
     has_metric = any(line['metric'] is not None for line in lines)
     return [
         {
@@ -230,7 +230,7 @@ def table(lines: Sequence[Mapping[str, Any]], main_metric: str) -> list[Row]:
             'efficiency': format_percent(line['efficiency']),
             'images/s': format_number(line['samples_per_s']),
             'spread': format_percent(line['spread']),
-            'memory a rank': format_mebibytes(line['memory_mb']),
+            'memory per rank': format_mebibytes(line['memory_mb']),
             **(
                 {main_metric: format_number(line['metric']), 'change': format_number(line['metric_change'])}
                 if has_metric

@@ -1,4 +1,4 @@
-"""Tables for people: the same rows as text for a terminal and as Markdown."""
+"""Tables as text for a terminal and as Markdown."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ Row = Mapping[str, str]
 
 
 def format_text(rows: Sequence[Row]) -> str:
-    """Columns under one another, the first to the left, all others to the right."""
+    """Format rows as aligned columns, the first to the left, all others to the right."""
     columns = list(rows[0])
     lines = [columns, *([row[column] for column in columns] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]

@@ -1,4 +1,4 @@
-"""`phalanx bench train`: how fast a recipe trains here, where the time of a step goes, and what to try next."""
+"""`phalanx bench train`: training rate of a recipe, time of a step by phase, and advice."""
 
 import json
 import math
@@ -27,14 +27,14 @@ from phalanx.parallel.gradients import gradients_mb
 from phalanx.report.readable import format_mebibytes, format_number, format_percent, pluralize
 from phalanx.system.memory import keep_freed_memory
 
-Variant = tuple[str, str, str]  # values of --precision, --channels_last and --compile; '' where the recipe decides
+Variant = tuple[str, str, str]  # values of --precision, --channels_last and --compile; '' for the value of the recipe
 PROFILED = 5  # steps under the profiler
 
-Figures = dict[str, Any]  # what was measured of the training steps of one rank, as `--json` prints it
+Figures = dict[str, Any]  # measurements of the training steps of one rank, as `--json` prints them
 
 
 def measure_apart(words: Sequence[str], variants: Sequence[Variant]) -> tuple[list[Figures], bool]:
-    """The figures of `phalanx bench WORDS` in each variant, and whether one failed.
+    """Measure `phalanx bench WORDS` in each variant; return the figures, and True if one failed.
 
     Each runs in processes of its own, so that none finds memory or compiled code of another.
     """
@@ -53,7 +53,7 @@ def measure_apart(words: Sequence[str], variants: Sequence[Variant]) -> tuple[li
 
 
 def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple[Figures, Profile]:
-    """The figures of this rank, and the profile that a plan needs (true of one rank alone).
+    """Measure this rank; return its figures and the profile that a plan needs (valid for one rank alone).
 
     Steps are timed without the profiler; where their time goes is what it sees in further ones.
     """

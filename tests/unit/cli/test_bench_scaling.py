@@ -109,7 +109,7 @@ def test_bus_bandwidth_is_what_passes_the_busiest_link_of_a_ring() -> None:
 
 
 def test_cores_are_whole() -> None:
-    """4 ms a sample are 250 samples/s a core: 600 need three."""
+    """4 ms per sample are 250 samples/s per core: 600 need three."""
     figures = PipelineFigures('toy', 10, {'reading': 0.003, 'RandomFlip': 0.001})
     assert figures.rate == pytest.approx(250)
     assert figures.cores_for(600) == 3

@@ -325,7 +325,7 @@ def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest
     assert told == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
 
 
-def test_a_mask_that_is_a_scaled_copy_is_told_with_the_cure(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+def test_a_mask_that_is_a_scaled_copy_is_reported_with_the_cure(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
     tree.put('train', 'scaled', picture(4, 40, 60), labels(*[[0] * 30] * 20))
     found = check()[1]
     problems = {Path(problem['sample']).stem: problem['problem'] for problem in found['problems']}

@@ -1,4 +1,4 @@
-"""What `phalanx new` reads and deals out, against values written by hand; nothing is trained here."""
+"""Reading and splitting by `phalanx new`, against values by hand; nothing is trained here."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def outlines_in(folder: str) -> dict[str, list[tuple[str, list[list[float]]]]]:
     return dict(sorted(found.items()))
 
 
-def test_pages_of_ppocrlabel_keep_their_outlines_and_what_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_of_ppocrlabel_keep_their_outlines_and_ignored_texts(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.ppocrlabel(Path('mine'))
     assert new('--family', 'text_detection') == 0
     small = drawn.corners((1, 1, 9, 5))
