@@ -1,7 +1,7 @@
-"""Images in files with their boxes: gathered while annotation files are read, then held in few flat arrays.
+"""Image files with boxes, collected from annotation files into a few flat arrays.
 
-Flat, because loader workers share the memory of their parent until somebody writes to it, and counting references to millions
-of Python objects is writing.
+Flat, because loader workers share the memory of their parent until a page is written to, and reference counts of millions of
+Python objects are writes.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from phalanx.families.detection.data.source import Mask, Objects, areas_of, have
 Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
 UNKNOWN = (0, 0)  # a size that the annotation does not give
-LARGEST = 2**31  # of a number of pixels; so large that a mistake is meant
-FEW = 10  # boxes, from which nothing is concluded about all
+LARGEST = 2**31  # pixels; larger numbers are mistakes
+FEW = 10  # boxes, too few for a conclusion
 
 
 class Annotations:
-    """The images and boxes of one split, in the making."""
+    """Collects the images and boxes of one split."""
 
     def __init__(self, root: Path, place: Path, *, relative: bool = False) -> None:
         """`place`: what describes this split, a file or a folder. `relative`: boxes are fractions of width and height."""
         self.root, self.place, self.relative = root, place, relative
         self._paths: list[str] = []
         self._sizes = array('l')  # height and width of each image
-        self._missing: dict[int, str] = {}  # number of an image -> the file with its annotation, which is not there
+        self._missing: dict[int, str] = {}  # number of an image -> its missing annotation file
         self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
         self._boxes, self._areas = array('d'), array('d')
         self.cut_off = 0  # boxes that reached out of their image and were cut off before they were added
-        self.notes: Counter[str] = Counter()  # what was odd about them, and how often
+        self.notes: Counter[str] = Counter()  # oddities and their number
 
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
-        """The number of the image at `path`, relative to the root; `size` (height, width) as the annotation gives it."""
+        """Add the image at `path`, relative to the root, with its annotated `size` (height, width); return its number."""
         self._paths.append(path)
         self._sizes.extend(size)
         return len(self._paths) - 1
 
     def add_missing(self, path: str, annotation: str) -> None:
-        """An image whose annotation should be in a file below the root, but is not."""
+        """Add an image without its annotation file."""
         self._missing[self.add_image(path)] = annotation
 
     def add_box(self, image: int, box: Box, label: int, *, area: float | None = None, ignored: bool = False) -> None:
@@ -63,10 +63,10 @@ class Annotations:
     def source(
         self, *, keep_empty: bool, place: Callable[[str], str] = str, classes: Sequence[int] | None = None
     ) -> AnnotatedImages:
-        """What was gathered; images in which nothing is left to learn stay when `keep_empty` says so.
+        """Source of the collected images; `keep_empty`: with images without objects.
 
-        `place` says where below the root an image lies (as it was named), `classes` which class a label means (itself). Raises
-        ValueError when none shows an object.
+        `place` maps the name of an image to its path below the root (default: itself), `classes` labels to classes (default:
+        themselves). Raises ValueError if no image has an object.
         """
         files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
         if classes is not None:
@@ -102,7 +102,7 @@ class Annotations:
         return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, odd, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
-        """[N] which boxes stick out by more than a pixel, or a hundredth of the side; where no size is known, none."""
+        """Mask [N] of boxes that exceed the image by more than a pixel or 1 % of the side; False for unknown sizes."""
         limits = np.ones((len(owners), 2)) if self.relative else sizes[owners][:, ::-1]
         slack = 0.01 if self.relative else 1
         x0, y0, x1, y1 = objects.boxes.T
@@ -112,20 +112,20 @@ class Annotations:
 
 @dataclass(frozen=True)
 class AnnotatedImages(Files):
-    """A Source of image files below `root`."""
+    """Source of image files below `root`."""
 
     sizes: Integers  # [N, 2] height and width, 0 where unknown
     starts: Integers  # [N + 1] where the objects of each image begin among all, and the end
     objects: Objects  # of all images, one after the other
     relative: bool  # boxes are fractions of width and height
     notes: Mapping[str, int]
-    missing: Mapping[int, str]  # number of an image -> the file with its annotation, which is not there
+    missing: Mapping[int, str]  # number of an image -> its missing annotation file
 
     def check_files(self) -> None:
         check_present(self.root, [*self.paths, *self.missing.values()])
 
     def read(self, draw: Draw) -> tuple[Image, Objects]:
-        """Raises SampleError, also when the image has not the size of its annotation."""
+        """Raises SampleError, also for an image of another size than annotated."""
         index = draw.index
         if index in self.missing:
             raise SampleError(f'{self.root / self.missing[index]}: there is no such file')
@@ -145,7 +145,7 @@ class AnnotatedImages(Files):
 
 
 def numbers(values: object, count: int, where: str, what: str) -> list[float]:
-    """`values`, a list of `count` numbers within LARGEST. Raises ValueError, beginning with `where`: `what` is wanted."""
+    """`values`, a list of `count` numbers within LARGEST. Raises ValueError, naming `where` and `what`."""
     given: list[Any] = values if isinstance(values, list) else [values]
     try:
         found = [float(value) for value in given]
@@ -157,7 +157,7 @@ def numbers(values: object, count: int, where: str, what: str) -> list[float]:
 
 
 def _shown(values: list[Any]) -> str:
-    """Values for a message; of one that may be without bound, its type."""
+    """Values for a message; types of values without bounded length."""
 
     def is_short(value: object) -> bool:
         return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)

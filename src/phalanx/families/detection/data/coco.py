@@ -52,7 +52,7 @@ class CocoJson:
         return annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
     def place_in(self, folder: str) -> Callable[[str], str]:
-        """What says where below the root an image lies, by its name in the JSON file."""
+        """Return a function from the name of an image in the JSON file to its path below the root."""
         return lambda file: f'{folder}/{file}' if folder else file
 
 
@@ -74,7 +74,7 @@ class Objects365(CocoJson):
         super().__init__(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
 
     def place_in(self, folder: str) -> Callable[[str], str]:
-        kept: list[int] = []  # how many of the last parts of their names images lie under; as the first image has it
+        kept: list[int] = []  # number of trailing parts of image names that are folders on disk; taken from the first image
 
         def place(file: str) -> str:
             parts = Path(file).parts
@@ -87,9 +87,9 @@ class Objects365(CocoJson):
 
 
 def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
-    """The categories of a JSON file (id -> name), and what it annotates below `root`; a label is the place of a category.
+    """The categories of a JSON file (id -> name), and its annotations below `root`; labels are indices of categories.
 
-    Nothing of it may be changed. Raises FileNotFoundError and ValueError.
+    The result is cached and must not be modified. Raises FileNotFoundError and ValueError.
     """
     check_file(path)
     stat = path.stat()
@@ -98,7 +98,7 @@ def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
 
 @lru_cache(maxsize=2)  # of training and of evaluation
 def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
-    """Kept while the file stays as it is: to read a million boxes takes ten seconds, and a start asks several times."""
+    """Cached until the file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
     content = _parsed(path)
     categories = _categories(content, path)
     labels = {number: place for place, number in enumerate(categories)}
@@ -146,7 +146,7 @@ def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
 
 
 def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
-    """For each category, in order, the number of the class with its name."""
+    """Class of each category, by name, in order."""
     numbers_of = {name: number for number, name in enumerate(class_names)}
     if unknown := [name for name in categories.values() if name not in numbers_of]:
         raise ValueError(
@@ -180,7 +180,7 @@ def _add(
 
 
 def _field(row: dict[str, Any], key: str, what: str, path: Path) -> Any:
-    """A value that must be there, and be a number, a word or a list (ids are looked up, so they must not be more)."""
+    """Required value: a number, a string, or a list for `bbox` (ids must be hashable)."""
     value = row.get(key)
     if value is None or isinstance(value, dict) or (isinstance(value, list) and key != 'bbox'):
         raise ValueError(f'{path}: {what} has {"no" if value is None else "a strange"} `{key}`')

@@ -1,4 +1,4 @@
-"""What a detection data set gives: a Data names the classes and the splits, a Source reads the samples of one split."""
+"""Interfaces of detection data sets: `Data` names classes and splits, `Source` reads the samples of one split."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Objects:
-    """What an image shows: N objects."""
+    """Annotation of an image: N objects."""
 
     boxes: Boxes
     classes: npt.NDArray[np.int64]  # [N]
-    ignored: Mask  # [N] a crowd, or too difficult: what is found there is neither right nor wrong
+    ignored: Mask  # [N] crowds and difficult objects: detections there are neither right nor wrong
     areas: npt.NDArray[np.float32]  # [N] in pixels, as annotated: in COCO that of the outline; it tells small from large
 
     @classmethod
     def plain(cls, boxes: Boxes, classes: npt.NDArray[np.int64]) -> Self:
-        """Objects that all count and are as large as their boxes."""
+        """Objects that all count, with the areas of their boxes."""
         return cls(boxes, classes, np.zeros(len(boxes), np.bool_), areas_of(boxes))
 
     @classmethod
@@ -53,11 +53,11 @@ class Objects:
         return zip(self.boxes.tolist(), self.classes.tolist(), self.ignored.tolist(), self.areas.tolist(), strict=True)
 
     def moved(self, x: float, y: float) -> Objects:
-        """With the boxes so many pixels further to the right and down."""
+        """Shift boxes to the right and down, in pixels."""
         return replace(self, boxes=self.boxes + np.array([x, y, x, y], np.float32))
 
     def clipped(self, width: float, height: float) -> Objects:
-        """With the boxes cut off at the edges of an image; what lies outside is gone."""
+        """Clip boxes to an image; drop those outside."""
         boxes = np.clip(self.boxes, 0, np.array([width, height, width, height], np.float32))
         return replace(self, boxes=boxes).at(have_area(boxes))
 
@@ -68,7 +68,7 @@ def areas_of(boxes: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] -> [N]
 
 
 def have_area(boxes: Boxes) -> Mask:  # [N, 4] -> [N]
-    """Which boxes end after they begin; not one with a coordinate that is not a number."""
+    """Mask of the boxes with positive width and height; NaN coordinates give False."""
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
@@ -77,7 +77,7 @@ class Source(samples.Source[Objects], Protocol):
 
     @property
     def notes(self) -> Mapping[str, int]:
-        """What was odd about the annotations, and how often."""
+        """Oddities of the annotations and their number."""
 
 
 Data = samples.DataOfClasses[Source]

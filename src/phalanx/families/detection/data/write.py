@@ -1,4 +1,4 @@
-"""A data set rewritten in another format: images copied, boxes as COCO, Pascal VOC or YOLO have them."""
+"""Rewriting of a data set: images copied, boxes in the format of COCO, Pascal VOC or YOLO."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ DIGITS = 3  # behind the point of a pixel
 
 
 class CopiedImage(NamedTuple):
-    """An image that was copied to its new place."""
+    """Copied image with its objects."""
 
     path: str  # below the new data set
     size: tuple[int, int]  # width, height
@@ -25,7 +25,7 @@ class CopiedImage(NamedTuple):
 
 
 def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: str) -> dict[str, str]:
-    """Writes one split of a data set below the folder `out`, and returns the keys of `data` in a recipe that read it.
+    """Write one split of a data set below the folder `out`; return the keys of `data` in a recipe that read it.
 
     YOLO has no way to mark crowds and difficult objects: there they are left out. Raises SampleError for an image that cannot
     be read, and OSError when something cannot be written.
@@ -38,7 +38,7 @@ NAMES: dict[Split, str] = {'train': 'train', 'eval': 'val'}
 
 
 def _copy_images(source: Source, out: Path, folder: str) -> Iterator[CopiedImage]:
-    """The images of `source`, copied to `folder` under their own names; where two are alike, a number follows."""
+    """Copy the images of `source` to `folder` under their own names, with the index appended to names that are taken."""
     (out / folder).mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for index in range(len(source)):

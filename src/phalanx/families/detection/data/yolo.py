@@ -62,7 +62,7 @@ class YoloText:
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
     def _images(self, place: str) -> list[str]:
-        """The images, relative to the root. Raises FileNotFoundError when there are none, and ValueError for a wrong list."""
+        """Paths of images relative to the root. Raises FileNotFoundError if there are none, ValueError for an invalid list."""
         path = self.root / place
         if path.suffix == '.txt':
             listed = [(line.strip(), f'{path}:{number}') for number, line in read_lines(path)]
@@ -116,7 +116,7 @@ def _row(fields: list[str], where: str, notes: Counter[str]) -> list[float]:
 
 
 def label_path(image: str) -> str:
-    """Where the boxes of an image stand: the last folder named `images` on the way becomes `labels`, the suffix `.txt`."""
+    """Path of the label file of an image: its last folder named `images` becomes `labels`, its suffix `.txt`."""
     *folders, name = Path(image).with_suffix('.txt').parts
     if 'images' in folders:
         folders[-1 - folders[::-1].index('images')] = 'labels'

@@ -1,4 +1,4 @@
-"""Detection metrics: what was found on all images against what was there."""
+"""Detection metrics: average precision over all images."""
 
 from phalanx.families.detection.metric.coco import CocoAp
 from phalanx.families.detection.metric.voc import VocAp

@@ -1,4 +1,4 @@
-"""What was found and what was there, of every evaluated image."""
+"""Base class of detection metrics: detections and true objects of every evaluated image."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,18 +18,18 @@ class BoxMetric:
     """Predictions and truth of the images that this rank has seen; after `gather`, on the main rank, of all images."""
 
     worst = f'Images with the most mistakes from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
-    iou: float  # of `curves`
+    iou: float  # IoU threshold of `curves`
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
         self.class_names = class_names
-        self.images: dict[int, tuple[Detections, Objects]] = {}  # by the number of the sample, so that none counts twice
+        self.images: dict[int, tuple[Detections, Objects]] = {}  # by sample number, so that none counts twice
 
     def curves(self) -> Mapping[str, Sequence[float]]:
-        """The precision of each class at recall 0, 0.01, .. 1; classes that have no object are left out."""
+        """Precision of each class at recall 0, 0.01, .. 1, without classes that have no object."""
         raise NotImplementedError
 
     def figures(self) -> list[Figure]:
-        """Precision over recall, and what is taken for what."""
+        """Precision-recall curves and confusion matrix."""
         title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
         counts = confusion(self.images.values(), len(self.class_names))
         taken = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
@@ -42,15 +42,15 @@ class BoxMetric:
         return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]
 
     def gather(self) -> None:
-        """Brings the images of all ranks to the main one, as arrays: pickled, they would take ten times as much memory."""
+        """Bring the images of all ranks to the main one, as arrays: pickled, they would take ten times the memory."""
         if dist.world_size() > 1:
             rows = pack(self.images)
-            self.images.clear()  # else the main rank holds its share twice
+            self.images.clear()  # otherwise the main rank holds its share twice
             self.images = unpack(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in rows))
         self.images = dict(sorted(self.images.items()))
 
 
-Counts = npt.NDArray[np.int64]  # [I, 3] of each image its number, how many detections and how many objects it has
+Counts = npt.NDArray[np.int64]  # [I, 3] number of each image, of its detections and of its objects
 Rows = npt.NDArray[np.float32]  # classes, as numbers below 2**24, are exact in it
 
 
@@ -67,7 +67,7 @@ def pack(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows
 
 
 def unpack(counts: Counts, detections: Rows, objects: Rows) -> dict[int, tuple[Detections, Objects]]:
-    """The inverse of `pack`."""
+    """Inverse of `pack`."""
     ends = counts.cumsum(0)
     of_images = (np.split(detections, ends[:, 1])[:-1], np.split(objects, ends[:, 2])[:-1])
     return {

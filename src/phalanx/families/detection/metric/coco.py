@@ -1,4 +1,4 @@
-"""Average precision as COCO has it (Lin et al., ECCV 2014), by hotcoco, whose numbers are those of pycocotools."""
+"""Average precision of COCO (Lin et al., ECCV 2014), by hotcoco, whose numbers equal those of pycocotools."""
 
 import math
 from functools import cached_property
@@ -13,7 +13,7 @@ from phalanx.families.detection.metric.base import BoxMetric
 Floats = npt.NDArray[np.float64]
 
 AREAS = ('all', 'small', 'medium', 'large')  # up to 32 x 32 pixels, up to 96 x 96, above
-MOST = 100  # detections of an image that count for a class
+MOST = 100  # detections that count per image and class
 
 
 class CocoAp(BoxMetric):
@@ -28,7 +28,7 @@ class CocoAp(BoxMetric):
 
     def gather(self) -> None:
         super().gather()
-        vars(self).pop('_values', None)  # those of the images so far
+        vars(self).pop('_values', None)  # cached for the images so far
 
     def compute(self) -> dict[str, float]:
         """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes seen.
@@ -110,6 +110,6 @@ class CocoAp(BoxMetric):
 
 
 def _mean(values: Floats) -> float | None:
-    """The mean of what is not -1, None when nothing is."""
+    """Mean of the values that are not -1; None if there are none."""
     there = values[values > -1]
     return float(there.mean()) if there.size else None

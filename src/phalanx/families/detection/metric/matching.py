@@ -1,4 +1,4 @@
-"""What was found on images: which of it is an object, which classes are taken for which, and what the report draws of that."""
+"""Matching of detections to true objects, confusion matrix, grades, and precision-recall curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,15 +13,15 @@ from phalanx.runtime.detection import Detections
 
 Integers = npt.NDArray[np.int64]
 
-MIN_SCORE, MIN_IOU = 0.25, 0.5  # what counts as found: the least score, and the least IoU with an object
-WORST = 5  # classes that have a curve of their own when there are more
+MIN_SCORE, MIN_IOU = 0.25, 0.5  # of a match: minimum score, and minimum IoU with the object
+WORST = 5  # number of worst classes with a curve of their own
 RECALLS = np.linspace(0, 1, 101)
 
 
 def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) -> Integers:
-    """[K + 1, K + 1] how often an object of the row's class was found as the column's; the last of each: nothing there.
+    """Confusion matrix [K + 1, K + 1] of true classes (rows) and detected ones (columns); the last of each is background.
 
-    What is found at an ignored object does not count.
+    Detections of ignored objects do not count.
     """
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     for found, truth in images:
@@ -36,7 +36,7 @@ def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) ->
 
 
 def grade(found: Detections, truth: Objects) -> Grade | None:
-    """That of an image by the number of mistakes, counted as `confusion` does."""
+    """Grade of an image by its number of mistakes, counted as in `confusion`; None without mistakes."""
     classes, pairs = match_objects(found, truth)
     matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
     wrong = sum(truth.classes[target] != classes[number] for target, number in matches)
@@ -47,7 +47,7 @@ def grade(found: Detections, truth: Objects) -> Grade | None:
 
 
 def match_objects(found: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
-    """The classes of what is MIN_SCORE, and which of it is at which object, whatever its class: pairs (object, detection)."""
+    """Classes of detections from MIN_SCORE, matched to ground truth regardless of class: pairs (object, detection)."""
     sure = found.scores >= MIN_SCORE
     overlaps = pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(found.boxes[sure]))
     return found.classes[sure], match(overlaps.numpy(), MIN_IOU)
@@ -67,7 +67,7 @@ def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int
 
 
 def precision_recall_curves(precision: Mapping[str, Sequence[float]], iou: float) -> Curves:
-    """The mean of all classes and the worst of them; `precision` of each class at RECALLS."""
+    """Curves of the class mean and of the worst classes; `precision` of each class at RECALLS."""
     mean = np.mean(list(precision.values()), axis=0)
     worst = sorted(precision, key=lambda name: sum(precision[name]))[:WORST]
     chosen = {'mean of the classes': mean, **{name: precision[name] for name in precision if name in worst}}

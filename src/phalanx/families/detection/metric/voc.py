@@ -1,4 +1,4 @@
-"""Average precision as Pascal VOC and PaddleDetection have it (Everingham et al., IJCV 2010)."""
+"""Average precision of Pascal VOC and PaddleDetection (Everingham et al., IJCV 2010)."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """Precision and recall of a class when the 1, 2, .. n detections of highest score count."""
+    """Precision and recall of a class for the 1, 2, .. n detections of highest score."""
 
     precision: Floats  # [n]
     recall: Floats  # [n]
@@ -26,7 +26,7 @@ class Curve:
 
 
 class VocAp(BoxMetric):
-    """mean_ap: mean average precision at the IoU threshold `iou`; difficult objects and what is found there do not count.
+    """mean_ap: mean average precision at the IoU threshold `iou`; difficult objects and their detections do not count.
 
     `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
     curve (all); as PaddleDetection computes it, without making the curve fall first, which the tool of VOC 2010 does.
@@ -63,7 +63,7 @@ class VocAp(BoxMetric):
 
 
 def class_curve(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
-    """The curve of class `label` over images of (found, truth)."""
+    """Curve of class `label` over images (detections, true objects)."""
     scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
     for found, truth in pairs:
         truth = truth.at(truth.classes == label)
@@ -78,9 +78,9 @@ def class_curve(pairs: Iterable[tuple[Detections, Objects]], label: int, thresho
 
 
 def match_voc(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which of `boxes` [n, 4] (highest score first) count, and which are right; of one class, on one image.
+    """Masks of the `boxes` [n, 4] (highest score first) that count and that are right; for one class and image.
 
-    Each looks only at the object that it overlaps most: a second one there is wrong, one at a difficult object does not count.
+    A box is matched to the object of highest IoU only: a second box there is wrong, one at a difficult object does not count.
     """
     counts, right = np.ones(len(boxes), np.bool_), np.zeros(len(boxes), np.bool_)
     if not len(truth) or not len(boxes):
@@ -107,7 +107,7 @@ def inclusive_iou(a: Boxes, b: Boxes) -> Floats:  # [n, 4] and [N, 4] -> [n, N]
 
 
 def precision_at_recalls(curve: Curve, recalls: Iterable[float]) -> list[float]:
-    """The best precision at each of `recalls` or better."""
+    """Best precision at each of `recalls` or higher."""
     return [float(curve.precision[curve.recall >= recall].max(initial=0)) for recall in recalls]
 
 
