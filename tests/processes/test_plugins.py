@@ -110,7 +110,7 @@ def test_a_plugin_cannot_take_the_name_of_a_part(tmp_path: Path, capfd: pytest.C
     assert "mine.py: PLUGIN: segmentation.models: 'unet' is taken; choose another name" in capfd.readouterr().err
 
 
-def test_what_is_wrong_with_a_plugin_is_said_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_faults_of_a_plugin_are_reported_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'empty.py').write_text('')
     (tmp_path / 'tracker.py').write_text("PLUGIN = {'trackers': {'visualdl': print}}")
     (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'layers': {}}}")

@@ -46,7 +46,7 @@ def test_a_loss_that_is_listed_twice_counts_twice_and_coefficients_multiply(fami
         assert (twice[name], twice[f'{name}_1']) == pytest.approx((0.5 * total, 3 * total), rel=1e-4)
 
 
-def test_one_coefficient_too_few_is_said() -> None:
+def test_a_missing_coefficient_is_reported() -> None:
     with pytest.raises(ConfigError, match='loss has 2 entries, but loss_coefficients has 1'):
         open_job('slanet_rendered', [('loss_coefficients=[1]', '--set')])
     with pytest.raises(ConfigError, match='loss: the list is empty'):

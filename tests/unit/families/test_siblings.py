@@ -1,4 +1,4 @@
-"""What a recipe can say is the same in all families: metrics, transforms, mixtures of data sets, distillation."""
+"""Recipes say the same in all families: metrics, transforms, mixtures of data sets, distillation."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_classes_may_be_named_in_another_order(root: Path) -> None:
     assert data.split('eval').read(Draw(0))[1].classes.tolist() == [0, 1, 0]
 
 
-def test_named_classes_need_no_files_until_samples_are_wanted(tmp_path: Path) -> None:
+def test_named_classes_need_no_files_before_samples_are_read(tmp_path: Path) -> None:
     """A trained run is to predict on a node without its training data."""
     nowhere = tmp_path / 'nowhere'
     assert coco_data(nowhere, classes=('a', 'b')).class_names == ('a', 'b')
@@ -176,7 +176,7 @@ def test_a_malformed_annotation_is_reported_before_any_sample_is_read(
 
 
 def test_an_annotation_file_is_read_again_when_it_has_changed(root: Path) -> None:
-    """What is read is kept; whoever asks for it again must not get what was there before, nor count what was odd twice."""
+    """A cached file is read again after it changed, and oddities are not counted twice."""
     data = coco_data(root)
     first, again = data.split('train'), data.split('train')
     assert first.notes == again.notes
@@ -304,7 +304,7 @@ def test_voc_boxes_outside_of_the_image_are_counted(voc: Path) -> None:
     assert notes == {'boxes that reach out of their image, cut off in training': 3}
 
 
-def test_a_wrong_size_in_voc_is_said_and_costs_no_box_silently(voc: Path) -> None:
+def test_a_wrong_size_in_voc_is_reported_and_drops_no_box_silently(voc: Path) -> None:
     """The box lies outside of the size that the annotation says, and inside the image."""
     small = SIZE.replace('60', '20').replace('40', '5')
     (voc / 'Annotations/000005.xml').write_text(f'<annotation>{small}{voc_object("dog", (30, 10, 50, 30))}</annotation>')

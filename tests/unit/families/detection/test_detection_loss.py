@@ -25,7 +25,7 @@ BOTH_STAGES = pytest.mark.parametrize('epoch', [STATIC, ALIGNED])
 
 
 def raw_of(images: int, *, size: int = 64, num_classes: int = 3, seed: int | None = None) -> Raw:
-    """What a network might say in float64 about square images: zeros, or anything when there is a seed."""
+    """Output of a network in float64 for square images: zeros, or random numbers with a seed."""
     sizes = [(size // stride, size // stride) for stride in (32, 16, 8)]
     points, strides = anchor_points(sizes, torch.float64, torch.device('cpu'))
     generator = torch.Generator().manual_seed(seed or 0)
@@ -172,7 +172,7 @@ def test_an_anchor_that_two_boxes_claim_goes_to_the_one_it_overlaps_most() -> No
 
 
 def test_the_best_aligned_anchor_scores_the_highest_overlap() -> None:
-    """Whatever the network's probabilities."""
+    """For any probabilities of the network."""
     raw = raw_of(1, seed=5)
     raw = raw._replace(distances=raw.distances - 0.3 * torch.arange(BINS).repeat(4))  # boxes about as large as the true ones
     boxes = torch.tensor([[2.0, 2, 40, 60], [30, 10, 62, 50]])

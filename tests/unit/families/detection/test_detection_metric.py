@@ -164,7 +164,7 @@ def test_the_main_rank_has_what_all_have_seen_however_the_images_are_shared_out(
 
 
 def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None:
-    """What one rank does; the main one writes what it then has. Nothing is computed: a forked process has no thread pool."""
+    """Work of one rank; the main one writes its result. Nothing is computed: a forked process has no thread pool."""
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
     dist.join(torch.device('cpu'))
     share = list(range(len(pairs)))[rank::ranks]
@@ -306,7 +306,7 @@ def test_pairs_of_highest_overlap_are_matched_first() -> None:
 
 
 def test_an_image_is_graded_by_its_mistakes() -> None:
-    """As in the table above: one wrong, one missed, one found where nothing is; the crowd and what is unsure do not count."""
+    """Three mistakes, as in the table above: one wrong, one missed, one found where nothing is; the crowd and what is unsure do not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
     assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 found where nothing is')

@@ -1,4 +1,4 @@
-"""What every detection network promises, over the sizes of PP-YOLOE and PP-YOLOE+."""
+"""Properties of every detection network, over the sizes of PP-YOLOE and PP-YOLOE+."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_learned_factor_leaves_half_precision_as_it_is() -> None:
 
 @pytest.mark.parametrize(('alpha', 'factor', 'slope'), [(0.5, 0.5, 1.0), (0.0, 1.0, 0.0), (-2.0, 1.0, 0.0)])
 def test_a_learned_factor_counts_above_zero_only(alpha: float, factor: float, slope: float) -> None:
-    """As in PaddleDetection, where `if alpha:` asks whether it is above 0; seen through the 1x1 branch alone."""
+    """Rule of PaddleDetection, where `if alpha:` asks whether it is above 0; seen through the 1x1 branch alone."""
     block = RepBlock(2, alpha=True).eval()
     assert block.alpha is not None
     with torch.no_grad():

@@ -124,7 +124,7 @@ def test_the_iou_with_a_part() -> None:
     assert_allclose(found, [0.2, 0, 8 / (660 + 200 - 8)], rtol=1e-6)
 
 
-def test_a_crop_has_the_wanted_size_and_overlap() -> None:
+def test_a_crop_has_the_requested_size_and_overlap() -> None:
     crop = RandomCrop(thresholds=(0.3,), allow_no_crop=False)
     whole, objects = scene(240, 320)
     for seed in range(20):
@@ -202,7 +202,7 @@ def test_distortion_changes_colours_only() -> None:
 
 
 @pytest.mark.parametrize('name', [name for name in TRANSFORMS if 'resize' not in name])
-def test_transforms_are_functions_of_their_chances(name: str) -> None:
+def test_transforms_are_functions_of_their_context(name: str) -> None:
     transform = TRANSFORMS[name]()
     first, again = (transform(*scene(), context(5)) for _ in range(2))
     assert_array_equal(first[0], again[0])
