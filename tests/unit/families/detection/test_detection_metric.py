@@ -306,7 +306,7 @@ def test_pairs_of_highest_overlap_are_matched_first() -> None:
 
 
 def test_an_image_is_graded_by_its_mistakes() -> None:
-    """Three mistakes, as in the table above: one wrong, one missed, one found where nothing is; the crowd and what is unsure do not count."""
+    """One wrong, one missed and one spurious detection; crowds and scores below the minimum do not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
     assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 found where nothing is')
