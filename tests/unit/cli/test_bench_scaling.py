@@ -134,7 +134,7 @@ def test_the_pipeline_is_reported_by_transform(capsys: pytest.CaptureFixture[str
         (['data', 'pp_liteseg_digits', '--samples', '0'], 'at least 1'),
         (['comm'], '--nproc_per_node'),
         (['scaling', 'pp_liteseg_digits', '--world', 'two'], 'such as 1,2,4'),
-        (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world says how many'),
+        (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world gives the numbers of ranks'),
     ],
 )
 def test_a_wrong_request_is_reported_with_the_cure(words: list[str], told: str) -> None:
