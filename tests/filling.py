@@ -1,4 +1,4 @@
-"""Arrays under their original names, put into a network as those of a file are."""
+"""Loading of arrays under their original names into a network, like those of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.weights.reading import compare_weights
 
 
 def load_original(model: nn.Module, arrays: Weights) -> None:
-    """Fills `model`, whose dtype and device stay, from `arrays` laid out as in Paddle, which must all fit."""
+    """Fill `model`, which keeps its dtype and device, from `arrays` in Paddle's layout, which must all fit."""
     fit = compare_weights(model, arrays, 'all')
     assert not fit.problems()
     fit.fill()

@@ -1,5 +1,7 @@
-"""The key here for each key of the published configurations, found by changing one value at a time: the tables of
-docs/coming-from-paddle.md, which `PYTHONPATH=src:tests:tests/unit/paddle python tests/originals_table.py` writes again.
+"""Tables of docs/coming-from-paddle.md: the recipe key for each key of the published configurations.
+
+They are found by changing one value at a time. To rewrite them:
+`PYTHONPATH=src:tests:tests/unit/paddle python tests/originals_table.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 def write_texts(folder: Path) -> None:
-    """The configurations, and the dictionaries that they name."""
+    """Write the configurations, and the dictionaries that they name."""
     for name, text in TEXTS.items():
         file = folder / f'{name}.yml'
         file.parent.mkdir(exist_ok=True)
@@ -69,7 +71,7 @@ def outcome(dialect: Dialect, root: Node) -> Outcome:
 
 
 def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:
-    """Each scalar of a configuration by its key, and what is read before and after it became another of its kind."""
+    """Key of each scalar of a configuration, with the outcomes before and after changing its value."""
     dialect = dialect_of(Path(f'{name}.yml'))
     assert dialect is not None
     root = dialect.read(Path(f'{name}.yml'), Reading(dialect.project))
@@ -83,7 +85,7 @@ def changes(name: str) -> Iterator[tuple[str, Dialect, Outcome, Outcome]]:
 
 
 def reason(key: str, notes: list[str]) -> str | None:
-    """The reason that the notes give for a key, or for its section."""
+    """Reason in the notes for a key, or for its section; None without one."""
     for note in notes:
         found = re.search(r': ([\w.\[\]]+)(?: is ignored)?: (.*)', note)
         if found and re.match(rf'{re.escape(found[1])}(?![^.\[])', key):
@@ -92,9 +94,9 @@ def reason(key: str, notes: list[str]) -> str | None:
 
 
 def tables() -> str:
-    """A table per project and family: a row per key that becomes another key, or is ignored with a reason.
+    """One table per project and family, with a row per key that becomes another key or is ignored with a reason.
 
-    Keys of which only the values that Phalanx has are accepted (names of parts, mostly) would say nothing: they have no row.
+    Keys that accept no other value (names of parts, mostly) have no row.
     """
     rows: dict[str, dict[str, str]] = {}
     for name in WHOLE:
@@ -116,8 +118,8 @@ def _meaning(key: str, before: Outcome, after: Outcome) -> str | None:
     keys = sorted({re.sub(r'\.\d+', '[]', at) for at in now.keys() | then.keys() if now.get(at) != then.get(at)})
     if keys:
         return ', '.join(f'`{at}`' for at in keys[:MOST]) + (' ...' if len(keys) > MOST else '')
-    said = reason(key, before.notes) or reason(key, after.notes)
-    return f'ignored: {said}' if said else 'ignored, which is noted'
+    why = reason(key, before.notes) or reason(key, after.notes)
+    return f'ignored: {why}' if why else 'ignored, with a note'
 
 
 def _leaves(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:

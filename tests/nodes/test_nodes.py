@@ -370,6 +370,7 @@ def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> N
         'train.epochs=500',  # of 48 samples
         'train.global_batch_size=null',
         'train.batch_size_per_rank=6',
+        'checkpoint.every=1',  # a killed node costs the steps since the last one
         'evaluate.enabled=false',
         'report.every=1',
         'report.pictures=0',

@@ -219,7 +219,7 @@ def test_every_family_has_its_demo_here() -> None:
 
 
 def as_rank(rank: int, folder: Path) -> None:
-    """Trains every network as one of two ranks."""
+    """Train every network as one of two ranks."""
     torch.set_num_threads(1)
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     dist.join(torch.device('cpu'))

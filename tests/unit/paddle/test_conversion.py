@@ -53,7 +53,7 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ('words', 'status', 'told'),
+    ('words', 'status', 'message'),
     [
         (
             ['--model', 'pp_liteseg', '--num_classes', '4'],
@@ -68,9 +68,9 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
     ],
 )
 def test_what_does_not_fit_is_reported_and_nothing_written(
-    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, told: str
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, message: str
 ) -> None:
     out = tmp_path / 'model.safetensors'
     assert main(['convert', 'weights', str(original), *words, '--out', str(out)]) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not out.exists()

@@ -81,7 +81,7 @@ def test_a_dict_of_arrays_comes_back(tmp_path: Path, protocol: int) -> None:
 
 @pytest.mark.parametrize('protocol', [2, 3, 4])
 def test_an_ordered_dict_with_the_table_of_names_comes_back_without_it(tmp_path: Path, protocol: int) -> None:
-    """As paddle 1.8 and 2.0 save a state dict."""
+    """The form of a state dict of paddle 1.8 and 2.0."""
     names = {name: f'parameter_{number}' for number, name in enumerate(WEIGHTS)}
     saved = OrderedDict({**WEIGHTS, 'StructuredToParameterName@@': names})
     check_equal(read_pdparams(written(tmp_path / 'a.pdparams', saved, protocol)), WEIGHTS)
@@ -89,19 +89,19 @@ def test_an_ordered_dict_with_the_table_of_names_comes_back_without_it(tmp_path:
 
 @pytest.mark.parametrize('protocol', [2, 4])
 def test_tensors_saved_as_name_and_array_come_back(tmp_path: Path, protocol: int) -> None:
-    """As paddle 2.1 and later reduce a tensor: a call of `tuple`."""
+    """The form of a tensor since paddle 2.1: a call of `tuple`."""
     saved = {name: Calls(tuple, (f'p_{name}', array)) for name, array in WEIGHTS.items()}
     check_equal(read_pdparams(written(tmp_path / 'a.pdparams', saved, protocol)), WEIGHTS)
 
 
 def test_tensors_of_the_static_graph_come_back(tmp_path: Path) -> None:
-    """As paddle reduces a LoDTensor: a call of `eval` with the word 'data'."""
+    """The form of a LoDTensor: a call of `eval` with the string 'data'."""
     saved = {name: Calls(eval, 'data', {'data': array}) for name, array in WEIGHTS.items()}
     check_equal(read_pdparams(written(tmp_path / 'a.pdparams', saved)), WEIGHTS)
 
 
 def test_slices_of_a_large_array_are_put_together(tmp_path: Path) -> None:
-    """As paddle cuts arrays above 1 GB for protocols 2 and 3; `@@.` and the number stand behind the name of a slice."""
+    """The slices of arrays above 1 GB in protocols 2 and 3; `@@.` and the number stand behind the name of a slice."""
     weight = WEIGHTS['conv.weight']
     parts = {f'conv.weight@@.{number}': part for number, part in enumerate(np.split(weight.flatten(), [10, 20]))}
     table = {'conv.weight': {'OriginShape': weight.shape, 'slices': list(parts)}}
@@ -188,12 +188,12 @@ def test_what_weights_do_not_need_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    saved, told = MALICIOUS[name]
+    saved, message = MALICIOUS[name]
     path = written(tmp_path / 'paddle.pdparams', saved, protocol)
     with pytest.raises(CheckpointError) as caught:
         read_pdparams(path)
-    told = told.replace('builtins.', '__builtin__.') if protocol == 2 and 'import__' not in told else told
-    assert str(path) in str(caught.value) and told.rpartition('.')[2] in str(caught.value)
+    message = message.replace('builtins.', '__builtin__.') if protocol == 2 and 'import__' not in message else message
+    assert str(path) in str(caught.value) and message.rpartition('.')[2] in str(caught.value)
     assert [file.name for file in tmp_path.iterdir()] == ['paddle.pdparams']
 
 

@@ -84,7 +84,7 @@ def test_a_file_of_ours_fills_the_whole_network(tmp_path: Path, model: nn.Module
     assert (first(model) == 2).all() and (head(model) == 2).all()
 
 
-def test_a_file_of_a_backbone_alone_leaves_the_rest_as_drawn(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
+def test_a_file_of_a_backbone_alone_leaves_the_rest_as_initialised(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
     """Published backbones are classifiers: their names have no `backbone.`, and they bring a head."""
     backbone = {name.removeprefix('backbone.'): array for name, array in arrays.items() if name.startswith('backbone.')}
     path = saved(tmp_path / 'stdc.pdparams', {**backbone, 'fc.weight': np.zeros((4, 2), np.float32)})
@@ -159,7 +159,7 @@ def test_another_size_of_the_network_is_named_as_such(tmp_path: Path) -> None:
         load_weights(ppyoloe(2, size='m'), tmp_path / 's.safetensors', misshapen='skip')
 
 
-def test_a_backbone_alone_is_recognised_where_a_whole_network_is_wanted(tmp_path: Path) -> None:
+def test_a_backbone_alone_is_recognised_where_a_whole_network_is_needed(tmp_path: Path) -> None:
     small = SmallBackbone()
     safetensors.torch.save_file(small.backbone.state_dict(), tmp_path / 'backbone.safetensors')
     with pytest.raises(CheckpointError, match=r'its backbone fits: add train\.init_part=backbone'):
@@ -223,7 +223,7 @@ EMAS: dict[str, Callable[[nn.Module], Any]] = {
 
 
 @pytest.mark.parametrize('script', EMAS)
-def test_of_weights_and_their_ema_the_ema_is_taken_and_it_is_said_how_to_get_the_others(
+def test_of_weights_and_their_ema_the_ema_is_loaded_with_a_hint_for_the_others(
     tmp_path: Path, model: nn.Module, script: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.save(EMAS[script](model), tmp_path / 'model.pth')
@@ -294,7 +294,7 @@ def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'said'),
+    ('name', 'content', 'message'),
     [
         ('m.pdparams', b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'is a Git LFS pointer .* `git lfs pull`'),
         ('m.safetensors', b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'is a Git LFS pointer'),
@@ -305,9 +305,9 @@ def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
         ('m.npz', b'PK\x03\x04', 'is not a complete'),
     ],
 )
-def test_a_file_that_is_no_weights_is_named_with_what_to_do(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_a_file_without_weights_is_reported_with_the_fix(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load_weights(nn.Linear(1, 1), tmp_path / name)
 
 
@@ -324,7 +324,7 @@ def empty(num_classes: int, **options: Any) -> PPYOLOE:
 
 @cache
 def shapes_of(num_classes: int, **options: Any) -> dict[str, torch.Tensor]:
-    """What a file of PaddleDetection holds, without numbers."""
+    """Shapes of the arrays in a file of PaddleDetection."""
     return {name: slot.tensor for name, slot in namings(empty(num_classes, **options))[1].slots.items()}
 
 
@@ -368,7 +368,7 @@ def distillation() -> DistillationModel:
 
 
 def both(arrays: Arrays) -> Arrays:
-    """As PaddleOCR publishes distillations: the networks one after the other, here a teacher that is twice the student."""
+    """A distillation as PaddleOCR publishes it: the networks one after the other, here a teacher that is twice the student."""
     teacher = {f'Teacher.{name}': 2 * array for name, array in arrays.items()}
     return {**teacher, **{f'Student.{name}': array for name, array in arrays.items()}}
 

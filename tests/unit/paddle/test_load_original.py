@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def load(model: nn.Module, arrays: Arrays, path: Path) -> None:
-    """Fills `model` from `arrays`, which are written to `path`."""
+    """Fill `model` from `arrays`, by way of a file at `path`."""
     path.write_bytes(pickle.dumps(arrays, 4))
     load_weights(model, path)
 

@@ -304,7 +304,7 @@ def test_a_later_base_wins(folder: Path) -> None:
 
 
 def test_an_object_replaces_what_lies_under_it(folder: Path) -> None:
-    """As PaddleDetection merges: `!COCODataSet {...}` is an object, which takes nothing of the mapping underneath."""
+    """PaddleDetection's rule: `!COCODataSet {...}` is an object, which takes nothing of the mapping underneath."""
     own = '!COCODataSet {dataset_dir: dataset/people, anno_path: train.json, image_dir: images, allow_empty: true}'
     (folder / 'run.yml').write_text(f'_BASE_: [ppyoloe.yml]\nTrainDataset:\n  {own}\nEvalDataset: {own}\n')
     data = recipe('run')['data']
@@ -339,7 +339,7 @@ def test_an_image_is_expanded_unless_prob_says_not_to() -> None:
 
 
 def test_networks_for_small_objects_have_a_fourth_level() -> None:
-    """As ppyoloe_crn_s_p2_alpha_80e_visdrone.yml and the configurations of SKU-110K have it."""
+    """Of ppyoloe_crn_s_p2_alpha_80e_visdrone.yml and the configurations of SKU-110K."""
     strides = ('CustomCSPPAN.out_channels=[768,384,192,64]', 'PPYOLOEHead.fpn_strides=[32,16,8,4]')
     assert recipe('ppyoloe', 'CSPResNet.return_idx=[0,1,2,3]', *strides)['model'] == {**MODEL, 'levels': 4}
     assert recipe('ppyoloe', 'CustomCSPPAN.use_alpha=true')['model'] == {**MODEL, 'neck_alpha': True}
@@ -357,7 +357,7 @@ def test_an_evaluation_in_slices_is_refused_in_one_line(folder: Path) -> None:
 
 
 def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
-    """As PaddleDetection does with a file of configs/ppyoloe/distill when --slim_config is not given."""
+    """PaddleDetection does the same with a file of configs/ppyoloe/distill without --slim_config."""
     student = (
         'architecture: PPYOLOE\nfor_distill: True\nPPYOLOE: {backbone: CSPResNet, neck: CustomCSPPAN, yolo_head: PPYOLOEHead}\n'
     )
@@ -423,7 +423,7 @@ def test_no_regularizer_is_no_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'told'),
+    ('wrong', 'message'),
     [
         ('architecture=FasterRCNN', "architecture: 'FasterRCNN' has no counterpart in Phalanx (it has YOLOv3, PPYOLOE)"),
         ('YOLOv3.yolo_head=YOLOv3Head', "YOLOv3: the yolo_head 'YOLOv3Head' has no counterpart in Phalanx"),
@@ -431,11 +431,11 @@ def test_no_regularizer_is_no_decay() -> None:
         ('ssod_method=DenseTeacher', "ssod_method: 'DenseTeacher': semi-supervised training of a detector has no counterpart"),
     ],
 )
-def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> None:
+def test_another_model_is_the_only_problem_reported(wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('ppyoloe', wrong, 'CSPResNet.layers=[1]', 'PPYOLOEHead.act=relu', 'nonsense_key=1', 'metric=nonsense')
     (line,) = caught.value.problems
-    assert told in line
+    assert message in line
 
 
 def test_the_suffix_of_weights_may_be_left_out(folder: Path) -> None:
@@ -500,7 +500,7 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'told'),
+    ('wrong', 'message'),
     [
         ('depth_mult=0.4', 'depth_mult: 0.4 with a width_mult of 0.5 is not a size that Phalanx has'),
         ('CSPResNet.use_large_stem=false', 'CSPResNet.use_large_stem: False has no counterpart'),
@@ -515,10 +515,10 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
         ('snapshot_epoc=2', None),
     ],
 )
-def test_what_cannot_be_said_is_reported(wrong: str, told: str | None) -> None:
+def test_keys_without_a_counterpart_are_reported(wrong: str, message: str | None) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('ppyoloe', wrong)
-    assert (told or 'snapshot_epoc: unknown key') in str(caught.value)
+    assert (message or 'snapshot_epoc: unknown key') in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['ppyoloe', 'ppyoloe_voc'])

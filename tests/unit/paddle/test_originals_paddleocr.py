@@ -707,7 +707,7 @@ def test_the_rate_of_every_step_is_the_original_one(name: str) -> None:
 
 
 def test_own_keys_and_recipe_keys_can_be_set() -> None:
-    """As with PaddleOCR's -o; what is not a key of its sections is one of the recipe."""
+    """Like PaddleOCR's -o; what is not a key of its sections is one of the recipe."""
     got = recipe(
         'svtr', 'Global.epoch_num=3', 'Optimizer.lr.learning_rate=0.1', 'Train.loader.batch_size_per_card=2', 'train.seed=9'
     )
@@ -730,7 +730,7 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'wrong', 'told'),
+    ('name', 'wrong', 'message'),
     [
         (
             'crnn',
@@ -789,10 +789,10 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
         ('slanet', 'Architecture.Head.max_text_length=400', '400 is not that of TableLabelEncode, 500'),
     ],
 )
-def test_what_cannot_be_said_is_reported(name: str, wrong: str, told: str) -> None:
+def test_keys_without_a_counterpart_are_reported(name: str, wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_dictionary_that_is_named_is_the_one_that_is_used(folder: Path) -> None:
@@ -816,7 +816,7 @@ def test_so_are_the_tokens_of_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'told'),
+    ('wrong', 'message'),
     [
         ('Architecture.model_type=kie', "Architecture.model_type: 'kie' has no counterpart"),
         ('Architecture.algorithm=RARE', "Architecture.algorithm: 'RARE' has no counterpart"),
@@ -824,11 +824,11 @@ def test_so_are_the_tokens_of_tables() -> None:
         ('Architecture.Backbone.name=SVTRNet', "CRNN with the Backbone 'SVTRNet' has no counterpart in Phalanx"),
     ],
 )
-def test_another_model_is_the_only_thing_that_is_said(wrong: str, told: str) -> None:
+def test_another_model_is_the_only_problem_reported(wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('crnn', wrong, 'Optimizer.name=nonsense', 'Loss.name=nonsense', 'Train.nonsense=1', 'Global.nonsense=1')
     (line,) = caught.value.problems
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize('name', ['crnn', 'distilled', 'slanet', 'ppocrv4_det'])

@@ -213,7 +213,7 @@ def test_segformer_comes_out_as_published(folder: Path) -> None:
 
 
 def test_segformer_by_its_older_name_is_the_same(folder: Path) -> None:
-    """As in configurations of releases 2.5 and 2.6."""
+    """The name in configurations of releases 2.5 and 2.6."""
     text = '_base_: segformer.yml\nmodel: {_inherited_: False, type: SegFormer_B2, num_classes: 19}\n'
     model = recipe(write(folder, 'run', text))['model']
     assert (model['name'], model['backbone']['name']) == ('segformer', 'mit_b2')
@@ -266,13 +266,13 @@ def test_a_custom_data_set_without_its_lists_is_reported(folder: Path) -> None:
     write(folder, 'run', '_base_: liteseg.yml\ntrain_dataset: {type: Dataset}\nval_dataset: {type: Dataset}\n')
     with pytest.raises(ConfigError) as caught:
         recipe('run')
-    told = str(caught.value)
-    assert 'train_dataset.train_path: missing; PaddleSeg needs it' in told
-    assert 'val_dataset.val_path: missing; PaddleSeg needs it' in told
+    message = str(caught.value)
+    assert 'train_dataset.train_path: missing; PaddleSeg needs it' in message
+    assert 'val_dataset.val_path: missing; PaddleSeg needs it' in message
 
 
 def test_losses_are_mixed_for_each_output(folder: Path) -> None:
-    """As in OCRNet's configuration with Lovász-Softmax; a batch of 2 has `min_kept` 100000 pixels."""
+    """The losses of OCRNet's configuration with Lovász-Softmax; a batch of 2 has `min_kept` 100000 pixels."""
     mixed = '{type: MixedLoss, losses: [{type: CrossEntropyLoss}, {type: LovaszSoftmaxLoss}], coef: [0.8, 0.2]}'
     other = (
         '{type: MixedLoss, losses: [{type: OhemCrossEntropyLoss, min_kept: 100000}, {type: DiceLoss, smooth: 2}], coef: [1, 3]}'
@@ -359,9 +359,9 @@ def test_an_earlier_base_wins(folder: Path) -> None:
     assert dialect is not None
     with pytest.raises(ConfigError) as caught:
         translate(path, dialect)
-    told = str(caught.value)
-    assert 'first.yml:2: test_config.first_only: not known here' in told
-    assert 'second.yml:2: test_config.second_only: not known here' in told
+    message = str(caught.value)
+    assert 'first.yml:2: test_config.first_only: not known here' in message
+    assert 'second.yml:2: test_config.second_only: not known here' in message
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ optimizer:
 
 
 def test_own_keys_and_recipe_keys_can_be_set(folder: Path) -> None:
-    """As with PaddleSeg's --opts; what is not a key of its file is one of the recipe."""
+    """Like PaddleSeg's --opts; what is not a key of its file is one of the recipe."""
     got = recipe('liteseg', 'iters=100', 'lr_scheduler.learning_rate=0.1', 'data.root=/d', 'train.seed=3')
     assert (got['train']['steps'], got['train']['seed'], got['optimizer']['lr'], got['data']['root']) == (100, 3, 0.1, '/d')
     theirs = recipe('liteseg', 'train_dataset.dataset_root=/e', 'val_dataset.dataset_root=/e')
@@ -463,7 +463,7 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'told'),
+    ('wrong', 'message'),
     [
         ('model: {type: PSPNet}', "model.type: 'PSPNet' has no counterpart in Phalanx (it has PPLiteSeg, UNet, OCRNet,"),
         ('model: {typ: UNet}', "model.typ: not known here; did you mean 'type'?"),
@@ -475,7 +475,7 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('optimizer: {type: RMSProp}', "optimizer.type: 'RMSProp' has no counterpart in Phalanx (it has SGD, Momentum,"),
         ('lr_scheduler: {warmup_iters: 5}', 'lr_scheduler.warmup_start_lr: missing; PaddleSeg needs it'),
         ('lr_scheduler: {type: CosineAnnealingDecay, T_max: 9}', 'lr_scheduler.T_max: the rate would rise again after step 9'),
-        ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # told by our binder
+        ('lr_scheduler: {learning_rate: fast}', "optimizer.lr: expected a number, got 'fast'"),  # message by our binder
         (
             'loss: {types: [{type: SemanticConnectivityLoss, use_argmax: False}]}',
             'loss.types[0].use_argmax: False has no counterpart in Phalanx',
@@ -502,11 +502,11 @@ def test_weights_in_a_file_are_taken(folder: Path) -> None:
         ('train_dataset: {transforms: []}', 'train_dataset.transforms: do not end with Normalize'),
     ],
 )
-def test_what_cannot_be_said_is_reported_with_its_line(folder: Path, wrong: str, told: str) -> None:
+def test_keys_without_a_counterpart_are_reported_with_their_line(folder: Path, wrong: str, message: str) -> None:
     write(folder, 'run', f'_base_: unet.yml\n{wrong}\n')
     with pytest.raises(ConfigError) as caught:
         open_job('run.yml')
-    assert any(problem.startswith('run.yml:2: ') and told in problem for problem in caught.value.problems)
+    assert any(problem.startswith('run.yml:2: ') and message in problem for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize('name', sorted(FILES.keys() - {'cityscapes'}))
@@ -534,17 +534,17 @@ def test_a_recipe_of_ours_is_not_taken_for_one_of_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'wrong', 'told'),
+    ('name', 'wrong', 'message'),
     [
         ('unet', 'model.type=BiSeNetV2', "model.type: 'BiSeNetV2' has no counterpart in Phalanx"),
         ('deeplab', 'model.backbone.type=ResNet18_vd', "DeepLabV3P with the backbone 'ResNet18_vd' has no counterpart"),
     ],
 )
-def test_another_model_is_the_only_thing_that_is_said(folder: Path, name: str, wrong: str, told: str) -> None:
+def test_another_model_is_the_only_problem_reported(folder: Path, name: str, wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong, 'loss.types=[{type: Nonsense}]', 'optimizer.type=Nonsense', 'batch_size=x')
     (line,) = caught.value.problems
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize('name', ['liteseg', 'deeplab', 'segformer'])

@@ -252,22 +252,22 @@ def test_the_rate_holds_still_for_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'wrong', 'told'),
+    ('name', 'wrong', 'message'),
     [
         ('unet_pet', 'MODEL.MODEL_NAME=icnet', "MODEL.MODEL_NAME: 'icnet' has no counterpart in Phalanx"),
         ('xception', 'MODEL.DEEPLAB.BACKBONE=xception_41', "deeplabv3p with the backbone 'xception_41' has no counterpart"),
         ('ocrnet', 'MODEL.HRNET.STAGE2.NUM_CHANNELS=[40, 80]', 'ocrnet with channels'),
     ],
 )
-def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, told: str) -> None:
+def test_another_model_is_the_only_problem_reported(name: str, wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe(name, wrong, 'SOLVER.OPTIMIZER=nonsense', 'NONSENSE.KEY=1', 'SOLVER.LR_POLICY=nonsense')
     (line,) = caught.value.problems
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ('wrong', 'told'),
+    ('wrong', 'message'),
     [
         ('MODEL.SCALE_LOSS=sometimes', 'expected a number or "dynamic", got \'sometimes\''),
         ('SOLVER.LR_POLICY=cosine', "SOLVER.LR_POLICY: 'cosine' has no counterpart"),
@@ -278,10 +278,10 @@ def test_another_model_is_the_only_thing_that_is_said(name: str, wrong: str, tol
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),
     ],
 )
-def test_what_cannot_be_said_is_reported(wrong: str, told: str) -> None:
+def test_keys_without_a_counterpart_are_reported(wrong: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         recipe('unet_pet', wrong)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize('name', ['unet_pet', 'xception', 'ocrnet', 'lite'])

@@ -80,7 +80,7 @@ def test_a_character_follows_from_those_before_it_and_from_the_line() -> None:
     assert (head(features, text)[0] - logits[0]).abs().amax(1).min() > 1e-4
 
 
-def test_the_head_is_drawn_as_in_paddleocr() -> None:
+def test_the_head_is_initialised_as_in_paddleocr() -> None:
     """Linear layers Glorot uniform without biases, characters normal on the way in and out."""
     torch.manual_seed(0)
     head = NRTRHead(96, 480, size=384, depth=1, dropout=0.1)
@@ -101,7 +101,7 @@ def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int)
 
 
 def test_its_arrays_have_the_names_of_the_original() -> None:
-    """Those of the layers in PaddleOCR's rec_lcnetv3.py, rnn.py, rec_multi_head.py and rec_nrtr_head.py."""
+    """Names of the layers in PaddleOCR's rec_lcnetv3.py, rnn.py, rec_multi_head.py and rec_nrtr_head.py."""
     model = guided()
     names = {named(model).name(name) for name in model.state_dict() if not name.endswith('.num_batches_tracked')}
     assert {
@@ -131,7 +131,7 @@ def test_the_published_network_has_every_array_of_the_original() -> None:
 
 @pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
 def test_linear_layers_and_layer_norms_are_read_too() -> None:
-    """As Paddle2ONNX writes them: (x / deviation) * weight + bias, then a product with [in, out] and a sum."""
+    """The form of Paddle2ONNX: (x / deviation) * weight + bias, then a product with [in, out] and a sum."""
     from onnx import helper, numpy_helper
 
     numbers = {'g': np.array([1, 2]), 'h': np.array([3, 4]), 'w': np.array([[1, 2, 3], [4, 5, 6]]), 'b': np.array([7, 8, 9])}

@@ -56,7 +56,7 @@ def test_a_line_has_a_place_every_eight_columns_whatever_its_height(height: int)
 
 @pytest.mark.skipif(find_spec('onnx') is None, reason='reading ONNX files needs onnx')
 def test_a_norm_that_is_part_of_a_convolution_in_the_file_is_filled_with_its_bias() -> None:
-    """As PaddlePaddle exports PP-OCRv6: a convolution, an `Identity`, and a sum."""
+    """The form of PP-OCRv6 exported by PaddlePaddle: a convolution, an `Identity`, and a sum."""
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(0)

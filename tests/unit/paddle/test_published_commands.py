@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a launch would start, in the place of starting it, and on how many ranks."""
+    """Capture the command that a launch would start, and its number of ranks."""
     found: list[Any] = []
 
     def launch(command: Sequence[str], cluster: Any, *_: Any, **__: Any) -> int:
@@ -90,9 +90,9 @@ def test_a_clone_of_the_originals_is_shown_which_script_to_name(
     (folder / 'tools').mkdir()
     (folder / 'tools/train.py').write_text('import sys\nimport paddle.distributed as dist\n')
     assert launching.command(['--nproc_per_node', '2', 'tools/train.py', '-c', 'configs/rec/crnn.yml']) == 2
-    said = capsys.readouterr().err
-    assert "phalanx launch: tools/train.py is PaddlePaddle's own script" in said
-    assert '-m phalanx train -c configs/rec/crnn.yml' in said
+    message = capsys.readouterr().err
+    assert "phalanx launch: tools/train.py is PaddlePaddle's own script" in message
+    assert '-m phalanx train -c configs/rec/crnn.yml' in message
     assert not started
 
 
@@ -125,9 +125,9 @@ def test_an_option_with_a_value_that_may_be_left_out_takes_none_of_the_overrides
 
 
 def test_what_differs_on_purpose_is_known_to_the_run(folder: Path) -> None:
-    said = '\n'.join(job('--config configs/pp_liteseg/liteseg.yml')[0].differs)
-    assert 'differs from PaddleSeg on purpose: a loss is the mean over what all ranks' in said
-    assert 'norm_sync: global' in said
+    message = '\n'.join(job('--config configs/pp_liteseg/liteseg.yml')[0].differs)
+    assert 'differs from PaddleSeg on purpose: a loss is the mean over the samples of all ranks' in message
+    assert 'norm_sync: global' in message
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx
     assert 'mean_iou' in evaluated
     for row in ('world size', 'samples/s', 'peak memory', 'mean_iou'):  # the columns of the document's table
         assert row in done.stdout
-    assert 'differs from PaddleSeg 0.x on purpose: a loss is the mean over what all ranks' in done.stdout
+    assert 'differs from PaddleSeg 0.x on purpose: a loss is the mean over the samples of all ranks' in done.stdout
 
 
 def cityscapes(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there; damage is noticed and named."""
+"""Checkpoints are complete or absent; damage is detected and named."""
 
 import contextlib
 import errno
@@ -44,7 +44,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 def without_links(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
-    """Makes the file system one that cannot link, as SMB, exFAT and some object mounts are."""
+    """Make the file system one without links, like SMB, exFAT and some object mounts are."""
 
     def symlink(*_: object, **__: object) -> None:
         raise OSError(error, os.strerror(error))

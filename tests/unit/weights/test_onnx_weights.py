@@ -112,7 +112,7 @@ def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
         load_weights(model, saved(layers, tmp_path / 'det.onnx'))
 
 
-def test_what_cannot_be_read_is_said_with_its_cure(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_with_the_fix(tmp_path: Path) -> None:
     file = tmp_path / 'det.onnx'
     file.write_bytes(b'no network')
     with pytest.raises(CheckpointError, match=r'det\.onnx: is not a complete ONNX file'):
@@ -155,7 +155,7 @@ def test_weights_in_another_file_and_of_no_known_type_are_refused() -> None:
 
 
 def test_layers_inside_a_loop_are_read_in_its_place() -> None:
-    """As Paddle2ONNX writes a GRU cell: its matrices, [3 D, C], go into the loop with what it changes, and are turned there."""
+    """In a GRU cell from Paddle2ONNX the matrices, [3 D, C], go into the loop with the state, and are transposed there."""
     make, constant = onnx.helper.make_node, onnx.numpy_helper.from_array
     arrays = {'w': np.arange(6.0).reshape(3, 2), 'b': np.arange(3.0), 'after': np.ones((3, 1))}
 

@@ -33,7 +33,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 @dataclass
 class Server:
-    """What it answers next, and what it was asked."""
+    """A server with the next answers to give, and the requests it got."""
 
     address: str = ''
     content: bytes = CONTENT
@@ -161,11 +161,11 @@ def test_a_server_that_is_busy_is_asked_again(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ('code', 'said'), [(404, 'there is no such file'), (401, 'asks for a login'), (403, 'may not be fetched'), (410, 'Gone')]
+    ('code', 'message'), [(404, 'there is no such file'), (401, 'asks for a login'), (403, 'may not be fetched'), (410, 'Gone')]
 )
-def test_what_another_attempt_would_not_change_is_said_at_once(server: Server, tmp_path: Path, code: int, said: str) -> None:
+def test_permanent_errors_are_reported_at_once(server: Server, tmp_path: Path, code: int, message: str) -> None:
     server.codes = [code]
-    with pytest.raises(FetchError, match=rf'model\.pdparams: {said}.*\(HTTP {code}\)'):
+    with pytest.raises(FetchError, match=rf'model\.pdparams: {message}.*\(HTTP {code}\)'):
         fetched(server, tmp_path)
     assert len(server.asked) == 1
 
@@ -309,14 +309,14 @@ def test_what_the_hub_stores_must_be_what_it_says(hub: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ('place', 'said'),
+    ('place', 'message'),
     [
         ('hf://me/net@v1/b.pth', r"there is no such file; did you mean 'a b\.pth'|it has README\.md, model"),
         ('hf://me', 'expected hf://OWNER/REPO'),
     ],
 )
-def test_a_file_that_the_repository_has_not_is_reported(hub: Server, place: str, said: str) -> None:
-    with pytest.raises(FetchError, match=said):
+def test_a_file_that_the_repository_has_not_is_reported(hub: Server, place: str, message: str) -> None:
+    with pytest.raises(FetchError, match=message):
         find(place)
 
 

@@ -120,7 +120,7 @@ def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
     assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
 
 
-def test_fresh_norms_that_are_frozen_are_told(tmp_path: Path) -> None:
+def test_fresh_norms_that_are_frozen_are_reported(tmp_path: Path) -> None:
     """The head of a text detector that looks for thresholds is not in an exported file; `head.shrink` is."""
     state = open_job('db_pages').task.model().state_dict()
     trained = {name: value for name, value in state.items() if not name.startswith('head.threshold.')}
