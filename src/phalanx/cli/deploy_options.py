@@ -55,7 +55,7 @@ def export_parser() -> Parser:
     about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
     parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
     parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('--weights', metavar='WEIGHTS', help='others than the best of the run, as `phalanx eval` takes them')
+    parser.add_argument('--weights', metavar='WEIGHTS', help='instead of the best of the run, as in `phalanx eval`')
     parser.add_argument(
         '--out', type=parse_path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
     )
@@ -82,8 +82,8 @@ def read_parser() -> Parser:
     parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
-    parser.add_argument('--upside_down', action='store_true', help='also lines that stand on their heads')
-    sides = 'texts are sought on a page reduced to so many pixels on its longer side; less takes less time and memory (4000)'
+    parser.add_argument('--upside_down', action='store_true', help='also read lines turned by 180 degrees')
+    sides = 'reduce pages to N pixels on the longer side for detection; fewer need less time and memory (4000)'
     parser.add_argument('--max_side', type=_natural, metavar='N', default=4000, help=sides)
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
     add_offline(parser)
@@ -93,12 +93,12 @@ def read_parser() -> Parser:
 def serve_parser() -> Parser:
     parser = Parser('phalanx serve', 'Serves an exported model over HTTP.', SERVE_EXAMPLES)
     parser.add_argument('model', metavar='MODEL', type=parse_path, help='what `phalanx export` wrote, or its run folder')
-    parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: this node alone can ask)')
+    parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: reachable from this node only)')
     parser.add_argument('--port', type=_natural, default=8000, metavar='N', help='default: 8000')
-    parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images that are predicted at once (default: 8)')
+    parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images per batch (default: 8)')
     parser.add_argument('--queue', type=_natural, default=64, metavar='N', help='requests that may wait (default: 64)')
     parser.add_argument('--max_mib', type=_natural, default=32, metavar='N', help='size of a request (default: 32)')
-    parser.add_argument('--threads', type=_natural, default=0, metavar='N', help='for the network (default: one a core)')
+    parser.add_argument('--threads', type=_natural, default=0, metavar='N', help='for the network (default: one per core)')
     return parser
 
 

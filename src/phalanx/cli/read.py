@@ -22,7 +22,7 @@ def command(words: Sequence[str]) -> int:
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
-        raise RequestError('a video is no page: give images')
+        raise RequestError('a video is not a page: give images')
     try:
         reader = Reader(
             given.det,

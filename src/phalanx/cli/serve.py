@@ -19,13 +19,13 @@ def command(words: Sequence[str]) -> int:
 
     import uvicorn
 
-    from phalanx.deploy.serve.app import application
+    from phalanx.deploy.serve.app import create_app
     from phalanx.deploy.serve.batching import Batcher
 
     try:
         model = load(find_exported(given.model), threads=given.threads)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
-    app = application(Batcher(model, most=given.batch, room=given.queue), most_bytes=given.max_mib * 2**20)
+    app = create_app(Batcher(model, most=given.batch, room=given.queue), most_bytes=given.max_mib * 2**20)
     uvicorn.run(app, host=given.host, port=given.port, log_level='info', access_log=False, timeout_graceful_shutdown=30)
     return 0

@@ -1,4 +1,4 @@
-"""Exported networks in fewer bits: float16, or 8-bit integers calibrated on images. Files of ONNX in, files of ONNX out."""
+"""Lower precision for ONNX files: float16, or 8-bit integers calibrated on images."""
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,29 +12,29 @@ from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import INPUT, onnx_session
 
 Precision = Literal['fp32', 'fp16', 'int8']
-# What onnxruntime computes in float32 alone, on CPUs at least.
+# Operators that onnxruntime computes in float32 only, at least on CPUs.
 IN_FLOAT = ('Resize', 'NonMaxSuppression', 'TopK')
-# Sums and products of single values are no faster in integers, and lose much.
+# Operators to quantise. Elementwise sums and products are no faster in integers, and lose much.
 TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Concat', 'MaxPool', 'Relu')
 LAYERS = ('Conv', 'MatMul', 'Gemm')
 MOST_LOST = 0.002  # of the energy of a layer's output: 27 dB of signal over noise
-LOOKED_AT = 8  # images
+LOOKED_AT = 8  # images on which the loss of layers is measured
 ROUNDED = 'rounded/'  # before the names of values in integers
 
 
 def check(file: Path, precision: Precision) -> None:
-    """Raises ValueError for a network that has no form in this precision."""
+    """Raise ValueError for a network that cannot have this precision."""
     import onnx  # it comes with the extra `export`
 
     operators = {node.op_type for node in onnx.load(file).graph.node}
-    if 'Loop' in operators:  # what is inside would stay in float32
-        raise ValueError('the network decodes step by step, in a loop that has no form in fewer bits; use fp32')
-    if 'LSTM' in operators and precision == 'fp16':  # and ends the process when it finds one
+    if 'Loop' in operators:  # its body would stay in float32
+        raise ValueError('the network decodes step by step, in a loop, which cannot be converted; use fp32')
+    if 'LSTM' in operators and precision == 'fp16':  # onnxruntime ends the process when it meets one
         raise ValueError('onnxruntime has no LSTM in float16; use fp32 or int8')
 
 
-def halve(file: Path) -> None:
-    """Turns the weights and most operations of a file into float16; input and outputs stay float32."""
+def to_float16(file: Path) -> None:
+    """Convert weights and most operations of a file to float16; input and outputs stay float32."""
     import onnx
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16  # type: ignore[import-untyped]
 
@@ -43,10 +43,10 @@ def halve(file: Path) -> None:
 
 
 def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
-    """Turns weights, per channel, and activations of a file into 8-bit integers, the ranges of these being those of `images`.
+    """Quantise weights (per channel) and activations of a file to 8-bit integers, with ranges calibrated on `images`.
 
-    `images` [3, H, W] are prepared as the network takes them. Layers that would lose more than MOST_LOST of their output stay
-    in float: their names, and what they would have lost.
+    `images` [3, H, W] are prepared network inputs. Layers that would lose more than MOST_LOST of their output stay in float.
+    Returns their names and losses.
     """
     left = iter(images)
     shown = list(islice(left, LOOKED_AT))
@@ -55,18 +55,18 @@ def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=file.parent) as aside:
         folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
         quant_pre_process(file, folded, skip_symbolic_shape=True)
-        in_integers(folded, file, chain(shown, left))
-        lossy = {name: lost for name, lost in losses(folded, file, shown).items() if lost > MOST_LOST}
-        kept = in_float(folded, file, lossy)
+        quantise_layers(folded, file, chain(shown, left))
+        lossy = {name: lost for name, lost in measure_losses(folded, file, shown).items() if lost > MOST_LOST}
+        kept = restore_float_layers(folded, file, lossy)
     return {name: lossy[name] for name in kept}
 
 
-def in_integers(file: Path, out: Path, images: Iterable[Floats]) -> None:
-    """Writes `out`, in which what TO_INTEGERS name stands between DequantizeLinear and QuantizeLinear."""
+def quantise_layers(file: Path, out: Path, images: Iterable[Floats]) -> None:
+    """Write `out`, with the operators TO_INTEGERS between DequantizeLinear and QuantizeLinear (QDQ format)."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static  # type: ignore[import-untyped]
 
     class Images(CalibrationDataReader):  # type: ignore[misc]
-        """One image at a time, as onnxruntime asks for them."""
+        """Calibration images, one at a time."""
 
         def __init__(self) -> None:
             self.left: Iterator[Floats] = iter(images)
@@ -87,11 +87,11 @@ def in_integers(file: Path, out: Path, images: Iterable[Floats]) -> None:
     )
 
 
-def in_float(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
-    """Gives `layers` of the file `rounded` the inputs and weights that they have in `exact`; the names of those that it could.
+def restore_float_layers(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
+    """Restore the float inputs and weights of `layers` in the file `rounded` from `exact`; returns the restored names.
 
-    The others take what an operation gave that is not there any more: a ReLU, which rounding does by itself. What comes after a
-    layer and is computed in float takes its output as it is.
+    Not possible for layers whose input was removed: a ReLU, which quantisation subsumes. Float operators after a restored layer
+    take its output before rounding.
     """
     import onnx
 
@@ -103,10 +103,10 @@ def in_float(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
     kept = [node for node in model.graph.node if node.name in layers and node.name in inputs]
     for node in kept:
         node.input[:] = [f'{name} of {node.name}' if name in weights else name for name in inputs[node.name]]
-        for name in weights.keys() & set(inputs[node.name]):  # under a name of its own: others may have it in integers
+        for name in weights.keys() & set(inputs[node.name]):  # under another name: other layers may use the quantised one
             model.graph.initializer.add().CopyFrom(weights[name])
             model.graph.initializer[-1].name = f'{name} of {node.name}'
-    outputs = {rounded: name for name, rounded in rounded_again(model).items() if name in {node.output[0] for node in kept}}
+    outputs = {rounded: name for name, rounded in dequantised_names(model).items() if name in {node.output[0] for node in kept}}
     for node in model.graph.node:
         if node.op_type not in TO_INTEGERS:
             node.input[:] = [outputs.get(name, name) for name in node.input]
@@ -114,18 +114,18 @@ def in_float(exact: Path, rounded: Path, layers: Collection[str]) -> list[str]:
     return [node.name for node in kept]
 
 
-def rounded_again(model: Any) -> dict[str, str]:
-    """Values that are rounded -> what a DequantizeLinear makes of them."""
+def dequantised_names(model: Any) -> dict[str, str]:
+    """Names of quantised values -> names of their outputs of DequantizeLinear."""
     back = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == 'DequantizeLinear'}
     nodes = [node for node in model.graph.node if node.op_type == 'QuantizeLinear']
     return {node.input[0]: back[node.output[0]] for node in nodes if node.output[0] in back}
 
 
-def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, float]:
-    """What each layer loses in integers when all before it are exact: mean squared error over mean square of its output.
+def measure_losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, float]:
+    """Loss of each layer in integers with exact inputs: mean squared error over mean square of its output.
 
-    It loses by what its inputs and weights are rounded to, and once more where its output is rounded. Both networks become one
-    graph, in which the rounded layers take what the exact ones before them give.
+    Inputs and weights are rounded, and the output once more. Both networks become one graph, in which rounded layers take the
+    outputs of the exact ones before them.
     """
     import onnx
     import onnx.compose
@@ -142,9 +142,9 @@ def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, fl
     both.graph.node.extend(other.graph.node)
     both.graph.initializer.extend(other.graph.initializer)
     both.opset_import.extend(one for one in other.opset_import if one.domain not in {own.domain for own in both.opset_import})
-    again = rounded_again(both)
+    again = dequantised_names(both)
     made = {name: (layers[name], wanted[name], again.get(layers[name], layers[name])) for name in layers if name in wanted}
-    compute = values_in(both, list(dict.fromkeys(name for values in made.values() for name in values)))
+    compute = inner_values(both, list(dict.fromkeys(name for values in made.values() for name in values)))
     errors, squares = dict.fromkeys(made, 0.0), dict.fromkeys(made, 0.0)
     for image in images:
         found = compute(image[None])
@@ -155,8 +155,8 @@ def losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, fl
     return {name: errors[name] / squares[name] for name in made if squares[name]}
 
 
-def values_in(model: Any, names: Sequence[str]) -> Callable[[Floats], dict[str, Any]]:
-    """Gives, for prepared images, the values `names` inside a network, none of whose layers are fused; changes `model`."""
+def inner_values(model: Any, names: Sequence[str]) -> Callable[[Floats], dict[str, Any]]:
+    """Function from prepared images to the inner values `names` of a network without layer fusion; changes `model`."""
     import onnx
 
     outputs = {value.name for value in model.graph.output}

@@ -1,7 +1,6 @@
-"""`phalanx eval MODEL.onnx`: the evaluation samples through the file as it is deployed, beside the weights that it came from.
+"""`phalanx eval MODEL.onnx`: metrics of an exported file on the evaluation samples, beside those of its weights.
 
-The file is run by `phalanx.runtime`, which prepares each picture itself and reads the outputs: what is measured is what others
-get. The metric is that of the recipe.
+The file runs in `phalanx.runtime`, with its own pre- and post-processing, as users run it. The metric is that of the recipe.
 """
 
 import argparse
@@ -30,23 +29,23 @@ from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image
 from phalanx.system.errors import CheckpointError, RequestError
 
-BATCHES = (1, 2, 4, 8, 16)  # that are tried
+BATCHES = (1, 2, 4, 8, 16)  # sizes to time
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the file takes on this node."""
+    """Cost of the file on this node."""
 
-    median_ms: float  # of an image by itself: preparing it, the network, reading what it says
+    median_ms: float  # per single image: preparation, network, post-processing
     p95_ms: float
-    best_batch: int  # of BATCHES: how many images at once take least time each, where they have one size
-    best_batch_ms: float  # of an image among so many
-    memory_mib: float  # by which the process has grown
+    best_batch: int  # of BATCHES: the size with the least time per image, for images of one size
+    best_batch_ms: float  # per image
+    memory_mib: float  # growth of the process
     size_mib: float  # of the file
 
 
 def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> None:
-    """Prints the metrics of the file, those of the weights of its run, and the differences; `--page` shows its worst samples.
+    """Print the metrics of the file, of the weights of its run, and the differences; `--page` shows its worst samples.
 
     Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
     """
@@ -66,7 +65,7 @@ def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> Non
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
     found, cost = evaluate(job, model, file, before)
     if given.page:
-        write_evaluation(given.page, job.name, str(file), with_pictures(found, job, model))
+        write_evaluation(given.page, job.name, str(file), add_pictures(found, job, model))
     try:
         own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
     except CheckpointError:  # a recipe, or a run without weights
@@ -75,7 +74,7 @@ def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> Non
 
 
 def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> tuple[Evaluation, Cost]:
-    """The metrics of `model` on the evaluation samples, one by one; then `batches` of them are timed.
+    """Metrics of `model` on the evaluation samples, one by one, and its cost, with `batches` timed afterwards.
 
     `before`: the memory of the process without the model.
     """
@@ -112,7 +111,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
     return found, cost
 
 
-def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
+def add_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
     dataset = job.task.dataset('eval')
 
     def predict(draw: Draw, batch: Any) -> Any:
@@ -124,7 +123,7 @@ def with_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
 
 
 def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) -> tuple[int, float]:
-    """How many of `images` at once take least time each, and that time in milliseconds, the second time that they are seen."""
+    """Batch size with the least time per image, and that time in milliseconds, from the second of two passes."""
     taken: dict[int, float] = {}
     for size in (size for size in batches if size <= len(images)):
         for _ in range(2):
@@ -147,7 +146,7 @@ def _say(found: Evaluation, cost: Cost, own: Mapping[str, float] | None, as_json
     for name, value in metrics.items():
         print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
     print(
-        f'{samples} samples; {cost.median_ms:.1f} ms an image (median; 95 % within {cost.p95_ms:.1f} ms), '
+        f'{samples} samples; {cost.median_ms:.1f} ms per image (median; 95 % within {cost.p95_ms:.1f} ms), '
         f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
         f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
     )

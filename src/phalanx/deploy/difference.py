@@ -1,4 +1,4 @@
-"""Where an ONNX file begins to compute something else than the network that it was made of."""
+"""Localisation of the first layer in which an ONNX file differs from its network."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from phalanx.deploy.compact import values_in
+from phalanx.deploy.compact import inner_values
 
 
 class Recorder(fx.Interpreter):
-    """Runs traced operations and keeps what each gives."""
+    """Interpreter of traced operations that records their outputs."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         super().__init__(program.module(check_guards=False))  # of sizes: the file does not have them
@@ -29,9 +29,9 @@ class Recorder(fx.Interpreter):
 
 @torch.no_grad()
 def describe_first_difference(program: torch.export.ExportedProgram, file: Path, images: Tensor, tolerance: float) -> str:
-    """The first layer whose output in `file` differs for `images` by more than `tolerance` of 1 + its size, in words.
+    """Describe the first layer whose output in `file` differs for `images` by more than `tolerance` times 1 + its size.
 
-    torch's exporter names the values in the file as the operations of `program`; what it joined has no counterpart there.
+    torch's exporter names values in the file after the operations of `program`; fused ones have no counterpart there.
     """
     import onnx  # it comes with the extra `export`
 
@@ -39,9 +39,9 @@ def describe_first_difference(program: torch.export.ExportedProgram, file: Path,
     recorder.run(images)
     model = onnx.load(file)
     computed = [name for node in model.graph.node for name in node.output if name in recorder.values]
-    for name, found in values_in(model, computed)(images.numpy()).items():
+    for name, found in inner_values(model, computed)(images.numpy()).items():
         right = recorder.values[name].numpy()
         difference = float((np.abs(found - right) / (1 + np.abs(right))).max(initial=0))
         if not difference <= tolerance:
             return f'the first layer that differs is {recorder.layers[name]}, by {difference:.1e}'
-    return 'no layer by itself differs: the difference comes of operations that were fused before or after tracing'
+    return 'no single layer differs: the difference comes from operations that were fused before or after tracing'

@@ -1,7 +1,7 @@
-"""The network of a trained run as an ONNX file that says how to use it; a JSON file beside it says the same.
+"""Export of a trained network to ONNX, OpenVINO or torch, with a guide in its metadata and in a JSON file beside it.
 
-The order: the network is shown evaluation samples in several sizes, fused, traced and written, run by onnxruntime on the same
-samples, compared, and labelled with its guide, which `phalanx.runtime` reads.
+Steps: run the network on evaluation samples in several sizes; fuse, trace and write it; run the file on the same samples;
+compare; add the guide, which `phalanx.runtime` reads.
 """
 
 import hashlib
@@ -48,31 +48,31 @@ from phalanx.runtime.session import FORMAT, INPUT, open_model
 from phalanx.system.errors import RequestError
 from phalanx.weights.reading import load_weights
 
-SAMPLES = 3  # of the evaluation, on which the file is checked
-OTHER_SIZES = (0.75, 1.25)  # shares of a side that may vary, in which the file is checked too
-CALIBRATION = 64  # training images that the ranges of 8-bit integers are taken from
-TOLERANCE = 1e-4  # largest difference, as a share of 1 + the size of the number
+SAMPLES = 3  # evaluation samples for the check of the file
+OTHER_SIZES = (0.75, 1.25)  # factors of variable sides, for further checks
+CALIBRATION = 64  # training images for the ranges of 8-bit integers
+TOLERANCE = 1e-4  # largest difference relative to 1 + the size of the number
 TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # for 8 bits evaluate the file; NaN fails all
 OPENVINO_TOLERANCE = 1e-3  # it sums in another order: boxes of PP-YOLOE differed by 1.9e-4
-TIES = 1e-3  # share of choices that may differ
+TIES = 1e-3  # share of integer outputs (choices) that may differ
 
 
 @runtime_checkable
 class Fusable(Protocol):
-    """A network that has a form with fewer operations, for evaluation alone."""
+    """Network with a form of fewer operations, for evaluation only."""
 
     def fuse(self) -> nn.Module:
-        """This network, changed to that form."""
+        """Change this network to that form and return it."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for."""
+    """Options of an export."""
 
     weights: Path | None = None  # None: the best of the run
-    image_size: tuple[int, int] | None = None  # height and width of what it is traced and checked with
+    image_size: tuple[int, int] | None = None  # height and width of the images for tracing and checking
     dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that differ between images of the family
-    post_processing: bool = False  # as much of it in the graph as can be
+    post_processing: bool = False  # put as much of it into the graph as possible
     precision: Precision = 'fp32'
     opset: int | None = None  # of ONNX's operators; None: as torch recommends
     check: bool = True
@@ -80,7 +80,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Written:
-    """What `export` wrote, and how well it agrees."""
+    """Files that `export` wrote, and their differences from the network."""
 
     file: Path
     guide: Path
@@ -90,11 +90,11 @@ class Written:
 
 
 def export(job: Job, out: Path, options: Options) -> Written:
-    """Writes the network of a run to `out` and what must be known of it to the .json file of that name; both or neither.
+    """Write the network of a run to `out` and its guide to the .json file of that name; both or neither.
 
-    Raises CheckpointError when there are no weights, ExportError when the network cannot be traced or the file computes
-    something else, RequestError when the network cannot be built or takes no images of the size that was asked for, or when
-    the evaluation samples are needed and absent.
+    Raises CheckpointError without weights, ExportError when the network cannot be traced or the file computes other outputs,
+    RequestError when the network cannot be built or does not take the requested image size, or when evaluation samples are
+    needed and absent.
     """
     try:
         model = job.task.model()
@@ -103,14 +103,16 @@ def export(job: Job, out: Path, options: Options) -> Written:
         exported = job.task.export(model, post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes
         raise RequestError(str(error)) from None
-    varying = multiples(exported, options.dynamic)
+    # Trials and their expected outputs, before anything is fused.
+    varying = variable_dimensions(exported, options.dynamic)
     least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
-    trials = in_other_sizes(examples(job.task, options.image_size, options.check), varying, least)
-    expected = [run_network(exported.network, images) for images in trials]  # before anything is fused
+    trials = make_trials(example_images(job.task, options.image_size, options.check), varying, least)
+    expected = [run_network(exported.network, images) for images in trials]
     if isinstance(model, Fusable):
         model.fuse()
     program = trace(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
+    # Write and check in a folder aside, then move the files into place: both or neither.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix='.export') as aside:
         file, guide = (Path(aside) / f'{out.stem}{suffix}' for suffix in (FORMATS['onnx'], '.json'))
         if out.suffix == FORMATS['torch_export']:
@@ -121,7 +123,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
             found = [run_network(program.module(), images) for images in trials]
             differences = compare(exported, expected, found) if options.check else {}
         else:
-            shapes, differences = checked_onnx(job, exported, program, varying, file, trials, expected, options)
+            shapes, differences = write_checked_onnx(job, exported, program, varying, file, trials, expected, options)
         said = description(job, exported, out, shapes, differences, options)
         write_guide(file, said)
         guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
@@ -138,7 +140,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
         return Written(file.replace(out), guide, readme, shapes, differences)
 
 
-def checked_onnx(
+def write_checked_onnx(
     job: Job,
     exported: Export,
     program: torch.export.ExportedProgram,
@@ -148,7 +150,7 @@ def checked_onnx(
     expected: Sequence[Arrays],
     options: Options,
 ) -> tuple[Shapes, dict[str, float]]:
-    """Writes `file`; its shapes, and its differences from what is `expected` for `trials`. Raises ExportError."""
+    """Write `file`; returns its shapes, and its differences from the outputs `expected` for `trials`. Raises ExportError."""
     operations = write_onnx(program, list(exported.outputs), varying, file, options.opset)
 
     def differences(tolerance: float) -> tuple[Shapes, dict[str, float]]:
@@ -160,7 +162,7 @@ def checked_onnx(
 
     shapes, found = differences(TOLERANCE)
     if options.precision != 'fp32':
-        lower(job, exported, file, options)
+        lower_precision(job, exported, file, options)
         shapes, found = differences(TOLERANCES[options.precision])
     if exported.in_graph is not None:
         import onnx  # it comes with the extra `export`
@@ -170,8 +172,8 @@ def checked_onnx(
     return shapes, found
 
 
-def examples(task: Task, image_size: tuple[int, int] | None, check: bool) -> Tensor:
-    """What the network is shown, [B, 3, H, W]: evaluation samples, brought to one size; black when they are not needed."""
+def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) -> Tensor:
+    """Inputs for tracing, [B, 3, H, W]: evaluation samples resized to one size; zeros when they are not needed."""
     if image_size is not None and not check:
         return torch.zeros(1, 3, *image_size)
     try:
@@ -185,8 +187,8 @@ def examples(task: Task, image_size: tuple[int, int] | None, check: bool) -> Ten
     return torch.cat([F.interpolate(images, sides) for images in inputs])
 
 
-def multiples(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:
-    """The dimensions of the input that may vary, and what each is a multiple of. Raises RequestError."""
+def variable_dimensions(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:
+    """Variable dimensions of the input -> the multiple each has to be. Raises RequestError."""
     possible = {**({} if exported.in_graph else {AXES['batch']: 1}), **exported.dynamic}
     if dynamic is None:
         return possible
@@ -197,10 +199,10 @@ def multiples(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]
     return {axis: possible[axis] for axis in map(AXES.__getitem__, dynamic)}
 
 
-def in_other_sizes(images: Tensor, varying: Mapping[int, int], least: Mapping[int, int]) -> list[Tensor]:
-    """`images`, and one of them in other sizes, where sides may vary; enlarged where they are below the `least` sides."""
+def make_trials(images: Tensor, varying: Mapping[int, int], least: Mapping[int, int]) -> list[Tensor]:
+    """Trials: `images`, and one of them in OTHER_SIZES where sides may vary; sides below `least` are enlarged."""
     if 0 not in varying:
-        return [own for one in torch.split(images, 1) for own in in_other_sizes(one, {0: 1, **varying}, least)]
+        return [own for one in torch.split(images, 1) for own in make_trials(one, {0: 1, **varying}, least)]
     images = F.interpolate(images, [max(images.shape[axis], least.get(axis, 1)) for axis in (2, 3)])
     shapes = []
     for share in OTHER_SIZES if set(varying) & {2, 3} else ():
@@ -214,7 +216,7 @@ def in_other_sizes(images: Tensor, varying: Mapping[int, int], least: Mapping[in
 
 @torch.no_grad()
 def run_network(network: nn.Module, images: Tensor) -> Arrays:
-    """The outputs of `network`. Raises RequestError when the images do not suit it."""
+    """Outputs of `network` for `images`. Raises RequestError when it does not take their size."""
     try:
         outputs = network(images)
     except (ValueError, RuntimeError) as error:
@@ -223,12 +225,12 @@ def run_network(network: nn.Module, images: Tensor) -> Arrays:
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
-def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
-    """Brings the network in a file to the precision that was asked for. Raises ExportError."""
+def lower_precision(job: Job, exported: Export, file: Path, options: Options) -> None:
+    """Convert the network in a file to the requested precision. Raises ExportError."""
     try:
         compact.check(file, options.precision)
         if options.precision == 'fp16':
-            compact.halve(file)
+            compact.to_float16(file)
         else:
             for layer, lost in compact.quantise(file, calibration(job, exported)).items():
                 print(f'{layer} stays in float: in 8 bits it would lose {lost:.1%} of its output', file=sys.stderr)
@@ -237,7 +239,7 @@ def lower(job: Job, exported: Export, file: Path, options: Options) -> None:
 
 
 def calibration(job: Job, exported: Export) -> Iterator[Floats]:
-    """Training images as the file takes them, CALIBRATION of them spread over the data set. Raises SampleError."""
+    """CALIBRATION training images, spread over the data set, prepared as inputs of the file. Raises SampleError."""
     family = FAMILIES[job.resolved.value['task'].value]({'preparation': exported.preparation, 'reading': exported.reading})
     dataset = job.task.dataset('train')
     step = max(1, len(dataset) // CALIBRATION)
@@ -248,9 +250,9 @@ def calibration(job: Job, exported: Export) -> Iterator[Floats]:
 def compare(
     exported: Export, expected: Sequence[Arrays], found: Sequence[Arrays], tolerance: float = TOLERANCE
 ) -> dict[str, float]:
-    """The largest difference of each output over the trials. Raises ExportError when one is above `tolerance`.
+    """Largest difference of each output over the trials. Raises ExportError when one is above `tolerance`.
 
-    Of whole numbers, choices that is, it is the share of those that differ, which may be TIES: two may be equally likely.
+    For integers (choices), the share that differs, up to TIES: two classes may be equally likely.
     """
     differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
     for theirs, ours in zip(expected, found, strict=True):
@@ -264,7 +266,7 @@ def compare(
         differing = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
         raise ExportError(
             f'the file differs from the network in {differing}, above {tolerance:g}; nothing is written '
-            '(of a network that has hardly trained the last bits may matter: --no_check writes it as it is)'
+            '(for a network that has hardly trained, rounding may matter: --no_check writes it without the comparison)'
         )
     return differences
 
@@ -272,7 +274,7 @@ def compare(
 def description(
     job: Job, exported: Export, out: Path, shapes: Shapes, differences: dict[str, float], options: Options
 ) -> dict[str, Any]:
-    """What those who run the file must know."""
+    """Guide of the file: all that its users need to know."""
     recipe = job.resolved.value
     outputs = exported.in_graph.outputs if exported.in_graph else exported.outputs
     return {
@@ -296,7 +298,7 @@ def description(
 
 
 def best_metric(job: Job) -> dict[str, Any] | None:
-    """What the run says about its best weights; None while it goes on."""
+    """Main metric of the best weights from the summary of the run; None while it is running."""
     try:
         summary = json.loads((job.folder / 'summary.json').read_text())
     except FileNotFoundError:

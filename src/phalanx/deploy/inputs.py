@@ -22,13 +22,12 @@ ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 
 
 def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
-    """The image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> the path of their results below the
-    folder `out`, as `named` says; of a video it has a suffix. `-` stands for the paths that standard input has, one a line; a
-    number that no file is called for a camera.
+    """Image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> paths of their results (`named`).
 
-    What lies in `out` already are results, no images. Of folders, what is neither image nor video is counted on standard error.
-    Raises RequestError for what does not exist, for an address, for nothing at all, and for an image that its own result could
-    replace.
+    Result paths are below the folder `out`; those of videos have a suffix. `-` reads paths from standard input, one per line; a
+    number that is no file is a camera. Files in `out` are results, not images. The number of other files in folders is reported
+    on standard error. Raises RequestError for missing files, for addresses, without any image, and for an image that its own
+    result could replace.
     """
     results = out.resolve()
     found: dict[Path, Path] = {}
@@ -49,19 +48,18 @@ def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
         cure = '' if pdf.is_installed() else f'; {pdf.CURE}'
         kinds = ', '.join(sorted(SUFFIXES | VIDEOS | {PDF}))
         raise RequestError(f'no image or video ({kinds}) in {", ".join(map(str, given))}{cure}')
-    files = named(found)
+    files = name_results(found)
     for file, stem in files.items():
         if results / stem in (file.resolve(), file.resolve().with_suffix('')):
             raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
     return files
 
 
-def named(found: dict[Path, Path]) -> dict[Path, Path]:
-    """File -> the path of its result, made of its path in `found`, below the folder that was given.
+def name_results(found: dict[Path, Path]) -> dict[Path, Path]:
+    """File -> unique path of its result, from its path in `found`, relative to the given folder.
 
-    That is the path without suffix; with its suffix where another file would have the same one (`a.png` and `a.jpg`), and with
-    the folders that it lies in, as few as tell it from the others, where that is not enough (`x/a.png` and `y/a.png`). A file
-    that is given twice is there once.
+    The path loses its suffix; it keeps it where another file would have the same result (`a.png` and `a.jpg`), and gets as many
+    parent folders as needed where that is not enough (`x/a.png` and `y/a.png`). A file given twice occurs once.
     """
     once = {_absolute(file): file for file in found}.values()
     levels = dict.fromkeys(once, 0)
@@ -77,7 +75,7 @@ def named(found: dict[Path, Path]) -> dict[Path, Path]:
 
 
 def _result(file: Path, name: Path, level: int) -> Path:
-    """The name of a result that says more of the path of `file` with each `level` from 0 on."""
+    """Name of a result, with more of the path of `file` for each `level` from 0."""
     if is_camera(file):
         return Path(f'camera{file}.mp4')
     is_video = file.suffix.lower() in VIDEOS
@@ -93,7 +91,7 @@ def _absolute(file: Path) -> Path:
 
 
 def _expanded(given: Sequence[Path]) -> Iterator[Path]:
-    """`given` with what patterns stand for, which a shell leaves alone in quotes. Raises RequestError for what is not there."""
+    """Expand patterns (in quotes a shell leaves them alone) and `-` in `given`. Raises RequestError for missing files."""
     for path in given:
         if path == Path('-'):
             yield from _expanded([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
@@ -110,25 +108,26 @@ def _expanded(given: Sequence[Path]) -> Iterator[Path]:
 
 
 def is_camera(path: Path) -> bool:
-    """Whether a path that somebody gave means the camera of that number."""
+    """True if a path is the number of a camera."""
     return str(path).isdecimal() and not path.exists()
 
 
 class Inputs:
-    """Files one after the other, each with what may go wrong with it kept from the others."""
+    """Input files, processed one after another; the failure of one does not stop the others."""
 
     def __init__(self, files: dict[Path, Path], out: Path, verb: str) -> None:
         self.files, self.out, self.verb = files, out, verb
-        self.failed = 0  # pictures, and files without any, so far
+        self.failed = 0  # failed pictures, and files without any
 
     def each(self) -> Iterator[tuple[Path, Path]]:
-        """A file, and the path without suffix of its results, whose folder is there."""
+        """Iterate over (file, path of its results without suffix), with a progress bar."""
         for file, stem in track(self.files.items(), self.verb, console=Console(stderr=True), transient=True):
             yield file, self.out / stem
 
     def pages(self, file: Path, stem: Path, work: Callable[[Image, Path], None]) -> int:
-        """Gives `work` each picture in a file and the path of its results: `stem`, or `stem-p0001` of several; how many it
-        could use.
+        """Call `work` with each picture in a file and the path of its results: `stem`, or `stem-p0001` of several.
+
+        Returns the number of pictures that succeeded.
         """
         pages: list[Pages] = []
         if not self.attempt(file, lambda: pages.append(Pages(file))):
@@ -142,7 +141,7 @@ class Inputs:
         return done
 
     def attempt(self, name: Path | str, work: Callable[[], object]) -> bool:
-        """Whether `work` ends well; else it says why, by name, and counts."""
+        """Run `work`; True if it succeeds. A failure is reported with `name` and counted."""
         try:
             work()
         except SampleError as error:

@@ -1,4 +1,4 @@
-"""Pages that were read, as files: JSON, text, hOCR, and a picture."""
+"""Result files of read pages: JSON, text, hOCR, and a picture."""
 
 import json
 import re
@@ -43,16 +43,16 @@ def as_json(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 
 
 def as_text(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    """One row of the page a line; texts side by side are a tab apart."""
+    """Write one row of the page per line, with tabs between texts side by side."""
     rows = ('\t'.join(line.text for line in row) for row in rows_of(lines))
     return write_text(stem, '.txt', ''.join(f'{row}\n' for row in rows))
 
 
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    """hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
+    """Write hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
 
-    A word has as much of its line as of the line's characters, and the confidence of the line in per cent. The angle of a
-    turned line is there in whole degrees, counter-clockwise.
+    The width of a word in its line is proportional to its characters; its confidence is that of the line, in per cent. The
+    angle of a turned line is in whole degrees, counter-clockwise.
     """
     spans = []
     for number, line in enumerate(lines, 1):
@@ -75,7 +75,7 @@ def bbox(points: Outline) -> str:
 
 
 def words_of(line: Line) -> list[tuple[str, Outline]]:
-    """The words between the blanks of a line, each with its part of the line, as if all characters were of one width."""
+    """Words of a line, each with its part of the outline, as if all characters had one width."""
     if len(line.points) != 4:
         return [(line.text, line.points)]
     a, b, c, d = np.array(line.points)
@@ -93,7 +93,7 @@ def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 
 
 def draw_page(page: Image, lines: Sequence[Line]) -> Image:
-    """The page [H, W, 3] with its lines outlined and, beside it, their texts in the same places: [H, 2 W, 3]."""
+    """Draw the page [H, W, 3] with outlined lines and, beside it, their texts in the same places: [H, 2 W, 3]."""
     beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
     pen, fonts = PIL.ImageDraw.Draw(beside), find_fonts(line.text for line in lines)
     for line in lines:

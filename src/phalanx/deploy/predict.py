@@ -16,13 +16,11 @@ from phalanx.system.errors import RequestError
 
 
 def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
-    """How many images and frames of videos were predicted, and how many files or pages failed.
+    """Predict files and write the results; returns the numbers of images, of video frames, and of failed files or pages.
 
-    The results lie in `out`, named as the images and written in `ways` (`Task.writers`).
-
-    Of a video, or of camera N (the path `N`), `pictures` is a video with the results drawn on each frame; the other ways write
-    files of each frame. Raises RequestError when there is no image or a result would take its place, CheckpointError when there
-    are no weights.
+    Results are in `out`, named after the images, in the formats `ways` (`Task.writers`). Of a video, or of camera N (the path
+    `N`), `pictures` is a video with the results drawn on each frame; other formats are written per frame. Raises RequestError
+    when there is no image or a result would replace it, CheckpointError without weights.
     """
     writers = job.task.writers
     check_ways(ways, writers)
@@ -51,7 +49,7 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
 
 
 def check_ways(chosen: Sequence[str], writers: Writers) -> None:
-    """Raises RequestError when `--save` names a way to write results that there is not."""
+    """Raise RequestError when `--save` names an unknown result format."""
     if unknown := [way for way in chosen if way not in writers.formats]:
         raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.formats)}')
 
@@ -59,9 +57,9 @@ def check_ways(chosen: Sequence[str], writers: Writers) -> None:
 def predict_video(
     predict: Trained, writers: Writers, frames: Iterable[Image], rate: float, out: Path, ways: Sequence[str], *, endless: bool
 ) -> int:
-    """Writes the results of `frames`; how many they are. What is `endless`, as a camera is, ends with Ctrl-C.
+    """Write the results of `frames`; returns their number. An `endless` source, as a camera, ends with Ctrl-C.
 
-    `out` is a video of `rate` frames a second with the results drawn; the files of other `ways` lie in a folder named as it.
+    `out` is a video of `rate` frames per second with the results drawn; files in other formats are in a folder of that name.
     Raises OSError.
     """
     ends = contextlib.suppress(KeyboardInterrupt) if endless else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Reading pages: a network that finds texts and one that reads lines, as one."""
+"""Reading of pages with a text detector and a recogniser."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ Model = Trained | runtime.Model
 
 
 class Reader:
-    """Reads pages: `reader(page)` is the list of `Line` of a page, in reading order.
+    """Reader of pages: `reader(page)` is the list of `Line` of a page, in reading order.
 
-    `det` finds texts, `rec` reads lines: what `phalanx.load_run` or `phalanx.runtime.load` gave, or where it is, as
-    `phalanx read` takes it. What is read with a confidence below `threshold` is left out; `upside_down` reads lines that stand
-    on their heads, too. Texts are sought on a page whose longer side is at most `max_side`; larger ones are reduced for that.
+    `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or what `phalanx
+    read` takes as `--det` and `--rec`. Lines with a confidence below `threshold` are left out; `upside_down` also reads lines
+    turned by 180 degrees. Pages with a longer side above `max_side` pixels are reduced for detection.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Reader:
         max_side: int = MAX_SIDE,
         device: str = 'auto',
     ) -> None:
-        """Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError for a bad one."""
+        """Load the models. Raises RequestError for another family, ArtifactError, ConfigError or CheckpointError."""
         if not 0 <= threshold <= 1:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
         if max_side < STEP:
@@ -46,7 +46,7 @@ class Reader:
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
 
     def __call__(self, page: AnImage) -> list[Line]:
-        """The lines of a page, [H, W, 3] uint8 RGB or the path of one. Raises ValueError, and SampleError for a bad file."""
+        """Read a page, [H, W, 3] uint8 RGB or a path. Raises ValueError, and SampleError for a bad file."""
         return runtime.lines_of(
             load_pixels(page),
             self.det,
@@ -60,7 +60,7 @@ class Reader:
         return self.rec.batch(cuts) if isinstance(self.rec, runtime.Model) else self.rec(list(cuts))
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
-        """The page with its lines outlined, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
+        """Draw the page with outlined lines, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
         return draw_page(load_pixels(page), lines)
 
 
@@ -73,7 +73,7 @@ def read(
     upside_down: bool = False,
     max_side: int = MAX_SIDE,
 ) -> list[Line]:
-    """The lines of one page: see `Reader`, which reads many without loading the models each time."""
+    """Read one page; `Reader` reads many without loading the models each time."""
     return Reader(det, rec, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
@@ -94,7 +94,7 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
 
 
 def read_files(reader: Reader, files: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int, int]:
-    """Writes what is on the pages in `files`, each to its place below `out`: how many lines and pages, and how many failed."""
+    """Read `files` and write the results below `out`; returns the numbers of lines, pages and failures."""
     inputs, lines, pages = Inputs(files, out, 'reading'), 0, 0
 
     def write(page: Image, stem: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files of each format: a network is traced by torch.export and written as ONNX, OpenVINO or torch's own; their README."""
+"""Writers of exported files: tracing with torch.export; ONNX, OpenVINO and torch formats; their README."""
 
 import json
 import re
@@ -17,26 +17,26 @@ from torch import Tensor, nn
 from phalanx.deploy.formats import AXES
 from phalanx.runtime.session import GUIDE, INPUT, onnx_session
 
-NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # of a size, of the cells in it
-TRACED = {2: 192, 3: 256}  # least sides in tracing, where they may vary: a coarse map one pixel wide would be a special case
+NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # names: of a size, of multiples
+TRACED = {2: 192, 3: 256}  # least variable sides in tracing: a coarse map one pixel wide would be a special case
 LARGEST_BATCH = 8  # in TensorRT's ranges
-LEAST = {0: 1, 2: 96, 3: 128}  # sizes that a file of torch's own takes; those of other formats do not enforce it
+LEAST = {0: 1, 2: 96, 3: 128}  # least sizes in torch's own format; other formats do not enforce them
 
 Arrays = list[npt.NDArray[np.float32]]
 Shapes = dict[str, list[int | str]]  # of the input and the outputs, by name
 
 
 class ExportError(Exception):
-    """The file that was made does not compute what the network computes."""
+    """Error for a file that does not compute the outputs of its network."""
 
 
 @torch.no_grad()
 def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
-    """The operations of `network` for images as large as these, but in the dimensions that may vary. Raises ExportError."""
+    """Trace `network` for images of this size, with variable sizes in the dimensions `varying`. Raises ExportError."""
     shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
     dims: dict[int, Any] = {}
     for axis, step in varying.items():
-        least = TRACED.get(axis, 2)  # of one image torch would conclude that there is always one
+        least = TRACED.get(axis, 2)  # from a batch of 1 torch would infer a constant
         shape[axis] = -(-max(shape[axis], least) // step) * step
         dims[axis] = step * torch.export.Dim(names[axis], min=-(-LEAST[axis] // step))
     try:
@@ -56,7 +56,7 @@ def write_onnx(
     file: Path,
     opset: int | None = None,
 ) -> torch.export.ExportedProgram:
-    """Writes a traced network, weights included, and returns the operations that the file was made of.
+    """Write a traced network, weights included; returns the operations in the file.
 
     `opset`: the version of ONNX's operators, from OLDEST_OPSET on; None: the one that torch recommends.
     """
@@ -72,7 +72,7 @@ def write_onnx(
 
 
 def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
-    """Calls the sizes that may vary batch, height and width, or rows and columns of cells; torch calls them s77 and so on."""
+    """Rename variable sizes to batch, height and width, or rows and columns of steps; torch calls them s77 and so on."""
     import onnx  # it comes with the extra `export`
 
     model = onnx.load(file)
@@ -86,7 +86,7 @@ def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
 
 
 def _names(symbols: Mapping[int, str], varying: Mapping[int, int]) -> dict[str, str]:
-    """What torch's symbols for the sizes of the input should be called; `symbols` by dimension, `32*s77` or `s77`."""
+    """Names for torch's symbols of input sizes; `symbols` by dimension, `32*s77` or `s77`."""
     return {symbols[axis].rpartition('*')[2]: NAMES[axis][step > 1] for axis, step in varying.items()}
 
 
@@ -95,7 +95,7 @@ def _named(size: str, names: Mapping[str, str]) -> str:
 
 
 def program_shapes(program: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int]) -> Shapes:
-    """The shapes of a program's input and outputs."""
+    """Shapes of a program's input and outputs, by name."""
     values = {
         node.name: node.meta['val'].shape
         for node in program.graph.nodes
@@ -111,7 +111,7 @@ def program_shapes(program: torch.export.ExportedProgram, outputs: Sequence[str]
 
 
 def write_guide(file: Path, guide: Mapping[str, Any]) -> None:
-    """Puts the guide into the metadata of a file."""
+    """Write the guide into the metadata of a file."""
     if file.suffix == '.pt2':
         torch.export.save(torch.export.load(file), file, extra_files={f'{GUIDE}.json': json.dumps(guide, ensure_ascii=False)})
         return
@@ -123,9 +123,9 @@ def write_guide(file: Path, guide: Mapping[str, Any]) -> None:
 
 
 def render_readme(said: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
-    """The README beside a file, for whoever gets it without Phalanx.
+    """Render the README beside a file, for users without Phalanx.
 
-    `said`: what the file says about itself; `varying`: see `Export.dynamic`; `shape` [4] of a usual input.
+    `said`: the guide; `varying`: see `Export.dynamic`; `shape` [4] of a usual input.
     """
     template = files('phalanx.deploy').joinpath('readme.md').read_text(encoding='utf-8')
     file = Path(said['file'])
@@ -136,7 +136,7 @@ def render_readme(said: Mapping[str, Any], varying: Mapping[int, int], shape: Se
 
 
 def trtexec_shapes(varying: Mapping[int, int], shape: Sequence[int]) -> str:
-    """The options of trtexec that say how sizes vary: half to twice the sides of `shape`, batches of 1 to LARGEST_BATCH."""
+    """Options of trtexec for variable sizes: half to twice the sides of `shape`, batches of 1 to LARGEST_BATCH."""
     if not varying:
         return ''
     ranges = {'min': list(shape), 'opt': list(shape), 'max': list(shape)}
@@ -148,7 +148,7 @@ def trtexec_shapes(varying: Mapping[int, int], shape: Sequence[int]) -> str:
 
 
 def convert_to_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
-    """The .xml file that OpenVINO makes of an ONNX file, with the same guide; a .bin file is beside it."""
+    """Convert an ONNX file to OpenVINO, with the same guide: an .xml file, and a .bin file beside it."""
     import openvino
 
     model = openvino.Core().read_model(file)  # openvino.convert_model would do the same, and report it to its makers
@@ -158,7 +158,7 @@ def convert_to_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
 
 
 def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[Shapes, list[Arrays]]:
-    """The shapes that a file names for its input and outputs, and what onnxruntime computes for each of the trials."""
+    """Shapes of the input and outputs of a file, and the outputs of onnxruntime for each of the trials."""
     session = onnx_session(file)
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
     return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]

@@ -87,7 +87,7 @@ def suppress_boxes(
     for label in range(scores.shape[1]):
         above = np.flatnonzero(scores[:, label] > score_threshold)
         order = above[np.argsort(-scores[above, label], kind='stable')][:pre_top_k]
-        kept = order[kept_of(boxes[order].astype(np.float64), nms_threshold)]
+        kept = order[nms_indices(boxes[order].astype(np.float64), nms_threshold)]
         found += [(-float(scores[anchor, label]), label, int(anchor)) for anchor in kept]
     found = sorted(found, key=lambda one: one[0])[:keep_top_k]
     labels = np.array([label for _, label, _ in found], np.int64)
@@ -95,7 +95,7 @@ def suppress_boxes(
     return boxes[anchors], scores[anchors, labels], labels
 
 
-def kept_of(boxes: npt.NDArray[np.float64], threshold: float) -> list[int]:
+def nms_indices(boxes: npt.NDArray[np.float64], threshold: float) -> list[int]:
     """Indices that greedy NMS keeps of `boxes` [n, 4] by falling score: no two have an IoU above `threshold`."""
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     left, kept = np.arange(len(boxes)), []

@@ -43,7 +43,7 @@ class Segmentation(Family):
                 image = resize(image, H, W)
         seen = normalise(image, self.preparation)
         if transforms and transforms[-1]['name'] == 'Padding':
-            grey = grey_after(self.preparation['mean'], self.preparation['std'])[:, None, None]
+            grey = normalised_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
             seen[:, size[0] :], seen[:, :, size[1] :] = grey, grey
         return seen
 
@@ -52,7 +52,7 @@ class Segmentation(Family):
         inference = self.reading['inference']
         turned = flips(horizontal=inference['flip_horizontal'], vertical=inference['flip_vertical'])
         views = list(product(inference['scales'], turned))
-        if views == [(1.0, ())] and windows(inference) is None:
+        if views == [(1.0, ())] and window_sizes(inference) is None:
             return run(images)
         H, W = images.shape[2:]
         total = np.zeros(1, np.float32)
@@ -65,13 +65,13 @@ class Segmentation(Family):
         return {'logits': total / np.float32(len(views))}
 
     def _logits(self, run: Run, images: Floats) -> Floats:
-        sizes = windows(self.reading['inference'])
+        sizes = window_sizes(self.reading['inference'])
         if sizes is None:
             return run(images)['logits']  # type: ignore[no-any-return]
         (height, width), (down, across) = sizes
         H, W = images.shape[2:]
         total, count = np.zeros((1, 1, H, W), np.float32), np.zeros((H, W), np.float32)
-        for top, left in product(starts(H, height, down), starts(W, width, across)):
+        for top, left in product(window_starts(H, height, down), window_starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             logits = run(np.ascontiguousarray(images[:, :, rows, columns]))['logits']
             if total.shape[1] != logits.shape[1]:
@@ -101,7 +101,7 @@ class Segmentation(Family):
         return classes
 
 
-def grey_after(mean: Sequence[float], std: Sequence[float]) -> Floats:
+def normalised_grey(mean: Sequence[float], std: Sequence[float]) -> Floats:
     """GREY after normalisation, per channel [3]."""
     return ((np.float32(GREY / 255) - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(np.float32)
 
@@ -129,12 +129,12 @@ def flips(*, horizontal: bool, vertical: bool) -> list[tuple[int, ...]]:
     return [(*first, *second) for first, second in product(rows, columns)]
 
 
-def windows(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
+def window_sizes(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
     """(height, width) of sliding windows, and their strides; None without windows."""
     return (size_of(inference, 'window'), size_of(inference, 'window_stride')) if inference['window'] is not None else None
 
 
-def starts(length: int, window: int, stride: int) -> list[int]:
+def window_starts(length: int, window: int, stride: int) -> list[int]:
     """Starts of sliding windows along a side of `length` pixels."""
     count = max(0, math.ceil((length - window) / stride)) + 1
     return [max(0, min(number * stride, length - window)) for number in range(count)]

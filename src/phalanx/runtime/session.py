@@ -47,10 +47,10 @@ def open_model(file: Path, threads: int) -> Session:
             size = f'{images.shape[3]} x {images.shape[2]}'
             raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
 
-    return Session(understood(guide, file), run)
+    return Session(parse_guide(guide, file), run)
 
 
-def by_onnxruntime(file: Path, threads: int) -> Opened:
+def open_with_onnxruntime(file: Path, threads: int) -> Opened:
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
@@ -86,7 +86,7 @@ def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, a
     return onnxruntime.InferenceSession(model, options, providers=['CPUExecutionProvider'])
 
 
-def by_openvino(file: Path, threads: int) -> Opened:
+def open_with_openvino(file: Path, threads: int) -> Opened:
     try:
         import openvino
     except ImportError:
@@ -109,10 +109,10 @@ def by_openvino(file: Path, threads: int) -> Opened:
     return guide, shape, run
 
 
-OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': by_onnxruntime, '.xml': by_openvino}
+OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': open_with_onnxruntime, '.xml': open_with_openvino}
 
 
-def understood(guide: str | None, file: Path) -> Mapping[str, Any]:
+def parse_guide(guide: str | None, file: Path) -> Mapping[str, Any]:
     """Parse the guide in the metadata of a file. Raises ArtifactError when it is absent, incomplete or of a later version."""
     if guide is None:
         raise ArtifactError(f'{file}: has no metadata about classes and images: it was not written by `phalanx export`')

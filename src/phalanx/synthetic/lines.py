@@ -40,7 +40,7 @@ class Fonts:
 
         Raises FileNotFoundError when there is no such folder or font.
         """
-        covered = {path: covered_by(path, characters) for path in font_files(folder)}
+        covered = {path: covered_characters(path, characters) for path in font_files(folder)}
         self.covered = {path: found for path, found in covered.items() if any(not character.isspace() for character in found)}
         if not self.covered:
             place = folder or ', '.join(map(str, SYSTEM_FONTS))
@@ -64,7 +64,7 @@ def font_files(folder: Path | None) -> list[Path]:
     return files if files or folder is not None else [PILLOWS_OWN]
 
 
-def covered_by(path: Path, characters: Sequence[str]) -> frozenset[str]:
+def covered_characters(path: Path, characters: Sequence[str]) -> frozenset[str]:
     """Subset of `characters` that a font file covers; empty when it cannot be opened, or is a symbol font."""
     try:
         font = _font(path, SIZES[0])

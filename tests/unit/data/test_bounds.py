@@ -132,7 +132,7 @@ def test_a_line_is_reduced_before_it_is_augmented() -> None:
     assert warp(long, 'a', np.random.default_rng(0))[0].shape == long.shape
 
 
-def test_a_network_is_given_no_more_pixels_than_said() -> None:
+def test_the_input_of_a_network_has_at_most_the_documented_pixels() -> None:
     large = np.broadcast_to(np.uint8(0), (8192, 8192, 3))
     with pytest.raises(TooLargeError, match=f'8192 x 8192 pixels, more than {MOST_SEEN // 2**20} million; reduce the image'):
         normalise(large, PIXELS)

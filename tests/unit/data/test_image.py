@@ -252,7 +252,7 @@ def test_a_reduced_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
     assert len(Pages(tmp_path / 'a.tif')) == 1
 
 
-def test_pages_of_a_pdf_are_drawn_or_the_package_is_named(tmp_path: Path) -> None:
+def test_pages_of_a_pdf_are_rendered_or_the_package_is_named(tmp_path: Path) -> None:
     inch = [Image.new('RGB', (72, 144), colour) for colour in ('red', 'blue')]
     inch[0].save(tmp_path / 'a.pdf', save_all=True, append_images=inch[1:])  # at 72 dots per inch
     if not pdf.is_installed():

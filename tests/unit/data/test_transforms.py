@@ -71,7 +71,7 @@ def test_the_longer_side_is_given_and_the_other_one_follows(image: np.ndarray, s
     assert_array_equal(labels, cv2.resize(image[..., 0], size, interpolation=cv2.INTER_NEAREST))
 
 
-def test_scales_are_drawn_evenly_from_the_steps() -> None:
+def test_scales_are_sampled_evenly_from_the_steps() -> None:
     scaling, rng = ResizeStepScaling(min=0.5, max=1.5, step=0.25), RNG(0)
     widths = [scaling(NOISE, LABELS, rng)[0].shape[1] for _ in range(500)]
     found, counts = np.unique(widths, return_counts=True)

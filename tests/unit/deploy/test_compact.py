@@ -60,7 +60,7 @@ def relative_error(found: Floats, expected: Floats) -> Any:
 def test_float16_keeps_three_digits(network: Path) -> None:
     """The type of 10 bits of mantissa rounds by 2**-11; sums of 27 products add some of that."""
     expected = maps(network)
-    compact.halve(network)
+    compact.to_float16(network)
     assert onnx.load(network).graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
     assert (relative_error(maps(network), expected) < 5e-3).all()
 

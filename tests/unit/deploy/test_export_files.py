@@ -50,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.expor
 def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export.ExportedProgram], tmp_path: Path) -> None:
     """The weights of the second convolution are changed in the file: its output differs, and all after it."""
     file, program = written
-    assert describe_first_difference(program, file, IMAGES, 1e-4).startswith('no layer by itself differs')
+    assert describe_first_difference(program, file, IMAGES, 1e-4).startswith('no single layer differs')
     model, other = onnx.load(file), tmp_path / 'other.onnx'
     (weights,) = [tensor for tensor in model.graph.initializer if tensor.name == 'middle.1.weight']
     weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) + np.float32(0.5), weights.name))

@@ -36,7 +36,7 @@ def test_a_result_has_the_name_of_its_image_and_a_suffix_or_folder_only_where_an
     }
 
 
-def test_pages_of_one_name_in_two_folders_are_told_apart_by_these(tmp_path: Path) -> None:
+def test_pages_of_one_name_in_two_folders_are_distinguished_by_folder(tmp_path: Path) -> None:
     first, second, third = put(tmp_path, 'x/page.png', 'y/page.png', 'y/other.png')
     assert list_files([first, second, third, first], tmp_path / 'o') == {
         first: Path('x/page.png'),

@@ -23,7 +23,7 @@ import uvicorn
 
 from phalanx.cli.main import main
 from phalanx.cli.serve import command
-from phalanx.deploy.serve.app import application
+from phalanx.deploy.serve.app import create_app
 from phalanx.deploy.serve.batching import Batcher
 from phalanx.runtime import Model, load
 from phalanx.system.errors import RequestError
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
     """Says on which port it listens."""
 
     def __init__(self, batcher: Watched, most_bytes: int) -> None:
-        app = application(batcher, most_bytes=most_bytes)
+        app = create_app(batcher, most_bytes=most_bytes)
         # No log of its own: for that uvicorn closes all handlers there are, and absl's closes the stream that pytest writes to.
         super().__init__(uvicorn.Config(app, host='127.0.0.1', port=0, log_level='error', log_config=None))
         self.batcher = batcher

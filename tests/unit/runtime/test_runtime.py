@@ -17,7 +17,7 @@ from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.graph import add_suppression
 from phalanx.families.detection.nms import Nms, multiclass_nms
-from phalanx.families.detection.task import evaluated
+from phalanx.families.detection.task import prepare_eval_sample
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.export import describe_transform
 from phalanx.families.recognition.characters import Characters
@@ -107,7 +107,7 @@ def test_a_transform_that_only_training_has_is_refused() -> None:
     [DetectionResize(target_size=(96, 64)), DetectionResize(target_size=(120, 50), keep_ratio=True, interpolation='cubic')],
 )
 def test_images_are_searched_for_objects_as_in_evaluation(resize: DetectionResize) -> None:
-    sample = evaluated(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
+    sample = prepare_eval_sample(IMAGE, Objects.none(), [resize], Draw(0, 0, 0, 0))
     preparation = {'transforms': [describe_transform(resize)], 'multiple_of': 32, 'fill': [1, 2, 3], **GREY}
     own = detection.Detection({'preparation': preparation, 'reading': {'classes': ['ball']}})
     seen = own.prepare(IMAGE)

@@ -15,7 +15,7 @@ from phalanx.data.samples import Draw
 from phalanx.families.recognition.data.rendered import Rendered
 from phalanx.families.recognition.data.source import Source
 from phalanx.synthetic import lines as rendering
-from phalanx.synthetic.lines import Fonts, covered_by, font_files, render_line
+from phalanx.synthetic.lines import Fonts, covered_characters, font_files, render_line
 
 
 def find_font() -> Path:
@@ -44,8 +44,8 @@ def sample(source: Source, index: int = 0, epoch: int = 0) -> tuple[np.ndarray, 
 
 def test_a_font_is_asked_for_each_character(fonts: Path) -> None:
     assert [path.name for path in font_files(fonts)] == ['DejaVuSans.ttf', 'broken.ttf']
-    assert covered_by(fonts / 'DejaVuSans.ttf', 'aЖ中 \U0010ffff') == frozenset('aЖ ')
-    assert covered_by(fonts / 'broken.ttf', 'a') == frozenset()
+    assert covered_characters(fonts / 'DejaVuSans.ttf', 'aЖ中 \U0010ffff') == frozenset('aЖ ')
+    assert covered_characters(fonts / 'broken.ttf', 'a') == frozenset()
 
 
 def test_a_font_of_symbols_writes_no_letters_even_where_it_has_something_in_their_places(fonts: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_font_of_symbols_writes_no_letters_even_where_it_has_something_in_thei
     record = content.index(b'OS/2')  # tag, checksum, start, length
     content[int.from_bytes(content[record + 8 : record + 12]) + 30] = 12  # sFamilyClass: symbolic
     (tmp_path / 'symbols.ttf').write_bytes(content)
-    assert covered_by(tmp_path / 'symbols.ttf', 'a') == frozenset()
+    assert covered_characters(tmp_path / 'symbols.ttf', 'a') == frozenset()
 
 
 def test_where_the_system_has_no_font_pillow_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the service answers: `/` a page to drop an image on, `/predict`, `/health`, `/metrics`."""
+"""HTTP service: `/` (a page to drop an image on), `/predict`, `/health`, `/metrics`."""
 
 import base64
 import binascii
@@ -24,8 +24,8 @@ from phalanx.deploy.serve.batching import Batcher, FullError
 from phalanx.runtime import ArtifactError
 
 
-def application(batcher: Batcher, *, most_bytes: int) -> FastAPI:
-    """The service; a request may have `most_bytes`."""
+def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
+    """Create the service; requests are limited to `most_bytes`."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,9 +51,9 @@ def application(batcher: Batcher, *, most_bytes: int) -> FastAPI:
     @app.post('/predict')
     async def predict(request: Request) -> Any:
         try:
-            data = await image_in(request, await body(request, most_bytes))
+            data = await read_image_bytes(request, await read_body(request, most_bytes))
             image = await run_in_threadpool(decode_image, data, 'the image')
-            return answer(await batcher.result(image), guide)
+            return to_json(await batcher.result(image), guide)
         except FullError as error:
             raise HTTPException(503, str(error)) from None
         except (ArtifactError, SampleError, ValueError) as error:
@@ -63,8 +63,8 @@ def application(batcher: Batcher, *, most_bytes: int) -> FastAPI:
     return app
 
 
-async def body(request: Request, most: int) -> bytes:
-    """What was sent. Raises HTTPException as soon as it is more than `most` bytes, however much the client announced."""
+async def read_body(request: Request, most: int) -> bytes:
+    """Read the body of a request. Raises HTTPException as soon as it exceeds `most` bytes, whatever its header says."""
     data = bytearray()
     async for piece in request.stream():
         data += piece
@@ -73,14 +73,14 @@ async def body(request: Request, most: int) -> bytes:
     return bytes(data)
 
 
-async def image_in(request: Request, data: bytes) -> bytes:
-    """The bytes of the image file in a request that sent `data`: the file of a form, base64 in a JSON object, or all.
+async def read_image_bytes(request: Request, data: bytes) -> bytes:
+    """Bytes of the image file in the body `data`: the file of a form, base64 in a JSON object, or the body itself.
 
     Raises ValueError.
     """
     kind = request.headers.get('content-type', '')
     if kind.startswith('multipart/form-data'):
-        return await file_in(request, data)
+        return await read_form_file(request, data)
     if not kind.startswith('application/json'):
         return data
     try:
@@ -89,8 +89,8 @@ async def image_in(request: Request, data: bytes) -> bytes:
         raise ValueError('the JSON object is {"image": "..."}, the bytes of an image file in base64') from None
 
 
-async def file_in(request: Request, data: bytes) -> bytes:
-    """The bytes of the one file in a form. Raises ValueError."""
+async def read_form_file(request: Request, data: bytes) -> bytes:
+    """Bytes of the only file in a form. Raises ValueError."""
 
     async def again() -> Message:  # the body has been read by now, within its limit
         return {'type': 'http.request', 'body': data, 'more_body': False}
@@ -105,8 +105,8 @@ async def file_in(request: Request, data: bytes) -> bytes:
     raise ValueError('the form has no file; send the image as one: curl -F image=@photo.jpg')
 
 
-def answer(result: Any, guide: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A result as JSON has it; a class map as a PNG file in base64, and how many pixels each class has."""
+def to_json(result: Any, guide: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert a result to JSON; a class map becomes a PNG file in base64 with pixel counts per class."""
     if isinstance(result, list):
         return {'found': [asdict(one) for one in result]}
     if is_dataclass(result) and not isinstance(result, type):

@@ -1,4 +1,4 @@
-"""Requests that come at the same time are predicted together."""
+"""Batching of concurrent requests."""
 
 import asyncio
 import contextlib
@@ -11,22 +11,22 @@ from phalanx.runtime.prepare import Image
 
 
 class FullError(Exception):
-    """More requests wait than are taken."""
+    """Error for a request when the queue is full."""
 
 
 @dataclass
 class Counts:
-    """What `/metrics` says, since the start."""
+    """Counts for `/metrics` since the start."""
 
     images: int = 0
     batches: int = 0
-    refused: int = 0  # requests with something wrong in them
-    turned_away: int = 0  # requests for which there was no room
+    refused: int = 0  # invalid requests
+    turned_away: int = 0  # requests when the queue was full
     seconds: float = 0.0  # spent predicting
 
 
 class Batcher:
-    """Images one by one to results, by a model that sees up to `most` of them at once; at most `room` wait for it."""
+    """Queue of images for a model: batches of up to `most`; at most `room` images wait."""
 
     def __init__(self, model: Model, *, most: int, room: int) -> None:
         self.model, self.most = model, most
@@ -35,7 +35,7 @@ class Batcher:
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Within this context images are predicted; at its end those that wait have had their answers."""
+        """Context in which images are predicted; its end waits for all answers."""
         work = asyncio.create_task(self._work())
         try:
             yield
@@ -44,7 +44,7 @@ class Batcher:
             work.cancel()
 
     async def result(self, image: Image) -> Any:
-        """Raises FullError, and ArtifactError when the file does not take the image."""
+        """Predict an image. Raises FullError, and ArtifactError when the file does not take it."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             self.waiting.put_nowait((image, answer))
@@ -57,10 +57,10 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while True:
             taken = [await self.waiting.get()]
-            while len(taken) < self.most and not self.waiting.empty():  # whoever came while the last batch was predicted
+            while len(taken) < self.most and not self.waiting.empty():  # requests that arrived during the last batch
                 taken.append(self.waiting.get_nowait())
             begin = loop.time()
-            results = await asyncio.to_thread(self._predicted, [image for image, _ in taken])
+            results = await asyncio.to_thread(self._predict, [image for image, _ in taken])
             self.counts.seconds += loop.time() - begin
             self.counts.batches += 1
             self.counts.images += len(taken)
@@ -73,9 +73,9 @@ class Batcher:
                     answer.set_result(result)
                 self.waiting.task_done()
 
-    def _predicted(self, images: list[Image]) -> list[Any]:
-        """The result of each image, or the error that it raises: one that the file does not take costs no other its answer."""
+    def _predict(self, images: list[Image]) -> list[Any]:
+        """Result of each image, or its error: an image that the file refuses does not affect the others."""
         try:
             return self.model.batch(images)
         except (ArtifactError, ValueError) as error:
-            return [error] if len(images) == 1 else [one for image in images for one in self._predicted([image])]
+            return [error] if len(images) == 1 else [one for image in images for one in self._predict([image])]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.runtime.prepare import check_input_size, scaled_size
-from phalanx.runtime.segmentation import flips, starts
+from phalanx.runtime.segmentation import flips, window_starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Inference:
         H, W = images.shape[2:]
         total, count = None, images.new_zeros(H, W)
         (height, width), (down, across) = self.window, self.window_stride
-        for top, left in product(starts(H, height, down), starts(W, width, across)):
+        for top, left in product(window_starts(H, height, down), window_starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             logits = main_logits(network(images[:, :, rows, columns])).float()
             if total is None:

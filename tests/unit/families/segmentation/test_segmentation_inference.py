@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from phalanx.engine.job import open_job
 from phalanx.families.segmentation.inference import Inference
-from phalanx.runtime.segmentation import starts
+from phalanx.runtime.segmentation import window_starts
 
 
 class Network(nn.Module):
@@ -45,7 +45,7 @@ def column(images: Tensor) -> Tensor:
     ],
 )
 def test_windows_cover_a_side_and_end_with_it(length: int, window: int, stride: int, expected: list[int]) -> None:
-    assert starts(length, window, stride) == expected
+    assert window_starts(length, window, stride) == expected
 
 
 def test_overlapping_windows_are_averaged() -> None:
