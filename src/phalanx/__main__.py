@@ -1,4 +1,4 @@
-"""What `phalanx`, `python -m phalanx` and `fleetrun` run: settles what torch reads when it is loaded, then goes on."""
+"""Entry point of `phalanx`, `python -m phalanx` and `fleetrun`: settings that torch reads on import, then the command."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 """Data that cannot be used, in every family: what is wrong with a list is reported before anything starts; what is wrong with a
-sample costs that sample, is counted, and is told by name.
+sample costs that sample, is counted, and is reported by name.
 """
 
 from __future__ import annotations

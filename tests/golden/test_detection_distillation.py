@@ -1,4 +1,4 @@
-"""What PP-YOLOE learns from a larger one, against numbers that PaddleDetection's DistillPPYOLOELoss gave with Paddle 3.3."""
+"""Distillation of PP-YOLOE, against numbers that PaddleDetection's DistillPPYOLOELoss gave with Paddle 3.3."""
 
 from __future__ import annotations
 

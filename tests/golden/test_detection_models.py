@@ -60,7 +60,7 @@ def detection_state(shapes: Sequence[tuple[str, Sequence[int]]], gain: float) ->
 
 @dataclass
 class Golden:
-    """What the original gives for one network."""
+    """Numbers of the original for one network."""
 
     name: str
 
@@ -79,7 +79,7 @@ class Golden:
         return model
 
     def sampled(self, key: str, ours: Tensor) -> npt.NDArray[Any]:
-        """Those of our values that the array `key` holds."""
+        """Our values at the places that the array `key` holds."""
         return ours.detach().reshape(-1)[:: self.facts['strides'][key]].numpy()
 
     def assert_close(self, key: str, ours: Tensor) -> None:

@@ -102,7 +102,7 @@ class Golden:
         return [c * term.total / term.weight for c, term in zip(self.facts['loss']['coef'], terms, strict=True)]
 
     def sampled(self, key: str, ours: Tensor) -> npt.NDArray[Any]:
-        """Those of our values that the array `key` holds."""
+        """Our values at the places that the array `key` holds."""
         stride = self.facts['strides'][key]
         return ours.detach().reshape(-1)[::stride].numpy()
 

@@ -107,8 +107,8 @@ class Golden:
         return state | {second: state[first] for second, first in self.facts['alias_keys'].items()}
 
     def weight(self, name: str, shape: tuple[int, ...]) -> FloatArray:
-        """As in weights.py, whose linear layers are [in, out], but recurrent ones are [out, in]; padding is embedded as 0, and
-        factors are about 1.
+        """A weight of weights.py: linear layers [in, out], recurrent ones [out, in]; padding is embedded as 0, factors are
+        about 1.
         """
         gain = 1.5 if self.name.startswith('crnn') and name.startswith('backbone.') and len(shape) == 4 else 2.0
         if name.rpartition('.')[2].startswith(('weight_ih', 'weight_hh')):

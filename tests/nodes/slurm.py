@@ -141,7 +141,7 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
 
 
 def _within(node: Node, hosts: Path, name: str = 'login') -> list[str]:
-    """What runs a command in the network of a node, with names of its own: not `ip netns exec`, which hides the cgroups."""
+    """The prefix of a command in the network of a node, with names of its own: not `ip netns exec`, which hides the cgroups."""
     script = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
     network = f'--net=/var/run/netns/{node.namespace}'
     return ['nsenter', network, 'unshare', '--mount', '--uts', 'sh', '-c', script, 'sh', str(hosts), name]

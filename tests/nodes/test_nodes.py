@@ -32,7 +32,7 @@ def train(nodes: list[Node], *words: str, extra: tuple[str, ...] = SHORT, **envi
 
 
 def steps(node: Node) -> int:
-    """How far the run in a node's folder has come."""
+    """The steps logged so far in a node's folder."""
     file = node.folder / 'run' / 'metrics.jsonl'
     found = records(node.folder / 'run') if file.is_file() else []
     return int(found[-1]['step']) if found else 0

@@ -51,7 +51,7 @@ def room(file: Path) -> str:
 
 
 def inside(file: Path, *places: str) -> bool:
-    """Whether a file is, or is in, one of `places`: `cli`, `families/table`, `parallel/dist.py`."""
+    """True if a file is, or is in, one of `places`: `cli`, `families/table`, `parallel/dist.py`."""
     name = file.relative_to(ROOT).as_posix()
     return any(name == place or name.startswith(f'{place}/') for place in places)
 
@@ -85,7 +85,7 @@ def family(file: Path) -> str:
 
 @cache
 def dotted(file: Path) -> set[str]:
-    """What a file writes as `a.b` or `a.b.c`."""
+    """The dotted names of a file, `a.b` or `a.b.c`."""
     return {ast.unparse(node) for node in ast.walk(tree(file)) if isinstance(node, ast.Attribute)}
 
 
@@ -146,7 +146,7 @@ def test_families_do_not_know_each_other() -> None:
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_families_have_the_same_files(family: str) -> None:
-    """Who knows one family finds the way in the others."""
+    """A reader of one family finds the way in the others."""
     own = ('task', 'transforms', 'draw', 'survey', 'data', 'models', 'loss', 'metric')  # of one file, or a folder of several
     folder = ROOT / 'families' / family
     assert not [name for name in own if not (folder / f'{name}.py').is_file() and not (folder / name).is_dir()]
@@ -171,7 +171,7 @@ def test_in_a_family_only_metrics_talk_to_other_ranks() -> None:
 
 
 def test_only_dist_arrival_gradients_and_launch_talk_to_torch_distributed() -> None:
-    """What ranks exchange stands in three files, which tests can watch. (The command line marks why a rank failed.)"""
+    """Exchanges between ranks stand in three files, which tests can watch. (The command line marks why a rank failed.)"""
     marking = 'torch.distributed.elastic.multiprocessing.errors.record'
     found = {
         (room(file), name)
@@ -183,7 +183,7 @@ def test_only_dist_arrival_gradients_and_launch_talk_to_torch_distributed() -> N
 
 
 def test_networks_take_norms_and_dropout_from_here() -> None:
-    """Those of torch see a micro-batch on one rank: what they compute depends on how the global batch is cut."""
+    """Norms of torch see a micro-batch on one rank, so their result depends on how the global batch is cut."""
     names = ('BatchNorm1d', 'BatchNorm2d', 'SyncBatchNorm', 'Dropout', 'Dropout2d', 'batch_norm', 'dropout')
     torchs = {f'{module}.{name}' for module in ('nn', 'F') for name in names}
     replacing = 'nn/backbones/timm_backbone.py'  # names those of timm, which it replaces
@@ -199,7 +199,7 @@ def test_random_numbers_come_from_generators_with_a_seed() -> None:
 
 
 def test_nothing_below_the_commands_prints() -> None:
-    """What a person sees of a run comes from the report, which the main rank alone writes and `--json` can silence."""
+    """The output of a run comes from the report, which the main rank alone writes and `--json` can silence."""
     below = files('cli', 'curation', 'bench', 'deploy', 'launch', 'report')
     calls = [(file, node.func) for file in below for node in ast.walk(tree(file)) if isinstance(node, ast.Call)]
     assert not [file for file, name in calls if isinstance(name, ast.Name) and name.id == 'print']
@@ -222,7 +222,7 @@ def test_catalogs_are_literal() -> None:
 
 
 def test_functions_fit_a_screen() -> None:
-    """What is longer has parts that deserve a name."""
+    """A longer function has parts that deserve a name."""
     long = {f'{function.name} in {room(file)}' for file in FILES for function in functions(file) if lines(function) > SCREEN}
     assert not long
 
@@ -244,7 +244,7 @@ def test_no_room_is_called_utils() -> None:
 
 
 def test_one_module_alone_removes_what_is_on_a_disk() -> None:
-    """What it may remove stands there; a launch once removed the run folders of others, which looked like its own."""
+    """The rules for removal stand there; a launch once removed the run folders of others, which looked like its own."""
     removing = {'shutil.rmtree', 'os.remove', 'os.unlink', 'os.rmdir', 'os.removedirs', 'rmtree'}
     methods = {'unlink', 'rmdir', 'rmtree'}
     calls = [

@@ -148,7 +148,7 @@ def device_name(device: torch.device) -> str:
 
 
 def suggest(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
-    """What the numbers suggest to try: first what takes the largest share of the step, then what makes arithmetic faster.
+    """Suggestions from the figures: first for the largest share of the step, then for faster arithmetic.
 
     What was in `measured` already is not suggested again.
     """

@@ -79,7 +79,7 @@ class Family(Task):
 
     @staticmethod
     def distils(keys: Any) -> bool:
-        """Whether a recipe says what networks learn from one another."""
+        """True if networks of the recipe learn from one another."""
         return bool(keys.between)
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:

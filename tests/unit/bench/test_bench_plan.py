@@ -133,7 +133,7 @@ def test_buckets_close_when_they_are_full_and_leave_when_their_last_gradient_is_
 
 
 def test_buckets_of_a_recipe_that_names_their_size_have_it_from_the_first_on() -> None:
-    """As DDP makes them: 5 MiB are reached with the second gradient, then with the third."""
+    """DDP's own rule: 5 MiB are reached with the second gradient, then with the third."""
     profile = replace(PROFILE, bucket_mb=5.0)
     assert profile.buckets() == [Message(0.3, 10_000_000), Message(0.5, 20_000_000)]
 

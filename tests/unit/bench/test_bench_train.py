@@ -1,4 +1,4 @@
-"""Where the time of a step goes, on the real trainer and a network of two convolutions."""
+"""The time of a step by phase, on the real trainer and a network of two convolutions."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_messages_of_a_step_are_its_norms_its_numbers_and_its_gradients(trainer:
 
 
 def event(name: str, begin: int, end: int, *, id: int = 0, kernel_of: int | None = None, **others: Any) -> SimpleNamespace:
-    """As torch.profiler has it, in ms. `kernel_of`: the id of what launched it, where it is on the device."""
+    """An event of torch.profiler, in ms. `kernel_of`: the id of what launched it, where it is on the device."""
     about = {'is_async': False, 'is_user_annotation': False, 'input_shapes': [], **others}
     device = DeviceType.CPU if kernel_of is None else DeviceType.CUDA
     times = SimpleNamespace(start=1000 * begin, end=1000 * end)
@@ -267,7 +267,7 @@ def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> Non
 
 
 def test_a_share_of_a_peak_that_a_step_exceeds_is_not_shown() -> None:
-    """What was measured as the peak was none then: the device was busy with something else, say."""
+    """The measured peak was too low then: the device was busy with something else, say."""
     assert format_peak_share(0.9) == '90.0 %'
     assert '%' not in format_peak_share(1.1)
 
@@ -279,7 +279,7 @@ def test_what_was_tried_is_not_suggested_again() -> None:
 
 
 def test_relu_is_not_counted() -> None:
-    """What the counter leaves out is known: torch.utils.flop_counter has no entry for elementwise work."""
+    """A known gap of the counter: torch.utils.flop_counter has no entry for elementwise work."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""What all commands have in common in their words."""
+"""Arguments that all commands share."""
 
 from __future__ import annotations
 

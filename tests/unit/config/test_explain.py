@@ -35,7 +35,7 @@ class Square:
 
 @dataclass(frozen=True, kw_only=True)
 class Pen:
-    """What draws."""
+    """A pen."""
 
     width: int = 3
     """In pixels."""

@@ -443,7 +443,7 @@ def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
 
 
 def things_of(content: object, file: str) -> list[Thing]:
-    """What a file beside an image of 64 x 48 pixels says of it."""
+    """The annotation in a file beside an image of 64 x 48 pixels."""
     drawn.draw(Path('mine/images/a 1.png'), 1)
     drawn.write(Path('mine') / file, content)
     held = find_annotations(Tree(Path('mine').absolute()))
@@ -532,7 +532,7 @@ def test_annotations_that_name_images_of_another_folder_or_suffix_find_them() ->
 
 
 def test_numbers_of_palettes_that_differ_from_file_to_file_mean_nothing_but_their_colours_do() -> None:
-    """As when every mask was reduced to a palette of its own; classes are called by their colour."""
+    """Masks that were each reduced to a palette of its own; classes are named by their colour."""
     colours = np.array([(0, 0, 0), (255, 0, 0), (0, 0, 255)], np.uint8)
     for number, image in enumerate(drawn.images(Path('mine/images'))):
         order = np.array([0, 1, 2] if number % 2 else [2, 1, 0], np.uint8)  # its own inverse

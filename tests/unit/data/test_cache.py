@@ -36,7 +36,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> PictureCache:
 
 
 def child(run: Callable[[], None]) -> int:
-    """What a forked process that runs `run` ended with: its status, or minus the number of the signal."""
+    """The exit of a forked process that runs `run`: its status, or minus the number of the signal."""
     process = multiprocessing.get_context('fork').Process(target=run)
     process.start()
     process.join(60)
@@ -178,7 +178,7 @@ def test_without_a_cache_nothing_is_kept() -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """As many images as there are files in a folder."""
+    """One image per file of a folder."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""What `phalanx predict` and `phalanx read` are given, what their results are called, and what one bad input does."""
+"""Inputs of `phalanx predict` and `phalanx read`, the names of their results, and bad inputs."""
 
 from pathlib import Path
 

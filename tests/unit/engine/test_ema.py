@@ -13,7 +13,7 @@ from phalanx.engine.ema import Ema, EmaOptions
 
 
 def network() -> nn.Sequential:
-    """A batch norm has weights, running statistics and, in `num_batches_tracked`, a whole number."""
+    """A batch norm has weights, running statistics and, in `num_batches_tracked`, an integer."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
 

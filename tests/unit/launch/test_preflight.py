@@ -1,4 +1,4 @@
-"""What a comparison of nodes finds. The infos are made up; real ones meet in tests/nodes."""
+"""Comparison of nodes. The infos are made up; real ones meet in tests/nodes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where nodes come together. Here they are threads with a loopback address each; real ones meet in tests/nodes."""
+"""Rendezvous of nodes. Here they are threads with a loopback address each; real ones meet in tests/nodes."""
 
 from __future__ import annotations
 

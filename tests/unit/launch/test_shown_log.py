@@ -1,4 +1,4 @@
-"""What the launcher copies of the log of rank 0 to the terminal."""
+"""The part of the log of rank 0 that the launcher copies to the terminal."""
 
 import sys
 import time

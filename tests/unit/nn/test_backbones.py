@@ -123,7 +123,7 @@ def test_a_plain_transformer_gets_a_feature_pyramid(size: tuple[int, int]) -> No
 
 
 def test_patches_of_14_pixels_have_maps_of_the_same_strides() -> None:
-    """As in DINOv2; images are resized so that patches have a stride of 16 pixels."""
+    """DINOv2 has them; images are resized so that patches have a stride of 16 pixels."""
     backbone: Any = timm_backbone((16,), model='vit_small_patch14_dinov2')
     with torch.no_grad():
         (found,) = backbone.eval()(torch.rand(1, 3, 32, 64))

@@ -33,7 +33,7 @@ def test_upsampled_logits_and_their_gradient_match_torch(
 
 
 def test_upsampled_logits_are_float32_and_contiguous() -> None:
-    """As a softmax needs them, for any precision and layout of the network."""
+    """A softmax needs that, for any precision and layout of the network."""
     logits = torch.randn(2, 3, 4, 4).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
     enlarged = upsample_logits(logits, torch.empty(2, 3, 16, 16))
     assert enlarged.dtype is torch.float32

@@ -184,7 +184,7 @@ def test_other_backbones_of_deeplab_come_out_as_published() -> None:
 
 
 def test_the_rates_of_the_lite_backbone_are_those_of_its_convolutions_by_depth() -> None:
-    """Its release 0.8 counts blocks in threes and gives no rate to norms: here, for every parameter that there is."""
+    """Its release 0.8 counts blocks in threes and gives no rate to norms: here, every parameter."""
     got = job('lite')
     assert to_plain(got.resolved)['model'] == {
         'name': 'lraspp',

@@ -1,4 +1,4 @@
-"""What the runtime does in numpy is what the families do in torch."""
+"""The runtime computes in numpy what the families compute in torch."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_graph_chooses_the_characters_that_evaluation_reads() -> None:
 
 @pytest.mark.parametrize(('H', 'W', 'cells'), [(7, 10, 4), (3, 2, 2), (8, 8, 4), (5, 9, 1)])
 def test_adaptive_pooling_can_be_written_as_products(H: int, W: int, cells: int) -> None:
-    """What an export has in its place, since ONNX has none."""
+    """Matrix products replace it in an export, since ONNX has none."""
     x = torch.from_numpy(rng().standard_normal((2, 3, H, W)).astype(np.float32))
     rows, columns = (pooling_matrix(length, cells, x) for length in (H, W))
     torch.testing.assert_close(rows @ x @ columns.T, adaptive_avg_pool(x, cells), atol=1e-6, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""How many processes can work side by side."""
+"""The number of processes that can work side by side."""
 
 from __future__ import annotations
 

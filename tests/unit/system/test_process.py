@@ -1,4 +1,4 @@
-"""How a process of ours ends."""
+"""The end of a process of ours."""
 
 import subprocess
 import sys

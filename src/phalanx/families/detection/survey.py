@@ -46,7 +46,7 @@ class BoxSurvey(FromSource):
             SMALL: f'a side of boxes is less than {FINEST} pixels of what the network sees, where it hardly learns them; '
             'enlarge the sizes in transforms and eval_transforms, or cut images into tiles',
             TWICE: 'boxes of one class lie on one another, and the second is a mistake whatever is found; remove it',
-            AMBIGUOUS: 'boxes of two classes lie on one another, and cannot be told apart; decide for one of the classes',
+            AMBIGUOUS: 'boxes of two classes lie on one another, and cannot be reported apart; decide for one of the classes',
         }
 
     def picture(self, index: int) -> Image:

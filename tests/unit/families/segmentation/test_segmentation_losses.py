@@ -1,4 +1,4 @@
-"""What every segmentation loss promises: the cut of a step changes nothing, and options are checked before it.
+"""The contract of every segmentation loss: the cut of a step changes nothing, and options are checked before it.
 
 Expected numbers come from the uncut batch, from the definition of the Lovász extension by sorting, and by hand.
 """

@@ -1,4 +1,4 @@
-"""What every segmentation network promises, over the whole catalog and its options."""
+"""The contract of every segmentation network, over the whole catalog and its options."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_the_head_of_lraspp_is_that_of_torchvision() -> None:
 
 
 def test_group_norms_use_the_nearest_divisor_of_their_channels() -> None:
-    """As in PaddleSeg 0.x, the larger number first: 28 groups instead of 32 for 728 channels."""
+    """PaddleSeg 0.x takes the larger number first: 28 groups instead of 32 for 728 channels."""
     layers = nn.Sequential(*(BatchNorm2d(channels) for channels in (64, 728, 48)))
     use_group_norms(layers, 32)
     assert [(norm.num_groups, norm.num_channels) for norm in layers] == [(32, 64), (28, 728), (24, 48)]

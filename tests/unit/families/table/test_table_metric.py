@@ -1,4 +1,4 @@
-"""TEDS, and what else tables are judged by.
+"""TEDS and the other metrics of tables.
 
 Oracles: apted (the tree edit distance that the reference implementation of TEDS uses) with the costs of that implementation,
 and numbers worked out by hand. The reference implementation itself: tests/golden/test_table_labels.py.

@@ -1,4 +1,4 @@
-"""What `phalanx data check` counts of tables, by hand."""
+"""Counts of `phalanx data check` for tables, by hand."""
 
 from __future__ import annotations
 
