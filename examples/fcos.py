@@ -78,7 +78,7 @@ class FCOSLoss(DetectionLoss):
         return SmallestAround()
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
-        logits, positives = raw.logits.float(), assigned.score.sum()
+        logits, positives = raw.logits.float(), assigned.score_sum
         classes = truths.classes.gather(1, assigned.truth_index)[..., None]  # [B, A, 1]
         target = torch.zeros_like(logits).scatter(2, classes, assigned.score[..., None])
         true = truths.boxes.gather(1, assigned.truth_index[..., None].expand(-1, -1, 4))

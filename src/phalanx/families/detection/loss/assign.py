@@ -42,6 +42,11 @@ class Assigned:
         images = torch.arange(len(anchors), device=anchors.device)[:, None]
         return images, anchors, self.score.gather(1, anchors)
 
+    @cached_property
+    def score_sum(self) -> Tensor:
+        """Sum of the scores []: one tensor, so that micro-batches see that all terms have the same weight."""
+        return self.score.sum()
+
     def true_boxes(self, truths: Truths) -> Tensor:
         """True boxes [B, max_positives, 4] of the anchors in `positives`."""
         images, anchors, _ = self.positives

@@ -47,7 +47,7 @@ class LogitsFromTeacher(DetectionLoss):
         probabilities = own.sigmoid()
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
 
-        (image, anchor, score), scores = assigned.positives, assigned.score.sum()
+        (image, anchor, score), scores = assigned.positives, assigned.score_sum
         ious = generalised_iou(student.boxes[image, anchor], teacher.boxes[image, anchor])
         distances = (of.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for of in (student, teacher))
         log_shares, shares = (logits.log_softmax(-1) for logits in distances)  # [B, P, 4, bins]

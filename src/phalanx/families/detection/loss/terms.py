@@ -145,7 +145,7 @@ def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] |
 
 def score_term(total: Tensor, assigned: Assigned) -> Term:
     """Term divided by the sum of the scores, at least 1."""
-    return Term(total, assigned.score.sum(), least=1.0)
+    return Term(total, assigned.score_sum, least=1.0)
 
 
 def score_targets(raw: Raw, truths: Truths, assigned: Assigned) -> tuple[Tensor, Tensor, Tensor]:
