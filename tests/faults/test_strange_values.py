@@ -81,10 +81,7 @@ BOX = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>5</ymax></bndbox>
     [
         (VOC.format('1e20', BOX), 'expected height and width, got 1e20 7'),
         (VOC.format('9', BOX.replace('4', '1e300')), 'expected xmin, ymin, xmax and ymax, got 1 1 1e300 5'),
-        *(
-            (f'<?xml version="1.0" encoding="{encoding}"?>' + VOC.format(9, BOX), 'is not well-formed XML')
-            for encoding in ('ANSI', 'GB2312', 'Shift_JIS', 'utf-7', 'rot13')
-        ),
+        (VOC.format('9', BOX).removesuffix('>'), 'is not well-formed XML'),
     ],
 )
 def test_voc(tmp_path: Path, text: str, why: str) -> None:
@@ -92,6 +89,14 @@ def test_voc(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / 'list.txt').write_text('a.png a.xml\n')
     with pytest.raises(ValueError, match=re.escape(f'{tmp_path}/a.xml: ') + '.*' + re.escape(why)):
         PascalVOC(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
+
+
+@pytest.mark.parametrize('encoding', ['ANSI', 'GB2312', 'Shift_JIS', 'rot13'])
+def test_voc_of_any_declared_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+    """An ASCII file is the same in all of them; a name that Python does not know as text is taken for UTF-8."""
+    (tmp_path / 'a.xml').write_text(f'<?xml version="1.0" encoding="{encoding}"?>' + VOC.format(9, BOX))
+    (tmp_path / 'list.txt').write_text('a.png a.xml\n')
+    assert len(PascalVOC(root=tmp_path, train='list.txt', classes=('cat',)).split('train')) == 1
 
 
 @pytest.mark.parametrize('name', ['"a\\q.png"', '"\\ud800.png"', f'"{"a" * 5000}"', '"../a.png"'])

@@ -23,12 +23,12 @@ from phalanx.families.figures import Grade
 LINES = 41
 
 
-def evaluated(beat: Callable[[], None] = lambda: None, goes_on: Callable[[], bool] = lambda: True) -> Any:
+def evaluated(beat: Callable[[], None] = lambda: None, may_continue: Callable[[], bool] = lambda: True) -> Any:
     """41 lines in as many batches."""
     words = 'data.train_lines=1', f'data.eval_lines={LINES}', 'evaluate.batch_size=1', 'train.workers=0'
     job, cpu = open_job('crnn_digits', [(text, text) for text in words]), torch.device('cpu')
     setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu), beat=beat)
-    return evaluate(job.task, job.task.model(), setup, may_continue=goes_on)
+    return evaluate(job.task, job.task.model(), setup, may_continue=may_continue)
 
 
 def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_batch() -> None:
