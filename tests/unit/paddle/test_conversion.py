@@ -63,7 +63,7 @@ def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path,
         (['--model', 'pp_liteseg'], 2, '--model needs --num_classes'),
         (['--model', 'pp_lightseg', '--num_classes', '3'], 2, "did you mean 'pp_liteseg'?"),
         (['--model', 'pp_liteseg', '--num_classes', '3', '--set', 'backbon=stdc1'], 2, "'backbon'"),
-        (['--recipe', 'no_such'], 2, 'no_such: there is no such file'),
+        (['--recipe', 'no_such'], 2, 'no_such: no such file'),
         (['--recipe', 'unet_pet'], 1, 'these are weights of another network'),
     ],
 )

@@ -518,7 +518,7 @@ def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> No
 def test_ignored_keys_stand_in_the_recipe_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['convert', 'recipe', 'liteseg.yml', '--set', 'train_dataset.shuffle=false']) == 0
     first, *head = (line for line in capsys.readouterr().out.splitlines() if line.startswith('#'))
-    assert first.startswith('# What PaddleSeg has in liteseg.yml')
+    assert first.startswith('# Recipe converted from liteseg.yml of PaddleSeg')
     assert any(line.startswith('# --set train_dataset.shuffle=false: train_dataset.shuffle is ignored') for line in head)
 
 
