@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from faults.started import BOUND, Started, left
 from phalanx.weights.checkpoint import load
-from running import TINY, records
+from running import TINY, clean_environment, records, run_here
 
 FEW = (*TINY, 'train.steps=3', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
 
@@ -50,3 +55,38 @@ def test_a_run_without_a_reader_comes_to_its_end(line: str, options: tuple[str, 
     assert [line['step'] for line in records(tmp_path / 'run')] == [1, 2, 3]
     if options:
         assert 'step 3/3' in (tmp_path / 'run' / 'log' / 'workerlog.0').read_text()
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, `run`, and two images, `photos`."""
+    folder = tmp_path_factory.mktemp('finished')
+    with contextlib.chdir(folder):
+        assert run_here('train', *FEW) == 0
+    (folder / 'photos').mkdir()
+    for name in ('a.png', 'b.png'):
+        cv2.imwrite(str(folder / 'photos' / name), np.zeros((64, 96, 3), np.uint8))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('words', 'made'),
+    [
+        (('eval', 'run', '--page', 'out/eval.html'), 'out/eval.html'),
+        (('predict', 'run', 'photos', '--out', 'out/results'), 'out/results/b.png'),
+        (('export', 'run', '--out', 'out/model.onnx'), 'out/model.onnx'),
+        (('report', 'run'), 'run/report.html'),
+        (('data', 'check', 'run', '--page', 'out/data.html', '--workers', '0'), 'out/data.html'),
+        (('bench', 'data', 'run', '--samples', '6'), None),
+        (('config', 'run'), None),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else '',
+)
+def test_a_command_without_a_reader_finishes_its_work(finished: Path, words: tuple[str, ...], made: str | None) -> None:
+    """`true` has ended by the time that the command prints, and standard error is a full disk."""
+    (finished / 'out').mkdir(exist_ok=True)
+    line = shell('"$@" 2>/dev/full | true')
+    ended = subprocess.run([*line, sys.executable, '-m', 'phalanx', *words], cwd=finished, env=clean_environment(), check=False)
+    assert ended.returncode == 0
+    assert made is None or (finished / made).is_file()

@@ -298,9 +298,11 @@ def description(
 
 
 def best_metric(job: Job) -> dict[str, Any] | None:
-    """Main metric of the best weights from the summary of the run; None while it is running."""
+    """Main metric of the best weights from the summary of the run; None while it is running, or if it never evaluated."""
     try:
         summary = json.loads((job.folder / 'summary.json').read_text())
     except FileNotFoundError:
+        return None
+    if summary['best'] is None:
         return None
     return {'name': job.task.main_metric, 'value': summary['best'], 'step': summary['best_step']}

@@ -1,6 +1,7 @@
 """Paths as people write them: `..`, links, trailing slashes, blanks and `~` mean the same folder in every command."""
 
 import os
+import shutil
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ from phalanx.cli.main import main
 from phalanx.config.read import read
 from phalanx.engine.job import open_job
 from phalanx.system.paths import normalise_path, parse_path
+from running import TINY, run_here
 
 IMAGES = 8
 
@@ -86,6 +88,28 @@ def test_a_run_folder_is_known_by_its_name_however_it_is_written(
     job = open_job(given)
     assert job.name in ('run', 'linked')
     assert job.folder.resolve() == run
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step."""
+    run = tmp_path_factory.mktemp('trained') / 'run'
+    assert run_here('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', str(run)) == 0
+    return run
+
+
+@pytest.mark.parametrize('given', ['../a run/', '../../work/here/../a run', '~/work/a run', '../linked'])
+def test_commands_take_a_run_folder_and_write_results_however_paths_are_written(home: Path, trained: Path, given: str) -> None:
+    shutil.copytree(trained, home / 'work' / 'a run', symlinks=True)
+    (home / 'work' / 'linked').symlink_to(home / 'work' / 'a run')
+    image, out = '../../elsewhere/inner/0.png', f'{given}/../out'
+    assert run_here('report', given) == 0
+    assert run_here('eval', given, '--page', f'{out}/eval.html') == 0
+    assert run_here('predict', given, image, '~/my photos/images/1.png', '--out', f'{out}/results/') == 0
+    assert run_here('export', given, '--no_check', '--out', f'{out}/model.onnx') == 0
+    made = home / 'work' / 'out'
+    assert {path.name for path in made.iterdir()} >= {'eval.html', 'results', 'model.onnx'}
+    assert {'0.png', '1.png'} <= {path.name for path in (made / 'results').iterdir()}
 
 
 @pytest.mark.parametrize(('given', 'near'), [('own.yaml', 'own.yml'), ('runs/mein', 'runs/mine')])
