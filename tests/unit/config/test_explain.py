@@ -56,7 +56,7 @@ class Drawing:
         (
             '',
             'shape: one of circle, square (required)\n      What is drawn.\n      Once.\n'
-            'pen:\n      What draws.\n  width: an integer (default: 3)\n        In pixels.\n'
+            'pen:\n      A pen.\n  width: an integer (default: 3)\n        In pixels.\n'
             '  tip: a string or null (default: null)\n',
         ),
         ('pen.width', 'pen.width: an integer (default: 3)\n      In pixels.\n'),
@@ -102,7 +102,7 @@ def test_everything_that_can_be_chosen_says_what_it_is(family: str) -> None:
 def test_the_command_explains_a_key_of_a_recipe(phalanx_here: Command) -> None:
     told = phalanx_here('config', 'ppyoloe_digits', '--explain', 'transforms.0.mix_up')
     assert told.returncode == 0
-    assert told.stdout.startswith('name: mix_up\n      Shows another image through this one')
+    assert told.stdout.startswith('name: mix_up\n      Blend two images 50:50')
     assert '  probability: a number (default: 1.0)\n' in told.stdout
     assert phalanx_here('config', 'ppyoloe_digits', '--explain', 'trian').stderr.startswith(
         "trian: unknown key; did you mean 'train'?"

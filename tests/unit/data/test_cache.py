@@ -146,9 +146,9 @@ def test_a_handle_that_leads_to_another_file_is_refused(cache: PictureCache) -> 
 
 
 def test_what_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r'train.cache.gib: 1e\+06 GiB are wanted, but memory has only'):
+    with pytest.raises(ValueError, match=r'train.cache.gib: 1e\+06 GiB requested, but memory has only'):
         check_room(CacheOptions(gib=1e6))
-    with pytest.raises(ValueError, match=r'GiB are wanted, but the disk of .* has only'):
+    with pytest.raises(ValueError, match=r'GiB requested, but the disk of .* has only'):
         check_room(CacheOptions(gib=1e9, folder=tmp_path))
     with pytest.raises(ValueError, match=r'train\.cache\.folder: there is no folder'):
         check_room(CacheOptions(gib=SMALL, folder=tmp_path / 'absent'))

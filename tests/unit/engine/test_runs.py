@@ -162,8 +162,8 @@ def test_a_recipe_that_is_not_there_is_reported_with_what_is(
 
 
 def test_norms_cannot_keep_statistics_that_no_weights_bring() -> None:
-    with pytest.raises(ConfigError, match=r'norm_sync: frozen needs train\.init_from: without weights'):
-        open_job('pp_liteseg_digits', [('norm_sync=frozen', '--set norm_sync=frozen')])
+    with pytest.raises(RequestError, match=r'norm_sync: frozen needs train\.init_from: without initial weights'):
+        check_parts(open_job('pp_liteseg_digits', [('norm_sync=frozen', '--set norm_sync=frozen')]), 1)
     open_job('pp_liteseg_digits', [(text, '--set') for text in ('norm_sync=frozen', 'train.init_from=runs/before')])
 
 
