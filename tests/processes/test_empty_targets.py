@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from phalanx.families.table.annotation import Table
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.parallel import dist
 
+WORKERS = (0, 1)  # of the loader
 SMALL = (
     'train={steps: 6, global_batch_size: 2, workers: 0}',
     'optimizer={name: sgd, lr: 0.01}',
@@ -126,40 +128,41 @@ def as_rank(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     dist.join(torch.device('cpu'))
-    for family in FAMILIES:
-        found = trained(family, folder / f'{family}_{rank}')
+    for family, workers in product(FAMILIES, WORKERS):
+        found = trained(family, folder / f'{family}_{workers}_{rank}', f'train.workers={workers}')
         if rank == 0:
-            torch.save(found, folder / family)
+            torch.save(found, folder / f'{family}_{workers}.pt')
     gc.collect()  # DDP lets go of the process group
     dist.leave()
 
 
 @pytest.fixture(scope='module')
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what two ranks found, a file for each family."""
+    """A folder with the losses and metrics of two ranks, a file per family and number of loader workers."""
     folder = tmp_path_factory.mktemp('ranks')
     torch.multiprocessing.spawn(as_rank, (folder,), nprocs=2)
     return folder
 
 
 @pytest.fixture(scope='module')
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """The losses and metrics of one rank with a loader worker."""
-    return cache(lambda family: trained(family, tmp_path_factory.mktemp(family), 'train.workers=1'))
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Found]:
+    """The losses and metrics of one rank, by family and number of loader workers."""
+    return cache(lambda family, workers: trained(family, tmp_path_factory.mktemp(family), f'train.workers={workers}'))
 
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_samples_without_targets_count_the_same_on_two_ranks_as_on_one(
-    family: str, alone: Callable[[str], Found], two_ranks: Path
+    family: str, alone: Callable[[str, int], Found], two_ranks: Path
 ) -> None:
-    """One rank has a loader worker, two have none."""
-    losses, *metrics = alone(family)
+    """With a loader worker and without, on both."""
+    losses, *metrics = alone(family, 1)
     assert len(losses) == 6
     assert np.isfinite(losses).all()
-    losses_of_two, *metrics_of_two = torch.load(two_ranks / family)
-    np.testing.assert_allclose(losses_of_two, losses, rtol=1e-5, atol=1e-12)
-    for ours, theirs in zip(metrics, metrics_of_two, strict=True):
-        assert theirs == pytest.approx(ours, rel=1e-4, nan_ok=True)
+    for others in (alone(family, 0), *(torch.load(two_ranks / f'{family}_{workers}.pt') for workers in WORKERS)):
+        losses_of_others, *metrics_of_others = others
+        np.testing.assert_allclose(losses_of_others, losses, rtol=1e-5, atol=1e-12)
+        for ours, theirs in zip(metrics, metrics_of_others, strict=True):
+            assert theirs == pytest.approx(ours, rel=1e-4, nan_ok=True)
 
 
 UNDEFINED = {  # where nothing is annotated
@@ -172,7 +175,7 @@ UNDEFINED = {  # where nothing is annotated
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_metrics_of_nothing_are_undefined_and_never_zero(family: str, alone: Callable[[str], Found]) -> None:
-    _, metrics, of_nothing = alone(family)
+def test_metrics_of_nothing_are_undefined_and_never_zero(family: str, alone: Callable[[str, int], Found]) -> None:
+    _, metrics, of_nothing = alone(family, 1)
     assert not [name for name, value in metrics.items() if math.isnan(value)]
     assert {name for name, value in of_nothing.items() if math.isnan(value)} - {'precision'} == UNDEFINED[family]
