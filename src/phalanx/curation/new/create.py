@@ -176,7 +176,7 @@ def _print_findings(family: Family, found: Found, written: Written, tree: Tree, 
     few = [name for name in written.class_names if written.units[name] < 20]
     if family == 'detection' and few:
         print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
-    left_out = [*found.left_out, *written.left_out]
+    left_out = [*tree.unreadable, *found.left_out, *written.left_out]
     unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
     if unused:
         print(f'  {pluralize(unused, "image")} without annotation: not used')

@@ -19,9 +19,11 @@ def listed_splits(tree: Tree) -> dict[Path, SplitName]:
     named, referenced = dict[Path, SplitName](), dict[Path, SplitName]()
     for path in tree.having('.txt'):
         if path.stem.lower() in SPLITS and not tree.has_stem(path.stem):  # else these are the labels of an image
-            _assign(_images_listed(path, tree), SPLITS[path.stem.lower()], named)
-    for key, value in _references(tree):
-        _assign(_images_of(value, tree), SPLITS[key], referenced)
+            with tree.unreadable.catch():
+                _assign(_images_listed(path, tree), SPLITS[path.stem.lower()], named)
+    with tree.unreadable.catch():
+        for key, value in _references(tree):
+            _assign(_images_of(value, tree), SPLITS[key], referenced)
     return named | referenced
 
 
