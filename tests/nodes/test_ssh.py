@@ -132,7 +132,10 @@ def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(nodes
 
 def test_a_host_that_nobody_knows_is_named_with_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['launch', '--ips', 'no-such-host.invalid,10.0.0.1', '--ssh', 's.py']) == 2
-    assert '--ips no-such-host.invalid,10.0.0.1: no-such-host.invalid: this node cannot resolve the name' in capsys.readouterr().err
+    assert (
+        '--ips no-such-host.invalid,10.0.0.1: no-such-host.invalid: this node cannot resolve the name'
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
