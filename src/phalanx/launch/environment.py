@@ -59,9 +59,9 @@ def _as_rank(
     world: tuple[str, int],
     local: tuple[str, int],
     local_size: tuple[str, int] | None,
-    meeting: Mapping[str, str] | None = None,
+    rendezvous: Mapping[str, str] | None = None,
 ) -> Start:
-    """Start of a rank; each number comes as (variable, value). `meeting`: MASTER_ADDR and MASTER_PORT if they are not set.
+    """Start of a rank; each number comes as (variable, value). `rendezvous`: MASTER_ADDR and MASTER_PORT if they are not set.
 
     Raises ValueError for impossible numbers.
     """
@@ -84,7 +84,7 @@ def _as_rank(
         settings['rank'] = Setting(str(rank[1] // local_size[1]), f'{rank[0]}={rank[1]}')
         exports['LOCAL_WORLD_SIZE'] = str(local_size[1])
     if 'PHALANX_INIT_METHOD' not in read.variables:
-        master = Reader({**(meeting or {}), **{name: text for name, text in read.variables.items() if text}}, by).master()
+        master = Reader({**(rendezvous or {}), **{name: text for name, text in read.variables.items() if text}}, by).master()
         if read.has('MASTER_ADDR'):  # else we chose it, and flags may choose another
             settings['master'] = master
         host, _, port = master.value.rpartition(':')
@@ -176,8 +176,8 @@ def _slurm_ranks(read: Reader, by: str) -> Start | None:
         )
     port = 10000 + (read.number('SLURM_JOB_ID') * 31 + read.number('SLURM_STEP_ID')) % 20000  # the same for all tasks
     numbers = _number(read, 'SLURM_PROCID'), ('SLURM_STEP_NUM_TASKS', tasks), _number(read, 'SLURM_LOCALID')
-    meeting = {'MASTER_ADDR': names[0], 'MASTER_PORT': str(port)}
-    start = _as_rank(read, by, *numbers, ('SLURM_STEP_TASKS_PER_NODE', each), meeting)
+    rendezvous = {'MASTER_ADDR': names[0], 'MASTER_PORT': str(port)}
+    start = _as_rank(read, by, *numbers, ('SLURM_STEP_TASKS_PER_NODE', each), rendezvous)
     shown = read.shown(
         'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID', 'SLURM_LOCALID', 'MASTER_ADDR', 'MASTER_PORT'
     )
