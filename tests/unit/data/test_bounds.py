@@ -11,7 +11,7 @@ from phalanx.data.samples import Draw, Image
 from phalanx.engine.loader import _Reader
 from phalanx.families.detection import transforms as of_boxes
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.task import filled_up as filled_up_boxes
+from phalanx.families.detection.task import pad_to_common_size as pad_boxes
 from phalanx.families.recognition.transforms import MAX_COLUMNS, RecAug, limit_size
 from phalanx.families.segmentation import task as segmentation
 from phalanx.families.segmentation import transforms as of_labels
@@ -139,7 +139,7 @@ def test_the_input_of_a_network_has_at_most_the_documented_pixels() -> None:
     with pytest.raises(TooLargeError, match='the network would be given 4000032 x 32'):  # one row is filled up to 32
         normalise(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
     shapes = [torch.zeros(3, 32, 8192, dtype=torch.uint8), torch.zeros(3, 8192, 32, dtype=torch.uint8)]
-    for fill in (pad_texts, lambda images: filled_up_boxes(images, (0.5,) * 3)):
+    for fill in (pad_texts, lambda images: pad_boxes(images, (0.5,) * 3)):
         with pytest.raises(TooLargeError, match='2 images of very different shapes would be filled up to 8192 x 8192'):
             fill(shapes)
 
