@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs bench gpu soak fuzz clean
+.PHONY: demo test test-all check docs bench gpu soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   train the embedded data set on two ranks, kill one, compare with one rank, write runs/demo/report.html (4 minutes)"
-	@echo "make test   run all tests"
+	@echo "make test   run the tests that every change must pass (10 minutes on 2 cores)"
+	@echo "make test-all  run all tests, also those marked long (before a release, and every night)"
 	@echo "make check  format, lint, types, docs"
 	@echo "make docs   build the pages in docs/ as a site, build/site"
 	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
@@ -26,9 +27,15 @@ demo: .venv/installed
 	@$(BIN)/python tools/demo.py
 
 # Three at a time on two cores: many wait for processes that they start. A worker that runs dry takes tests of the others.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=25
+
 test: .venv/installed
 	@echo "== tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	@$(PYTEST) -m "not long"
+
+test-all: .venv/installed
+	@echo "== all tests"
+	@$(PYTEST)
 
 check: .venv/installed
 	@echo "== format"

@@ -26,7 +26,6 @@ def shell(line: str) -> tuple[str, ...]:
     return ('bash', '-c', f'trap : INT; {line}; exit ${{PIPESTATUS[0]}}', 'bash')
 
 
-@pytest.mark.slow
 def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path) -> None:
     """A terminal interrupts all processes of a line; tee is gone before the ranks say what they do."""
     words = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', '--save_dir', 'run', '--nproc_per_node', '2')
@@ -42,7 +41,6 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('line', 'options'),
     [('"$@" 2>&1 | head -n 1', ('--nproc_per_node', '2')), ('"$@" >&- 2>/dev/full', ())],
@@ -69,7 +67,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('words', 'made'),
     [

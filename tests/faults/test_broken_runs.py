@@ -165,7 +165,6 @@ def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
     assert len(losses(tmp_path / 'run')) == until
 
 
-@pytest.mark.slow
 def test_a_stop_of_the_process_group_in_a_slow_step_saves(tmp_path: Path) -> None:
     """The signal of `timeout`, systemd and container runtimes: to the launcher, its ranks and their loader workers at once.
 

@@ -89,7 +89,6 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_the_others(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '15')
     started.until(lambda: started.steps() >= 2, BOUND)
@@ -102,7 +101,6 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_t
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) -> None:
     (tmp_path / 'slow.py').write_text(
         'import os, sys, time\n'
@@ -132,7 +130,6 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
     assert 'Traceback' not in run.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
 def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_makes_it_again(
     tmp_path: Path, steps: int
@@ -164,7 +161,6 @@ def outcome(run: Path) -> list[object]:
     return [numbers, hashes, (run / 'best').resolve().name, sorted(path.name for path in (run / 'checkpoints').iterdir())]
 
 
-@pytest.mark.slow
 def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=1', '--nproc_per_node', '2')
     root = tmp_path / 'run' / 'checkpoints'
@@ -176,7 +172,6 @@ def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> N
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path) -> None:
     """For Python in all processes, launcher and torch's agent included; only the times in the journal show it."""
     (tmp_path / 'sitecustomize.py').write_text(JUMPING)
@@ -304,8 +299,8 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
     assert time.monotonic() - begun < 500  # half of what the disk takes
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks into /proc and /dev/shm')
+@pytest.mark.long
 def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not() -> None:
     """The short form of `make soak`; docs/faults.md has the tally of a long one."""
     with tempfile.TemporaryDirectory(prefix='soak-') as folder:  # the paths of sockets in it must be short

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from nodes.conftest import Node, Started, ip
 from running import TINY, clean_environment
 
@@ -14,7 +12,6 @@ TRAIN = ('train', *TINY, 'train.steps=2', 'evaluate.enabled=false', 'report.pict
 WITHIN = 'mount --bind hosts /etc/hosts && mount --bind resolv.conf /etc/resolv.conf && exec "$@"'
 
 
-@pytest.mark.slow
 def test_a_silent_name_server_and_debians_own_name_keep_no_run_from_starting(nodes: list[Node]) -> None:
     """Each node knows itself as 127.0.1.1, and questions to the name server go to a node that drops them."""
     started = []

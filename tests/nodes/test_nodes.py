@@ -52,7 +52,6 @@ def nobody_left(nodes: list[Node], seconds: float = 120) -> bool:
     return not any(node.processes() for node in nodes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(('count', 'ranks'), [(2, 2), (3, 1)])
 def test_nodes_train_as_one_process_does(
     nodes: list[Node], phalanx: Command, warm: Path, tmp_path: Path, count: int, ranks: int
@@ -231,7 +230,6 @@ def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     assert nobody_left(nodes)
 
 
-@pytest.mark.slow
 def test_a_link_and_a_rank_that_come_back_soon_change_nothing(nodes: list[Node], phalanx: Command, tmp_path: Path) -> None:
     """The run is that of two ranks on one node, to the last bit."""
     extra = (*SHORT, 'train.steps=40')
@@ -370,7 +368,6 @@ def test_a_stop_of_one_node_saves_and_stops_all(nodes: list[Node], number: signa
     assert nobody_left(nodes)
 
 
-@pytest.mark.slow
 def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> None:
     command = (
         'train',

@@ -39,7 +39,6 @@ TINY = (
 )
 
 
-@pytest.mark.slow
 def test_four_scenes_are_memorised() -> None:
     """From images and boxes to found boxes: in 80 steps most digits of four scenes are found, with their classes."""
     torch.manual_seed(0)
@@ -69,7 +68,6 @@ def test_four_scenes_are_memorised() -> None:
     assert metric.compute()['ap50'] > 0.5  # 0.7 to 1.0 for the seeds 0 to 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     'cut', [('--nproc_per_node', '3'), ('train.micro_batches=2',)], ids=['three ranks', 'two micro-batches']
 )
@@ -82,7 +80,6 @@ def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path:
     assert losses(tmp_path / 'cut') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
 
 
-@pytest.mark.slow
 def test_five_samples_on_two_ranks_count_five_and_give_the_same_metrics(phalanx: Command, tmp_path: Path) -> None:
     trained = phalanx('train', *TINY, 'train.steps=1', 'nms={score_threshold: 0}', '--save_dir', 'alone')
     assert trained.returncode == 0, trained.stderr

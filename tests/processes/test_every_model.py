@@ -194,7 +194,6 @@ def trained(case: Case, folder: Path, *sets: str) -> Trained:
     return Trained(torch.tensor(trainer.numbers.logged, dtype=torch.float64), trainer.model.state_dict())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('case', [case for case in CASES if case.is_usual], ids=lambda case: case.name)
 def test_every_network_is_traced_as_one_graph(case: Case, tmp_path: Path) -> None:
     """A break costs what compiling saves; torch itself breaks at recurrent layers."""
@@ -245,14 +244,12 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('case', (*CASES, SIZES), ids=lambda case: case.name)
 def test_two_ranks_train_like_one(case: Case, two_ranks: Path, tmp_path: Path) -> None:
     found = Trained(*torch.load(two_ranks / f'{case.name} global'))
     found.assert_same(trained(case, tmp_path, *SYNCS['global']))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('case', (*CASES, SIZES), ids=lambda case: case.name)
 def test_two_micro_batches_train_like_two_ranks(case: Case, two_ranks: Path, tmp_path: Path) -> None:
     """A micro-batch is a virtual rank, where each has norms of its own: running statistics are the mean of theirs, too."""
@@ -270,7 +267,6 @@ ALL_THE_WAY = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family', FAMILIES)
 def test_a_run_keeps_all_promises(phalanx: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
     """A stop and a resume, loader workers and a second rank change nothing, and evaluation counts each sample once."""

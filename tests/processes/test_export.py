@@ -87,7 +87,6 @@ USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our ow
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family', USES)
 def test_who_follows_the_guide_gets_the_results_of_the_run(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
@@ -113,7 +112,6 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
     assert use(image, guide, network) == expected
 
 
-@pytest.mark.slow
 def test_what_torch_reads_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
     file, run = tmp_path / 'net.pt2', family_runs['segmentation']
     assert phalanx.cli.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0
@@ -138,7 +136,6 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(family_runs: dict[str, Path]) -> None:
     job = open_job(str(family_runs['detection']))
     images = list(calibration(job, job.task.export(job.task.model())))

@@ -164,7 +164,6 @@ def test_logs_are_begun_again_or_go_on(tmp_path: Path) -> None:
     assert (tmp_path / 'logs' / 'workerlog.0').read_text() == 'two\nthree\n'
 
 
-@pytest.mark.slow
 def test_the_documented_line_trains_with_only_the_module_changed(tmp_path: Path) -> None:
     """`python -m ... --log_dir=./log/ --gpus "0,1" tools/train.py -c RECIPE`, as the original projects write it."""
     tools = Path(__file__).parents[2] / 'tools'
@@ -180,7 +179,6 @@ def test_the_documented_line_trains_with_only_the_module_changed(tmp_path: Path)
     assert 'step' in (tmp_path / 'log' / 'workerlog.1').read_text()
 
 
-@pytest.mark.slow
 def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / 'wait.py').write_text('import time; print("up", flush=True); time.sleep(10_000)')
     launcher = subprocess.Popen(

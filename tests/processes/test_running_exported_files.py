@@ -66,7 +66,6 @@ def assert_alike(found: Any, expected: Any) -> None:
             assert_alike(getattr(found, name), getattr(expected, name))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family', FAMILIES)
 def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]) -> None:
     """Images of three sizes, one by one and as a batch."""
@@ -91,7 +90,6 @@ def are_alike(one: Found | TextRegion, other: Found | TextRegion) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family', ['recognition', 'table'])
 def test_openvino_gives_the_same(family: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip('openvino')
@@ -108,7 +106,6 @@ def test_openvino_gives_the_same(family: str, exported: Callable[[str], Path], t
         phalanx.runtime.load(file)
 
 
-@pytest.mark.slow
 def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None:
     words = [sys.executable, '-c', WITHOUT_TORCH, str(exported('recognition'))]
     done = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
@@ -181,7 +178,6 @@ def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -
         predict(np.zeros((64, 96)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family', ['segmentation', 'table'])
 def test_a_file_is_evaluated_beside_its_weights(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command, tmp_path: Path

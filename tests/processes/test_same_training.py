@@ -16,7 +16,6 @@ CUTS = {
 }
 
 
-@pytest.mark.slow
 def test_ranks_and_workers_train_like_one_process(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     """Loss within 1e-5 relative on the way and 1e-4 after 50 steps of PP-LiteSeg, float32, batch norm synchronised."""
     recipe = (*TINY, *COMPARED, 'train.steps=50', f'train.init_from={warm}')

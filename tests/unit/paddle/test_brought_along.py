@@ -62,7 +62,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_a_configuration_trains_from_weights_with_the_options_of_its_project(folder: Path, phalanx: Command) -> None:
     """With weights that are right everywhere the loss is -log(1 / (1 + exp(-20))), about 2e-9, from the first step on."""
     flags = ('--iters', '2', '--log_iters', '1', '--num_workers', '0', '--do_eval', '--use_gpu', 'false')
@@ -73,7 +72,6 @@ def test_a_configuration_trains_from_weights_with_the_options_of_its_project(fol
     assert [(line['step'], line['accuracy']) for line in evaluated] == [(0, 1.0), (2, 1.0)]
 
 
-@pytest.mark.slow
 def test_weights_can_be_evaluated_without_training(folder: Path, phalanx: Command) -> None:
     text = CONFIGURATION.replace(', pretrained: unet.pdparams', '')
     (folder / 'unet.yml').write_text(text)

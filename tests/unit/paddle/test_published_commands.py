@@ -130,7 +130,6 @@ def test_what_differs_on_purpose_is_known_to_the_run(folder: Path) -> None:
     assert 'norm_sync: global' in message
 
 
-@pytest.mark.slow
 def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx: Command) -> None:
     """Its command at its full set of options, made small by overrides at its end; a static loss scale."""
     (folder / 'dataset/mini_pet').mkdir(parents=True)
@@ -182,7 +181,6 @@ def pages(root: Path) -> None:
         (root / f'{split}_icdar2015_label.txt').write_text((root / 'Label.txt').read_text())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('line', 'root', 'fill', 'small', 'metric'),
     [
