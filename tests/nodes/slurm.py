@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ CredType=cred/none
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
+SlurmctldLogFile={folder}/output-slurmctld.txt
+SlurmdLogFile={folder}/output-slurmd-%n.txt
 PluginDir={plugins}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -72,7 +73,29 @@ class Slurm:
             start_new_session=True,
         )
         self.controller.running.append(process)
-        return Started(process)
+        return Request(process, self)
+
+    def state(self) -> str:
+        """Queue, and reasons of nodes that take no jobs."""
+        answers = [self.start(*command) for command in (('squeue', '--long'), ('sinfo', '--long', '--list-reasons'))]
+        for answer in answers:
+            answer.process.wait(60)
+            answer.reader.join(5)
+        return '\n'.join(answer.said for answer in answers)
+
+
+class Request(Started):
+    """A command of SLURM; if it does not end in time, the state of the cluster is shown."""
+
+    def __init__(self, process: subprocess.Popen[str], cluster: Slurm) -> None:
+        super().__init__(process)
+        self.cluster = cluster
+
+    def end(self, seconds: float = BOUND) -> int:
+        try:
+            return super().end(seconds)
+        except AssertionError as error:
+            raise AssertionError(f'{error}\n{self.cluster.state()}') from None
 
 
 @pytest.fixture(scope='session')
@@ -105,15 +128,6 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
         f'NodeName={name} NodeHostname={name} NodeAddr={node.address} Port=17001 CPUs=4 RealMemory=4000'
         for node, name in zip(nodes[:2], names, strict=False)
     ]
-    (folder / 'slurm.conf').write_text(
-        CONFIGURATION.format(
-            controller=names[2],
-            address=nodes[2].address,
-            folder=folder,
-            plugins=slurm_packages / LIBRARIES / 'slurm-wlm',
-            nodes='\n'.join(lines),
-        )
-    )
     made = Slurm(slurm_packages, folder, nodes[2])
     programs = slurm_packages / 'usr/sbin'
     daemons: list[tuple[Node, str, Sequence[str]]] = [(nodes[2], names[2], (str(programs / 'slurmctld-wlm'), '-D', '-i'))]
@@ -121,8 +135,20 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
         stepd = str(programs / 'slurmstepd-wlm')
         daemons.append((node, name, (str(programs / 'slurmd-wlm'), '-D', '-N', name, '-d', stepd)))
     with contextlib.ExitStack() as stack:
+        # slurmd makes sockets there, whose paths have at most 108 characters
+        spool = stack.enter_context(tempfile.TemporaryDirectory(prefix='slurm-', dir='/tmp', ignore_cleanup_errors=True))
+        (folder / 'slurm.conf').write_text(
+            CONFIGURATION.format(
+                controller=names[2],
+                address=nodes[2].address,
+                folder=folder,
+                spool=spool,
+                plugins=slurm_packages / LIBRARIES / 'slurm-wlm',
+                nodes='\n'.join(lines),
+            )
+        )
         for node, name, command in daemons:
-            output = stack.enter_context((folder / f'output-{name}.txt').open('w'))
+            output = stack.enter_context((folder / f'start-{name}.txt').open('w'))
             process = subprocess.Popen(
                 [*_within(node, folder / 'hosts', name), *command],
                 cwd=folder,
