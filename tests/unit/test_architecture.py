@@ -24,7 +24,7 @@ MAY_IMPORT = {
     'deploy': ('engine', *BELOW_ENGINE),
     'engine': BELOW_ENGINE,
     'report': ('families', 'data', 'system'),
-    'weights': ('paddle', 'families', 'nn', 'config', 'system'),
+    'weights': ('paddle', 'families', 'nn', 'config', 'system', 'runtime'),
     'paddle': ('families', 'nn', 'config', 'system'),
     'families': BELOW_FAMILIES,
     'nn': ('parallel', 'system'),

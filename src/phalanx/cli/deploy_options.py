@@ -25,6 +25,7 @@ PREDICT_EXAMPLES = (
     'phalanx predict ppyoloe_plus_crn_s_80e_coco photos --weights ppyoloe_plus_crn_s_80e_coco --out results',
 )
 READ_EXAMPLES = (
+    'phalanx read scans --out texts',
     'phalanx read scans --det runs/det --rec runs/rec --out texts',
     'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
 )
@@ -77,8 +78,10 @@ def read_parser() -> Parser:
     parser.add_argument(
         'pages', metavar='PAGE', nargs='+', type=parse_path, help='image files, folders, patterns in quotes; `-` reads paths'
     )
-    parser.add_argument('--det', metavar='MODEL', required=True, help=f'finds texts: {MODEL}')
-    parser.add_argument('--rec', metavar='MODEL', required=True, help='reads lines: the same')
+    default = 'default: PP-OCR of the package rapidocr or rapidocr_onnxruntime, or fetched by `phalanx weights get`'
+    parser.add_argument('--det', metavar='MODEL', help=f'finds texts: {MODEL} ({default})')
+    parser.add_argument('--rec', metavar='MODEL', help='reads lines: the same')
+    parser.add_argument('--lang', metavar='LANGUAGE', help='language of the default models: en, de, arabic, korean ...')
     parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')

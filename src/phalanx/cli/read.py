@@ -27,11 +27,13 @@ def command(words: Sequence[str]) -> int:
         reader = Reader(
             given.det,
             given.rec,
+            language=given.lang,
             threshold=given.threshold,
             upside_down=given.upside_down,
             max_side=given.max_side,
             device=given.device,
         )
+        print(f'models: {reader.names[0]}, {reader.names[1]}', file=sys.stderr)
         lines, done, failed = read_files(reader, pages, given.out, save)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)

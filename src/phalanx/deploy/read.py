@@ -13,7 +13,9 @@ from phalanx.engine.trained import AnImage, Trained, load_pixels
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
 from phalanx.system.errors import RequestError
+from phalanx.weights.finding import find
 from phalanx.weights.published import PUBLISHED
+from phalanx.weights.readers import choose_reader
 
 FILES = ('.onnx', '.xml')
 Model = Trained | runtime.Model
@@ -23,15 +25,17 @@ class Reader:
     """Reader of pages: `reader(page)` is the list of `Line` of a page, in reading order.
 
     `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or what `phalanx
-    read` takes as `--det` and `--rec`. Lines with a confidence below `threshold` are left out; `upside_down` also reads lines
-    turned by 180 degrees. Pages with a longer side above `max_side` pixels are reduced for detection.
+    read` takes as `--det` and `--rec`; by default PP-OCR of an installed package for the `language` (`choose_reader`). Lines
+    with a confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees. Pages with a longer
+    side above `max_side` pixels are reduced for detection.
     """
 
     def __init__(
         self,
-        det: Model | str | Path,
-        rec: Model | str | Path,
+        det: Model | str | Path | None = None,
+        rec: Model | str | Path | None = None,
         *,
+        language: str | None = None,
         threshold: float = 0.5,
         upside_down: bool = False,
         max_side: int = MAX_SIDE,
@@ -42,6 +46,12 @@ class Reader:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
         if max_side < STEP:
             raise RequestError(f'max_side: a page has {STEP} pixels at least on its longer side, got {max_side}')
+        if det is None or rec is None:
+            chosen = choose_reader(language)
+            det, rec = det or chosen[0], rec or chosen[1]
+        elif language is not None:
+            raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
+        self.names = tuple(given if isinstance(given, str | Path) else type(given).__name__ for given in (det, rec))
         self.det, self.rec = _opened('det', det, device), _opened('rec', rec, device)
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
 
@@ -67,14 +77,15 @@ class Reader:
 def read(
     page: AnImage,
     *,
-    det: Model | str | Path,
-    rec: Model | str | Path,
+    det: Model | str | Path | None = None,
+    rec: Model | str | Path | None = None,
+    language: str | None = None,
     threshold: float = 0.5,
     upside_down: bool = False,
     max_side: int = MAX_SIDE,
 ) -> list[Line]:
     """Read one page; `Reader` reads many without loading the models each time."""
-    return Reader(det, rec, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
+    return Reader(det, rec, language=language, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
 def _opened(role: str, given: Model | str | Path, device: str) -> Model:
@@ -82,7 +93,9 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
         model: Model = given
     elif Path(given).suffix in FILES:
         model = runtime.load(given)
-    elif (published := PUBLISHED.get(str(given))) is not None:
+    elif (published := PUBLISHED.get(str(given))) is not None and published.address.endswith('.onnx'):
+        model = runtime.load(find(str(given)).path)
+    elif published is not None:
         model = Trained(open_job(published.network), str(given), device)
     else:
         model = Trained(open_job(str(given)), None, device)

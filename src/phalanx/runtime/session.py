@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from phalanx.runtime.ppocr import named_outputs, published_guide
 from phalanx.runtime.prepare import Floats
 
 FORMAT = 1  # of the guide
@@ -17,7 +18,7 @@ MOST_IN_ARENA = 3 * 2**22
 PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # required entries of the guide
 
 Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
-Opened = tuple[str | None, list[int | str], Run]  # the guide as text, and the input shape, with names for variable sizes
+Opened = tuple[Mapping[str, str], list[int | str], Run]  # metadata, and the input shape, with names for variable sizes
 
 
 class ArtifactError(Exception):
@@ -37,17 +38,23 @@ def open_model(file: Path, threads: int) -> Session:
         raise ArtifactError(f'{file}: there is no such file')
     if file.suffix not in OPENERS:
         raise ArtifactError(f'{file}: is not one of {", ".join(OPENERS)}, which `phalanx export` writes')
-    guide, shape, compute = OPENERS[file.suffix](file, threads)
+    metadata, shape, compute = OPENERS[file.suffix](file, threads)
+    published = None if GUIDE in metadata else published_guide(file, metadata)
+    guide = published or parse_guide(metadata.get(GUIDE), file)
 
     def run(images: Floats) -> dict[str, Any]:
         check_shape(images.shape, shape, file)
         try:
-            return compute(images)
+            outputs = compute(images)
         except Exception as error:  # noqa: BLE001 - onnxruntime's have no other class in common
             size = f'{images.shape[3]} x {images.shape[2]}'
             raise ArtifactError(f'{file}: does not take images of {size}: {_first_line(error)}') from None
+        try:
+            return named_outputs(guide, *outputs.values()) if published else outputs
+        except (TypeError, ValueError) as error:
+            raise ArtifactError(f'{file}: is not the file that its name says: {_first_line(error)}') from None
 
-    return Session(parse_guide(guide, file), run)
+    return Session(guide, run)
 
 
 def open_with_onnxruntime(file: Path, threads: int) -> Opened:
@@ -60,14 +67,14 @@ def open_with_onnxruntime(file: Path, threads: int) -> Opened:
     except Exception as error:  # noqa: BLE001 - as above
         cure = f'onnxruntime {onnxruntime.__version__} cannot read it; it is damaged, or made for a newer one'
         raise ArtifactError(f'{file}: {cure}: {_first_line(error)}') from None
-    names = [output.name for output in session.get_outputs()]
+    names, images_in = [output.name for output in session.get_outputs()], session.get_inputs()[0]
     frugal = cache(partial(onnx_session, file, threads, arena=False))
 
     def run(images: Floats) -> dict[str, Any]:
         chosen = session if images.size <= MOST_IN_ARENA else frugal()
-        return dict(zip(names, chosen.run(names, {INPUT: images}), strict=True))
+        return dict(zip(names, chosen.run(names, {images_in.name: images}), strict=True))
 
-    return session.get_modelmeta().custom_metadata_map.get(GUIDE), session.get_inputs()[0].shape, run
+    return session.get_modelmeta().custom_metadata_map, images_in.shape, run
 
 
 def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, arena: bool = True) -> Any:
@@ -105,8 +112,8 @@ def open_with_openvino(file: Path, threads: int) -> Opened:
         found = compiled.create_infer_request().infer([images])  # a request of its own: threads may share the model
         return {name: found[name] for name in names}
 
-    guide = model.get_rt_info(GUIDE).astype(str) if model.has_rt_info(GUIDE) else None
-    return guide, shape, run
+    metadata = {GUIDE: model.get_rt_info(GUIDE).astype(str)} if model.has_rt_info(GUIDE) else {}
+    return metadata, shape, run
 
 
 OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': open_with_onnxruntime, '.xml': open_with_openvino}
@@ -115,7 +122,10 @@ OPENERS: dict[str, Callable[[Path, int], Opened]] = {'.onnx': open_with_onnxrunt
 def parse_guide(guide: str | None, file: Path) -> Mapping[str, Any]:
     """Parse the guide in the metadata of a file. Raises ArtifactError when it is absent, incomplete or of a later version."""
     if guide is None:
-        raise ArtifactError(f'{file}: has no metadata about classes and images: it was not written by `phalanx export`')
+        raise ArtifactError(
+            f'{file}: has no metadata about classes and images: it was not written by `phalanx export`, '
+            'and its name is none of published PP-OCR files, such as PP-OCRv6_det_small.onnx'
+        )
     try:
         found: dict[str, Any] = dict(json.loads(guide))
         if found['format'] != FORMAT:

@@ -75,7 +75,9 @@ def find(source: str | Path) -> FoundWeights:
     if entry is not None or place.startswith(('https://', 'http://')):
         address = entry.address if entry else place
         check_address(address, sha256)
-        there = _find_cached(place, address) or fetch(address, folder_of(address), sha256=sha256)
+        there = _find_cached(place, address) or fetch(
+            address, folder_of(address), sha256=sha256 or (entry.sha256 if entry else None)
+        )
         return FoundWeights(
             text, there.path, member, key, there, entry.licence if entry else None, entry.part if entry else 'all'
         )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from phalanx.paddle.pdparams import RefusedError
+from phalanx.runtime.ppocr import characters_of
 
 Array = npt.NDArray[Any]
 
@@ -62,12 +63,11 @@ def weights_in(data: bytes, model: nn.Module, names: Sequence[str]) -> dict[str,
 
 
 def characters_in(path: Path) -> tuple[str, ...]:
-    """Characters of a recogniser, which rapidocr writes into its ONNX files without the space at their end; () without any."""
+    """Characters of a recogniser in the metadata of an ONNX file; () without any."""
     try:
-        metadata = {each.key: each.value for each in _read(path.read_bytes()).metadata_props}
+        return characters_of({each.key: each.value for each in _read(path.read_bytes()).metadata_props})
     except (OSError, RefusedError):  # reported when its weights are read
         return ()
-    return (*metadata['character'].removesuffix('\n').split('\n'), ' ') if 'character' in metadata else ()
 
 
 def layers_of(data: bytes) -> list[Layer]:

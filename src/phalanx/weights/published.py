@@ -11,8 +11,31 @@ OBJECTS365 = 'https://bj.bcebos.com/v1/paddledet/models/pretrained'
 PADDLESEG = 'https://paddleseg.bj.bcebos.com/dygraph'
 BACKBONES = 'https://bj.bcebos.com/paddleseg/dygraph'
 PADDLEOCR = 'https://paddleocr.bj.bcebos.com'
+RAPIDOCR = 'https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx'
 # Trained from SegFormer's own backbones, whose licence (NVIDIA Source Code License) forbids commercial use.
 SEGFORMER = "Apache-2.0 (PaddleSeg); its backbone began as SegFormer's own, which is not for commercial use"
+# Name, checksum in rapidocr 3.10, languages.
+READERS = """\
+PP-OCRv6_det_tiny f42c0fbd294d95eac1a550e131b277dac97462c8025fa4b6c3cec1b7894bd3d5 50 languages
+PP-OCRv6_det_small 090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f 50 languages
+PP-OCRv6_det_medium 92078b7355007ccfffcd4c8cd441a3afd4538904d06881b29a155e1e679907c2 50 languages
+PP-OCRv6_rec_tiny e16e242de5937ad92609223f19bc2aff3727ee40b095f996907c24749bad251b 50 languages
+PP-OCRv6_rec_small 6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884 50 languages
+PP-OCRv6_rec_medium eef444829dbbe18d7fea59a3f6eb75647518d2b3a9568d27c92e42940204894b 50 languages
+ch_PP-OCRv5_rec_mobile 5825fc7ebf84ae7a412be049820b4d86d77620f204a041697b0494669b1742c5 Chinese, English
+ch_PP-OCRv5_rec_server e09385400eaaaef34ceff54aeb7c4f0f1fe014c27fa8b9905d4709b65746562a Chinese, English
+korean_PP-OCRv5_rec_mobile cd6e2ea50f6943ca7271eb8c56a877a5a90720b7047fe9c41a2e541a25773c9b Korean
+latin_PP-OCRv5_rec_mobile b20bd37c168a570f583afbc8cd7925603890efbcdc000a59e22c269d160b5f5a Latin script
+eslav_PP-OCRv5_rec_mobile 08705d6721849b1347d26187f15a5e362c431963a2a62bfff4feac578c489aab Russian, Ukrainian, Belarusian
+en_PP-OCRv5_rec_mobile c3461add59bb4323ecba96a492ab75e06dda42467c9e3d0c18db5d1d21924be8 English
+th_PP-OCRv5_rec_mobile de541dd83161c241ff426f7ecfd602a0ba77d686cf3ab9a6c255ea82fd08006e Thai
+el_PP-OCRv5_rec_mobile b4368bccd557123c702b7549fee6cd1e94b581337d1c9b65310f109131542b7f Greek
+arabic_PP-OCRv5_rec_mobile c1192e632d0baa9146ae5b756a0e635e3dc63c1733737ebfd1629e87144e9295 Arabic script
+cyrillic_PP-OCRv5_rec_mobile 90f761b4bfcce0c8c561c0cb5c887b0971d3ec01c32164bdf7374a35b0982711 Cyrillic script
+devanagari_PP-OCRv5_rec_mobile d6f0a906580e3fa6b324a318718f1f31f268b6ea8ef985f91c2012a37f52c91e Devanagari
+ta_PP-OCRv5_rec_mobile a42448808b7dea87597336f12438935f40353f1949e8360acd9e06b4da21bfe1 Tamil
+te_PP-OCRv5_rec_mobile a3690451b50028a09a3316a1274f7c05728151ea3f8fd392696397a7fefcbd92 Telugu
+"""
 
 
 @dataclass(frozen=True)
@@ -25,6 +48,7 @@ class Published:
     address: str
     licence: str = APACHE
     part: Literal['all', 'backbone'] = 'all'  # part of the network in the file
+    sha256: str | None = None
 
 
 PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
@@ -113,6 +137,14 @@ PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
         'accuracy 76.31, TEDS 95.89',
         f'{PADDLEOCR}/ppstructure/models/slanet/en_ppstructure_mobile_v2.0_SLANet_train.tar',
     ),
+    **{  # ONNX files for `phalanx read`
+        name: Published(
+            'PP-OCR, ONNX', languages, '', f'{RAPIDOCR}/{name[name.index("PP") :][:8]}/{kind}/{name}.onnx', sha256=sha256
+        )
+        for name, sha256, languages in (line.split(' ', 2) for line in READERS.splitlines())
+        for kind in ('det', 'rec')
+        if f'_{kind}_' in name
+    },
 }
 
 

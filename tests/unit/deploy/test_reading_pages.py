@@ -7,7 +7,6 @@ import math
 import random
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -341,25 +340,11 @@ def test_texts_stand_beside_the_page_where_they_were_found(page: Image) -> None:
 def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
     """PP-OCRv4, line by line: in a batch, rapidocr fills up each line to the longest one, and reads some differently."""
     import rapidocr_onnxruntime
-    from onnxruntime import InferenceSession
 
-    from phalanx.engine.job import open_job
-    from phalanx.engine.trained import Trained
     from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 
     models = Path(rapidocr_onnxruntime.__file__).parent / 'models'
-    det, rec = (models / f'ch_PP-OCRv4_{part}_infer.onnx' for part in ('det', 'rec'))
-    characters = tmp_path / 'characters.txt'
-    characters.write_text(InferenceSession(rec).get_modelmeta().custom_metadata_map['character'])
-    grey, texts = '[0.5, 0.5, 0.5]', '{threshold: 0.3, box_threshold: 0.5, unclip_ratio: 1.6, dilate: true}'
-    finder = ('model.backbone.merged=true', f'mean={grey}', f'std={grey}', f'post_processing={texts}', 'device=cpu')
-    reader = ('model={name: svtr_lcnetv3, merged: true}', 'loss={name: ctc}', 'device=cpu', 'characters.space=true')
-    reader += (f'characters.dictionary={characters}',)
-    read = partial(
-        phalanx.read,
-        det=Trained(open_job('ch_PP-OCRv4_det_mobile', [(word, 'test') for word in finder]), det, 'cpu'),
-        rec=Trained(open_job('ch_PP-OCRv3_rec', [(word, 'test') for word in reader]), rec, 'cpu'),
-    )
+    read = phalanx.Reader(*(models / f'ch_PP-OCRv4_{part}_infer.onnx' for part in ('det', 'rec')))
     rapid = rapidocr_onnxruntime.RapidOCR(rec_batch_num=1)
     pages = DrawnPages(page_size=(640, 640), lines=(8, 12)).split('eval')
     for index in range(2):
@@ -368,5 +353,7 @@ def test_published_weights_read_a_page_as_rapidocr_does(tmp_path: Path) -> None:
         ours = {each.points: each.text for each in read(page)}
         assert ours == {tuple((float(x), float(y)) for x, y in corners): text for corners, text, _ in theirs}
         assert len(ours) > 3
-        turned = read(np.ascontiguousarray(page[::-1, ::-1]), upside_down=True)
+        read.upside_down = True
+        turned = read(np.ascontiguousarray(page[::-1, ::-1]))
+        read.upside_down = False
         assert [each.text for each in turned] == [each.text for each in read(page)]

@@ -1,10 +1,10 @@
 """Published weights that a package brings, to begin with where random ones learn too little in minutes."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.curation.prepare.samples import Family
+from phalanx.weights.packages import find_in_package
 
 
 class Start(NamedTuple):
@@ -26,9 +26,7 @@ class Start(NamedTuple):
     @property
     def place(self) -> Path | None:
         """The file, where the package is installed."""
-        spec = find_spec(self.package)
-        places = spec.submodule_search_locations if spec else None
-        return next((file for place in places or () if (file := Path(place, self.file)).is_file()), None)
+        return find_in_package(self.package, self.file)
 
 
 STARTS: dict[Family, Start] = {

@@ -1,0 +1,117 @@
+"""Published PP-OCR files read pages as they are: known by their names, found in packages, chosen by language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from phalanx.runtime import ArtifactError, load
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.weights import readers
+from phalanx.weights.readers import LANGUAGES, choose_reader
+from running import run_here
+
+
+def recogniser(file: Path, characters: Sequence[str], steps: Sequence[int], classes: int) -> Path:
+    """A file in the published format that reads the classes `steps` on every image, with probability 0.75."""
+    shares = np.full((1, len(steps), classes), 0.25 / (classes - 1), np.float32)
+    shares[0, range(len(steps)), steps] = 0.75
+    given = helper.make_tensor_value_info('x', TensorProto.FLOAT, [1, 3, 48, 'W'])
+    made = helper.make_tensor_value_info('fetch_name_0', TensorProto.FLOAT, None)
+    nodes = [
+        helper.make_node('ReduceMean', ['x'], ['mean'], keepdims=1),
+        helper.make_node('Mul', ['mean', 'zero'], ['nothing']),
+        helper.make_node('ReduceSum', ['nothing', 'last'], ['number'], keepdims=0),
+        helper.make_node('Add', ['number', 'shares'], ['fetch_name_0']),
+    ]
+    constants = {'zero': np.float32(0), 'last': np.int64([3]), 'shares': shares}
+    weights = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, 'network', [given], [made], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
+    helper.set_model_props(model, {'character': '\n'.join(characters)})
+    onnx.save(model, file)
+    return file
+
+
+def test_a_published_recogniser_reads_with_the_characters_of_its_metadata(tmp_path: Path) -> None:
+    """Classes: 0 is the blank, 1 and 2 the characters, 3 the space that the metadata lack."""
+    file = recogniser(tmp_path / 'en_PP-OCRv5_rec_mobile.onnx', 'ab', [1, 1, 0, 3, 2], 4)
+    reading = load(file)(np.full((20, 60, 3), 255, np.uint8))
+    assert (reading.text, reading.confidence) == ('a b', pytest.approx(0.75))
+
+
+def test_a_published_recogniser_with_other_characters_is_rejected(tmp_path: Path) -> None:
+    file = recogniser(tmp_path / 'en_PP-OCRv5_rec_mobile.onnx', 'abc', [1], 4)
+    with pytest.raises(ArtifactError, match=r'is \[1, 1, 4\] instead of \[batch, steps, 5\], characters and a blank'):
+        load(file)(np.full((48, 60, 3), 255, np.uint8))
+
+
+def test_a_file_of_another_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match='its name is none of published PP-OCR files, such as'):
+        load(recogniser(tmp_path / 'mine.onnx', 'ab', [1], 4))
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node without fetched weights where a package is what lies in this folder."""
+    monkeypatch.setenv('PHALANX_CACHE', str(tmp_path / 'cache'))
+
+    def find(package: str, file: str) -> Path | None:
+        return found if (found := tmp_path / package / file).is_file() else None
+
+    monkeypatch.setattr(readers, 'find_in_package', find)
+    return tmp_path
+
+
+def install(packages: Path, *files: str) -> list[Path]:
+    found = [packages / file for file in files]
+    for file in found:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b'')
+    return found
+
+
+V4 = tuple(f'rapidocr_onnxruntime/models/ch_PP-OCRv4_{part}_infer.onnx' for part in ('det', 'rec'))
+V6 = tuple(f'rapidocr/models/PP-OCRv6_{part}_small.onnx' for part in ('det', 'rec'))
+
+
+def test_the_newest_weights_of_installed_packages_are_chosen(packages: Path) -> None:
+    older = install(packages, *V4)
+    assert list(choose_reader(None)) == list(choose_reader('en')) == older
+    newer = install(packages, *V6)
+    assert list(choose_reader(None)) == list(choose_reader('de')) == newer
+
+
+def test_a_language_of_its_own_weights_is_read_with_them(packages: Path) -> None:
+    det, _ = install(packages, *V6)
+    (rec,) = install(packages, 'rapidocr/models/arabic_PP-OCRv5_rec_mobile.onnx')
+    assert choose_reader('ar') == (det, rec)
+
+
+def test_absent_weights_are_named_with_the_commands_that_bring_them(packages: Path) -> None:
+    with pytest.raises(CheckpointError) as error:
+        choose_reader(None)
+    assert '`pip install --no-deps rapidocr` brings PP-OCRv6 small' in str(error.value)
+    assert '`phalanx weights get PP-OCRv6_det_small PP-OCRv6_rec_small` fetches them' in str(error.value)
+    install(packages, *V4)
+    with pytest.raises(CheckpointError, match='to read ko are on this node: `phalanx weights get korean_PP-OCRv5_rec_mobile`'):
+        choose_reader('ko')
+    with pytest.raises(CheckpointError, match='to read de are on this node: `pip install'):  # PP-OCRv4 lacks its letters
+        choose_reader('de')
+
+
+def test_an_unknown_language_is_rejected() -> None:
+    with pytest.raises(RequestError, match="--lang germna: is not known; did you mean 'german'"):
+        choose_reader('germna')
+    assert LANGUAGES['fa'] == 'arabic_PP-OCRv5_rec_mobile'
+
+
+def test_reading_without_weights_is_one_line(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (packages / 'page.png').write_bytes(b'')
+    assert run_here('read', str(packages / 'page.png'), '--out', str(packages / 'texts')) == 1
+    assert capsys.readouterr().err.startswith('reading failed: no weights to read are on this node: ')
