@@ -51,8 +51,8 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 TRAJECTORIES = {
     'seg_pp_liteseg_stdc1': (5, 1e-3),
     'seg_pp_liteseg_stdc2': (2, None),
-    'seg_unet': (5, 1e-5),
-    'seg_ocrnet_hrnetw18': (3, None),
+    'seg_unet': (2, None),
+    'seg_ocrnet_hrnetw18': (2, None),
     'seg_segformer_b0': (5, 1e-6),
     'seg_deeplabv3p_xception65': (2, None),
 }

@@ -43,6 +43,7 @@ def test_a_compiled_network_with_norms_is_one_graph_and_gives_the_same_losses() 
     assert counters['stats']['unique_graphs'] == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which('g++'), reason='torch compiles for CPUs with g++, and there is none')
 def test_the_gradients_of_a_compiled_fusion_in_bf16_are_those_of_float32() -> None:
     """Compiled code compares maps that it rounded with a maximum that it did not: who looks for equals finds none."""

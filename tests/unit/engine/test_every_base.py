@@ -96,6 +96,7 @@ def test_a_piece_makes_a_whole_recipe_with_a_base(piece: str, base: str, tmp_pat
     assert open_job(str(tmp_path / 'mine.yml')).name == 'mine'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(('family', 'base', 'data'), [pair for pair in PAIRS if pair not in all_the_way()])
 def test_a_base_trains_with_data_alone(
     family: str, base: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

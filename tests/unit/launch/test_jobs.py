@@ -92,6 +92,7 @@ def test_the_pytorchjob_has_a_master_and_the_other_nodes(tmp_path: Path) -> None
     assert container['command'] == [*COMMAND, '--save_dir', '/data/runs/ocrnet-hrnet']
 
 
+@pytest.mark.long
 def test_the_trainjob_is_one_to_kubeflow_itself(tmp_path: Path) -> None:
     """Read by the package of its interface, in an environment of its own."""
     write_kubernetes(tmp_path / 'job.yml', COMMAND, nodes=3, devices=2)

@@ -62,20 +62,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_configuration_trains_from_weights_with_the_options_of_its_project(folder: Path, phalanx: Command) -> None:
+def test_a_configuration_trains_from_weights_with_the_options_of_its_project(folder: Path, phalanx_here: Command) -> None:
     """With weights that are right everywhere the loss is -log(1 / (1 + exp(-20))), about 2e-9, from the first step on."""
     flags = ('--iters', '2', '--log_iters', '1', '--num_workers', '0', '--do_eval', '--use_gpu', 'false')
-    done = phalanx('train', '--config', 'unet.yml', *flags, '--save_dir', 'out')
+    done = phalanx_here('train', '--config', 'unet.yml', *flags, '--save_dir', 'out')
     assert done.returncode == 0, done.stderr
     assert losses(folder / 'out') == pytest.approx([0, 0], abs=1e-6)
     evaluated = records(folder / 'out', 'eval')  # of the weights it starts from, too
     assert [(line['step'], line['accuracy']) for line in evaluated] == [(0, 1.0), (2, 1.0)]
 
 
-def test_weights_can_be_evaluated_without_training(folder: Path, phalanx: Command) -> None:
+def test_weights_can_be_evaluated_without_training(folder: Path, phalanx_here: Command) -> None:
     text = CONFIGURATION.replace(', pretrained: unet.pdparams', '')
     (folder / 'unet.yml').write_text(text)
-    done = phalanx('eval', 'unet.yml', '--weights', 'unet.pdparams', '--json', '--set', 'train.workers=0', 'device=cpu')
+    done = phalanx_here('eval', 'unet.yml', '--weights', 'unet.pdparams', '--json', '--set', 'train.workers=0', 'device=cpu')
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result['accuracy'], result['samples']) == (1.0, 3)

@@ -130,6 +130,7 @@ def test_what_differs_on_purpose_is_known_to_the_run(folder: Path) -> None:
     assert 'norm_sync: global' in message
 
 
+@pytest.mark.long
 def test_the_document_of_mixed_precision_runs_on_two_ranks(folder: Path, phalanx: Command) -> None:
     """Its command at its full set of options, made small by overrides at its end; a static loss scale."""
     (folder / 'dataset/mini_pet').mkdir(parents=True)
@@ -200,6 +201,7 @@ def pages(root: Path) -> None:
             'Architecture.Backbone.model_name=small',
             'accuracy',
             id='PaddleOCR',
+            marks=pytest.mark.long,
         ),
         pytest.param(
             '--ips=127.0.0.1 --gpus 0,1 --log_dir=./log/ tools/train.py -c configs/det/db.yml --save_dir output/it',
@@ -209,6 +211,7 @@ def pages(root: Path) -> None:
             ' "transforms=[{name: random_crop, crop_size: [64, 64]}]" "eval_transforms=[{name: limit_side, side: 32}]"',
             'hmean',
             id='PaddleOCR, text detection',
+            marks=pytest.mark.long,
         ),
         pytest.param(
             '--selected_gpu 0,1 --log_dir ./log tools/train.py -c configs/ppyoloe/ppyoloe.yml --eval --save_dir output/it',
@@ -220,6 +223,7 @@ def pages(root: Path) -> None:
             ' "eval_transforms=[{name: resize, target_size: [64, 64]}]"',
             'mean_ap',
             id='PaddleDetection',
+            marks=pytest.mark.long,
         ),
     ],
 )
