@@ -150,7 +150,10 @@ def test_a_task_that_nobody_annotated_is_not_an_image_without_objects(task: dict
 
 
 def test_a_submitted_annotation_without_regions_is_an_image_without_objects() -> None:
-    assert [sample.things for sample in read('label_studio', label_studio(), 'a.json').samples] == [()]
+    value = {'x': 1, 'y': 1, 'width': 50, 'height': 50, 'rectanglelabels': ['a']}
+    one = {'data': {'image': 'b.png'}, 'annotations': [{'result': [{'type': 'rectanglelabels', 'value': value}]}]}
+    found = read('label_studio', [*label_studio(), one], 'a.json', 'a.png', 'b.png')
+    assert [len(sample.things) for sample in found.samples] == [0, 1]
 
 
 def test_a_mask_of_labelme_lies_at_its_first_point() -> None:

@@ -7,7 +7,7 @@ import PIL.Image
 
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import Thing
-from phalanx.curation.prepare.shapes import Mask, encode_runs
+from phalanx.curation.prepare.shapes import Mask, Runs, encode_runs
 from phalanx.data.image import open_with_pillow
 
 
@@ -30,10 +30,22 @@ def bitmap_thing(
     return Thing(label, box, (encode_runs(mask),), text=text)
 
 
-def decode_png(data: bytes, size: tuple[int, int], where: str) -> Mask:
-    """Pixels of an image file that are opaque or, without an alpha channel, above 0. Raises AnnotationError."""
+def runs_thing(label: str, lengths: Runs, size: tuple[int, int], where: str, text: str | None = None) -> Thing:
+    """Object of run lengths over the whole image. Raises AnnotationError for one without a pixel."""
+    canvas = np.zeros((size[1], size[0]), np.uint8)
+    lengths.paint(canvas, 1)
+    return bitmap_thing(label, canvas > 0, 0, 0, size, where, text)
+
+
+def decode_png(data: bytes, size: tuple[int, int], where: str, *, stretch: bool = False) -> Mask:
+    """Pixels of an image file that are opaque or, without an alpha channel, above 0; `stretch`: in the size of the image.
+
+    Raises AnnotationError.
+    """
     try:
         with open_with_pillow(data) as picture:
+            if stretch and picture.size != size:
+                picture = picture.resize(size, PIL.Image.Resampling.NEAREST)
             if picture.width > size[0] or picture.height > size[1]:
                 raise AnnotationError(f'{where}: its bitmap is larger than the image')
             has_alpha = picture.mode in ('RGBA', 'LA') or (picture.mode == 'P' and 'transparency' in picture.info)

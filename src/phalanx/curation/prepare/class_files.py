@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 from phalanx.curation.prepare.colours import Colour
 from phalanx.curation.prepare.label_maps import BACKGROUND
-from phalanx.curation.prepare.tree import read_text
+from phalanx.curation.prepare.tree import Tree, read_text
 
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
     *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt'),
 )
+
+
+def find_class_file(tree: Tree) -> Path | None:
+    return next((file for file in tree.files if file.name.lower() in CLASS_FILES), None)
 
 
 class ClassFile(NamedTuple):

@@ -1,14 +1,19 @@
 """COCO instances: a JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from phalanx.curation.prepare.bitmaps import bitmap_thing
 from phalanx.curation.prepare.checks import (
     AnnotationError,
     check_floats,
     check_size,
+    decoded,
     find_file,
     get_member,
     parse_number,
@@ -16,7 +21,7 @@ from phalanx.curation.prepare.checks import (
 )
 from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, paint_labels
 from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, bounding_box
-from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, runs
+from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, sized_runs
 from phalanx.curation.prepare.tree import Tree
 
 Key = int | str | float  # ids as exporters write them
@@ -42,7 +47,12 @@ def find_coco(tree: Tree, found: Found) -> None:
     """Add the samples of all JSON files with `images`, `annotations` and `categories`."""
     found.boxes_first = True
     for path, content in tree.jsons.items():
-        if isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
+        if isinstance(content, dict) and isinstance(content.get('image'), dict) and 'annotations' in content:
+            found.left_out.append(f'{path}: masks without classes, as of Segment Anything, train no family')
+        elif isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
+            if not content['annotations']:  # as files of images for a test: nobody annotated these
+                found.notes.append(f'{path}: lists {len(content["images"])} images and no annotation: not used')
+                continue
             with found.left_out.catch():
                 read_content(content, path, tree.image, found, split=tree.split_of(path))
 
@@ -68,10 +78,17 @@ def read_content(
             where = f'{file}: images[{number}]'
             annotations = of_image.pop(get_member(entry, 'id', (int, str, float), where), [])
             image = image_of(get_member(entry, 'file_name', str, where), file, where)
-            size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
-            things = [_thing(one, size, labels, f'{file}: annotations[{place}]', outlined, notes) for place, one in annotations]
-            things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
-            found.samples.append(Sample(image, split, tuple(things)))
+            with found.dropping(image):
+                size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
+                things = []
+                for place, one in annotations:
+                    at = f'{file}: annotations[{place}]'
+                    if 'segments_info' in one:
+                        things += _panoptic(one, file, size, labels, at)
+                    else:
+                        things.append(_thing(one, size, labels, at, outlined, notes))
+                things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
+                found.samples.append(Sample(image, split, tuple(things)))
     if notes:
         found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
     found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
@@ -101,6 +118,8 @@ def _thing(
     annotation: dict[str, Any], size: tuple[int, int], labels: dict[Key, str], where: str, outlined: bool, notes: list[str]
 ) -> Thing:
     """Object of an annotation. An outline that cannot be used becomes a note if there is a box and `outlined` is False."""
+    if 'caption' in annotation:
+        raise AnnotationError(f'{where}: is a caption of the image, which no family learns')
     category = get_member(annotation, 'category_id', (int, str, float), where)
     if category not in labels:
         raise AnnotationError(f'{where}: there is no category {category}')
@@ -123,6 +142,28 @@ def _thing(
     return Thing(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
 
 
+def _panoptic(annotation: dict[str, Any], file: Path, size: tuple[int, int], labels: dict[Key, str], where: str) -> list[Thing]:
+    """Objects of a panoptic image, whose pixels have the number red + 256 green + 65536 blue. Raises AnnotationError."""
+    name = get_member(annotation, 'file_name', str, where)
+    places = (file.parent / file.stem / name, file.parent / name, file.parent.parent / file.stem / name)
+    picture = next((place for place in places if place.is_file()), None)
+    if picture is None:
+        raise AnnotationError(f'{where}: there is no {places[0]}, the segments of its image')
+    with decoded(picture) as opened:
+        numbers = np.array(opened.convert('RGB'), np.int64) @ (1, 1 << 8, 1 << 16)
+    if numbers.shape != size[::-1]:
+        raise AnnotationError(f'{where}: {picture} has {numbers.shape[::-1]} pixels, its image {size}')
+    things = []
+    for number, segment in enumerate(get_member(annotation, 'segments_info', list, where)):
+        at = f'{where}: segments_info[{number}]'
+        category = get_member(segment, 'category_id', (int, str, float), at)
+        if category not in labels:
+            raise AnnotationError(f'{at}: there is no category {category}')
+        mask = numbers == get_member(segment, 'id', int, at)
+        things.append(replace(bitmap_thing(labels[category], mask, 0, 0, size, at), ignored=bool(segment.get('iscrowd'))))
+    return things
+
+
 def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:
     """Polygons of an object, or its run lengths. Raises AnnotationError."""
     segmentation = get_member(annotation, 'segmentation', (list, dict), where)
@@ -132,7 +173,4 @@ def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> li
         if not all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in segmentation):
             raise AnnotationError(f'{where}: expected lists x0, y0, x1, y1, ... of its polygons')
         return [polygon([list(pair) for pair in zip(flat[::2], flat[1::2], strict=True)], size, where) for flat in segmentation]
-    said = get_member(segmentation, 'size', list, where)  # height, width
-    if said != [size[1], size[0]]:
-        raise AnnotationError(f'{where}: its run lengths are for a size (height, width) of {said}, the image is {size[::-1]}')
-    return [runs(segmentation.get('counts'), size, where)]
+    return [sized_runs(segmentation, size, where)]

@@ -1,17 +1,21 @@
 """Tables of comma-separated values with a line for each box, or for each image and its text or HTML."""
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError, parse_number
+from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png, runs_thing
+from phalanx.curation.prepare.checks import AnnotationError, check_floats, parse_json, parse_number
 from phalanx.curation.prepare.html_tables import tokenize_table
+from phalanx.curation.prepare.json_files import parse_via_cells, via_thing
 from phalanx.curation.prepare.samples import Box, Found, Sample, SplitName, Thing
-from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.curation.prepare.shapes import runs
+from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
-    'image': 'filename imagepath imagename imagefile image img file path imageid name id',
+    'image': 'filename imagepath imagename imagefile image img file path imageid name id imageidclassid',
     'x0': 'xmin x1 x0 left bboxx x',
     'y0': 'ymin y1 y0 top bboxy y',
     'x1': 'xmax x2 right',
@@ -19,41 +23,107 @@ NAMED = {
     'width': 'boxwidth bboxwidth bboxw w width',
     'height': 'boxheight bboxheight bboxh h height',
     'label': 'class classname label labelname category object name',
+    'box': 'bbox boundingbox',
+    'runs': 'encodedpixels',
+    'bitmap': 'maskpath',
+    'region': 'regionshapeattributes',
+    'attributes': 'regionattributes',
+    'group': 'isgroupof',
     'text': 'text words word transcription transcript gt groundtruth sentence plate caption label',
     'html': 'html table structure',
     'split': 'split subset set usage',
 }
+OBJECTS = {'x0', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
+DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
 
 def find_csv(tree: Tree, found: Found) -> None:
-    """All CSV and TSV files with a column of images."""
-    boxes: dict[Path, tuple[SplitName, list[Thing]]] = {}
+    """All CSV and TSV files with a column of images: boxes, Kaggle's run lengths, bitmaps of Open Images, regions of VIA."""
+    marked: dict[Path, tuple[SplitName, list[Thing]]] = {}
+    names = _descriptions(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch():
             for number, row in _rows(path, tree):
                 with found.left_out.catch():
-                    _add(row, f'{path}:{number}', path, tree, found, boxes)
-    found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in boxes.items()]
+                    where = f'{path}:{number}'
+                    image = tree.image(row['image'], path, where)
+                    with found.dropping(image):
+                        _add(
+                            row | {'label': names.get(row.get('label', ''), row.get('label', ''))},
+                            where,
+                            path,
+                            image,
+                            tree,
+                            found,
+                            marked,
+                        )
+    found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in marked.items()]
+
+
+def _descriptions(tree: Tree) -> dict[str, str]:
+    """Name by code (`/m/01yrx`) of the classes of Open Images."""
+    lines = [
+        line for path in tree.having('.csv') if path.name.startswith(DESCRIPTIONS) for line in read_text(path).splitlines()
+    ]
+    return {row[0]: row[1].strip() for row in csv.reader(lines) if len(row) == 2}
 
 
 def _add(
-    row: Mapping[str, str], where: str, path: Path, tree: Tree, found: Found, boxes: dict[Path, tuple[SplitName, list[Thing]]]
+    row: Mapping[str, str],
+    where: str,
+    path: Path,
+    image: Path,
+    tree: Tree,
+    found: Found,
+    marked: dict[Path, tuple[SplitName, list[Thing]]],
 ) -> None:
-    image = tree.image(row['image'], path, where)
     split = tree.split_of(path, row.get('split', ''))
-    if 'x0' in row:
-        things = boxes.setdefault(image, (split, []))[1]
-        if any(row.get(key) for key in ('x0', 'label')):  # a line without both names an image that shows nothing
-            text = row.get('text') if row.get('text') != row.get('label') else None
-            things.append(Thing(row.get('label') or 'object', _box(row, tree.size(image), where), text=text))
+    if OBJECTS & row.keys():
+        things = marked.setdefault(image, (split, []))[1]
+        thing = _thing(row, tree, path, image, where)
+        if thing is not None:
+            things.append(thing)
     elif 'html' in row:
         found.samples.append(Sample(image, split, table=tokenize_table(row['html'], where)))
     else:
         found.samples.append(Sample(image, split, text=row['text']))
 
 
+def _thing(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where: str) -> Thing | None:
+    """Object of a line; None for a line that names an image that shows nothing. Raises AnnotationError."""
+    label, size = row['label'] or 'object', tree.size(image)
+    if 'region' in row:  # of VIA, which lists images without regions, too
+        is_empty = row['region'].strip() in ('', '{}')
+        region = {} if is_empty else parse_via_cells(row['region'], row.get('attributes', '{}'), where)
+        return None if is_empty else via_thing(region, size, where)
+    if 'runs' in row:
+        return _pixels(label, row['runs'], size, where) if row['runs'] else None
+    if 'bitmap' in row:
+        mask = tree.image(f'{row["bitmap"]}', path, where)
+        return bitmap_thing(label, decode_png(read_bytes(mask), size, where, stretch=True), 0, 0, size, where)
+    text = row.get('text') if row.get('text') != row.get('label') else None
+    if not any(row.get(key) for key in ('x0', 'box', 'label')):
+        return None
+    return Thing(label, _box(row, size, where), text=text, ignored=row.get('group') == '1')
+
+
+def _pixels(label: str, text: str, size: tuple[int, int], where: str) -> Thing:
+    """Object of Kaggle's pairs of a first pixel, from 1 on and column by column, and a length. Raises AnnotationError."""
+    numbers = [int(parse_number(word, where)) for word in text.split()]
+    lengths, end = list[int](), 1
+    for start, length in zip(numbers[::2], numbers[1::2], strict=False):
+        lengths += [start - end, length]
+        end = start + length
+    if len(numbers) % 2 or min(lengths) < 0 or end - 1 > size[0] * size[1]:
+        raise AnnotationError(f'{where}: its run lengths overlap or do not fit an image of {size[0]} x {size[1]} pixels')
+    return runs_thing(label, runs([*lengths, size[0] * size[1] - end + 1], size, where), size, where)
+
+
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
+    if 'box' in row:  # `[x, y, width, height]`, as in Kaggle's competitions
+        x, y, width, height = check_floats(parse_json(row['box'], where), 4, f'{where}: bbox')
+        return x, y, x + width, y + height
     ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
     values = [parse_number(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
     x0, y0, x1, y1 = values
@@ -74,22 +144,25 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
         lines = list(reader)
     except csv.Error as error:
         raise AnnotationError(f'{path}:{reader.line_num}: is not CSV: {error}') from None
-    if not lines:
+    if not lines or {'annotation_id', 'annotator'} <= {*lines[0]}:  # the latter: Label Studio's
         return
     columns = _columns(lines[0], lines[1:2], tree)
     body = enumerate(lines[1:], 2)
     if not columns and len(lines[0]) == len(BARE) and tree.has_image(lines[0][0]):
         columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
-    if 'image' not in columns or not columns.keys() & {'x0', 'text', 'html'}:
+    if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
+    joined = 'imageidclassid' in _plain(lines[0])  # Kaggle's `0002cc93b.jpg_1`
     for number, line in body:
         if any(line):
-            yield number, {key: line[place].strip() if place < len(line) else '' for key, place in columns.items()}
+            row = {key: line[place].strip() if place < len(line) else '' for key, place in columns.items()}
+            image, joint, label = row['image'].rpartition('_')
+            yield number, row | {'image': image, 'label': f'class_{label}'} if joined and joint else row
 
 
 def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str, int]:
     """The place of each known column. Of several that may name images, the first whose first value is an image."""
-    names = [''.join(filter(str.isalnum, name.lower())) for name in header]
+    names = _plain(header)
     columns = {}
     for key, known in NAMED.items():
         places = [names.index(name) for name in known.split() if name in names]
@@ -102,5 +175,10 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
     return columns
 
 
+def _plain(header: list[str]) -> list[str]:
+    return [''.join(filter(str.isalnum, name.lower())) for name in header]
+
+
 def _is_image(name: str, tree: Tree) -> bool:
+    name = re.sub(r'(\.\w+)_\d+$', r'\1', name)  # the image of Kaggle's `0002cc93b.jpg_1`
     return bool(name) and any(tree.has_image(f'{name}{suffix}') for suffix in ('', '.jpg', '.png', '.jpeg'))

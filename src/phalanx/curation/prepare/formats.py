@@ -11,10 +11,12 @@ from phalanx.curation.prepare.coco import find_coco
 from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.cvat import read_cvat
 from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
+from phalanx.curation.prepare.json_files import find_createml, find_datumaro, find_via
 from phalanx.curation.prepare.label_studio import find_label_studio
 from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
+from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mot, find_wider_face
 from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample, SplitName, join
 from phalanx.curation.prepare.splits import listed_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
@@ -38,6 +40,13 @@ FORMATS = {
     'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
     'pubtabnet': Format('tables in the format of PubTabNet (JSON lines)', find_pubtabnet),
     'html': Format('tables as HTML (a file for each image)', find_html),
+    'datumaro': Format('Datumaro (JSON with categories and items)', find_datumaro),
+    'createml': Format('CreateML (JSON, a list of images)', find_createml),
+    'via': Format('VGG Image Annotator (JSON)', find_via),
+    'wider_face': Format('WIDER FACE (lists *_bbx_gt.txt)', find_wider_face),
+    'mot': Format('MOT (gt/gt.txt of each sequence)', find_mot),
+    'dota': Format('DOTA (a text file of rotated boxes for each image)', find_dota),
+    'kitti': Format('KITTI (a text file of boxes for each image)', find_kitti),
     'csv': Format('CSV (a line for each box or image)', find_csv),
     'lists': Format('lists (lines of an image and its text, lines or label map)', find_lists),
     'yolo': Format('YOLO (a text file for each image)', read_yolo),
@@ -52,18 +61,21 @@ def find_annotations(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[s
 
     For formats whose annotations cannot be used, the reasons are added to `refused`.
     """
-    held: dict[str, Found] = {}
+    held, refused = dict[str, Found](), {} if refused is None else refused
     splits = listed_splits(tree)
     for name in names:
-        if name == 'class_folders' and held:  # any other annotation is more specific
+        if name == 'class_folders' and (held or refused):  # any other annotation is more specific
             continue
         found = Found()
         with tree.unreadable.catch():  # an error in a file about all images, such as the class names
             FORMATS[name].find(tree, found)
         if found.samples:
-            held[name] = keep_usable(found, tree, splits)
-        elif found.left_out and refused is not None:
-            refused[name] = found.left_out
+            found = keep_usable(found, tree, splits)
+        if found.families():
+            held[name] = found
+        elif found.samples or found.left_out or found.notes:
+            empty = [f'names {len(found.samples)} images, but not one object on them'] if found.samples else []
+            refused[name] = LeftOut([*found.left_out, *found.notes, *empty])
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 
@@ -75,7 +87,8 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
     counts, samples = Counter[str](), list[Sample]()
     of_image = defaultdict[Path, list[Sample]](list)
     for sample in found.samples:
-        of_image[sample.image].append(sample)
+        if sample.image not in found.dropped:
+            of_image[sample.image].append(sample)
     for same in of_image.values():
         with found.left_out.catch():
             sample = join(same, f'{same[0].image}')

@@ -1,18 +1,22 @@
 """Exports of Label Studio, in its own format (JSON) or the short one (JSON-MIN): a list of tasks, sizes in hundredths."""
 
+import csv
+import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_brush
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, shorten
+from phalanx.curation.prepare.checks import AnnotationError, check_floats, parse_json, shorten
 from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
-from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.tree import Tree, read_text
 
 KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 'rectangle', 'polygon', 'ellipse', 'brush')
 GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image
+BITMAP = re.compile(r'task-\d+-annotation-\d+')  # brushes exported as PNG
 UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
 
 
@@ -22,22 +26,25 @@ def find_label_studio(tree: Tree, found: Found) -> None:
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
     """
     open_tasks = 0
-    for path, content in tree.jsons.items():
+    for path, content in [*tree.jsons.items(), *_tables(tree)]:
         if not isinstance(content, list) or not all(isinstance(task, dict) for task in content):
             continue
         for number, task in enumerate(content):
             where = f'{path}: task {task.get("id", number)}'
             name = _image_name(task)
-            if name is None:
+            if name is None or _is_other(task):
                 continue
             results = _results(task)
             if results is None:
-                open_tasks += 'annotations' in task or 'completions' in task
+                open_tasks += not {'annotations', 'completions', 'annotation_id'}.isdisjoint(task)
                 continue
             with found.left_out.catch():
                 image = _image(name, tree, path, where)
                 things, text = _marks(results, tree.size(image), where)
                 found.samples.append(Sample(image, tree.split_of(path), things, text=text))
+    if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
+        said = 'does not name the image that it was painted on; export JSON from Label Studio'
+        found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')
     if open_tasks:
         note = f'tasks without an annotation (not begun, or skipped), not used: {open_tasks}'
         (found.notes if found.samples else found.left_out).append(note)
@@ -56,6 +63,27 @@ def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> 
     labels = {str(r.get('id')): _label(r) for r in results if r.get('type') == 'labels'}
     things = tuple(_thing(result, size, texts, labels, where) for result in marked)
     return things, None if marked or not texts else next(iter(texts.values()))
+
+
+def _tables(tree: Tree) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """The tasks of exports as CSV or TSV: the columns of JSON-MIN, with JSON in the cells of regions."""
+    for path in tree.having('.csv', '.tsv'):
+        with tree.unreadable.catch():
+            text = read_text(path)
+            head = text.partition('\n')[0]
+            if 'annotation_id' in head and 'annotator' in head:
+                rows = csv.DictReader(io.StringIO(text), delimiter='\t' if '\t' in head else ',')
+                yield path, [{key: _cell(value, f'{path}:{rows.line_num}') for key, value in row.items()} for row in rows]
+
+
+def _cell(value: str | None, where: str) -> Any:
+    return parse_json(value, where) if value and value.startswith('[{') else value
+
+
+def _is_other(task: dict[str, Any]) -> bool:
+    """True if the `annotations` are those of another tool: Label Studio's have a `result`."""
+    annotations = task.get('annotations')
+    return isinstance(annotations, list) and any(isinstance(one, dict) and 'result' not in one for one in annotations)
 
 
 def _image_name(task: dict[str, Any]) -> str | None:
@@ -87,7 +115,7 @@ def _results(task: dict[str, Any]) -> list[dict[str, Any]] | None:
             if isinstance(one, dict):
                 kind = next((kind for kind in KINDS if kind in one or (kind[:9] == 'rectangle' and 'width' in one)), None)
                 found.append({'type': kind, 'value': one, 'id': None})
-    return found if found or task.keys() & {'annotator', 'annotation_id'} else None
+    return found if found or task.get('annotation_id') or task.get('annotator') else None
 
 
 def _label(result: dict[str, Any]) -> str:

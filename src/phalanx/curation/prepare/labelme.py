@@ -79,7 +79,7 @@ def _thing(shape: dict[str, Any], label: str, size: tuple[int, int], where: str)
 
 
 def _outline(kind: str, points: list[Any], size: tuple[int, int], where: str) -> Polygon:
-    if kind in ('polygon', 'rotation'):  # `rotation`: the four corners of a rotated rectangle, as X-AnyLabeling writes them
+    if kind in ('polygon', 'rotation', 'oriented_rectangle'):  # the latter two: four corners (X-AnyLabeling, labelme 6)
         return polygon(points, size, where)
     if kind not in ('rectangle', 'circle'):
         known = 'polygon, rectangle, rotation, circle and mask'

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.curation.prepare.class_files import find_class_file
 from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 ILLEGIBLE = ('###', '*')  # transcriptions of illegible texts
+MOST_CUTS = 20  # separators in a line that may end the name of its image
 LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
+NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a text
 SEEN = 'fileState.txt'  # list of reviewed images of PPOCRLabel
 
 
@@ -28,7 +31,7 @@ def find_lists(tree: Tree, found: Found) -> None:
                 where = f'{path}:{number}'
                 with found.left_out.catch():
                     found.samples.append(_of_line(tree.image(name, path, where), rest, where, path, tree))
-    found.classes_from = next((file for file in tree.files if file.name in ('classes.txt', 'labels.txt')), None)
+    found.classes_from = find_class_file(tree)
 
 
 def _lines(path: Path, tree: Tree) -> Iterator[tuple[int, str, str]]:
@@ -36,14 +39,23 @@ def _lines(path: Path, tree: Tree) -> Iterator[tuple[int, str, str]]:
     lines = [(number, line.strip('\r\n')) for number, line in enumerate(read_text(path).split('\n'), 1) if line.strip()]
     separator = next((each for each in ('\t', ',', ' ') if lines and _image(lines[0][1], each, tree)), '')
     for number, line in lines if separator else []:
-        name, _, rest = line.partition(separator)
+        name, rest = _cut(line, separator, tree)
         if rest.strip():
             yield number, name.strip(), rest.strip(' ')
 
 
 def _image(line: str, separator: str, tree: Tree) -> bool:
-    name, found, rest = line.partition(separator)
-    return bool(found and rest.strip()) and Path(name).suffix.lower() in IMAGES and tree.has_image(name.strip())
+    name, rest = _cut(line, separator, tree)
+    return bool(rest.strip()) and Path(name).suffix.lower() in IMAGES and tree.has_image(name.strip())
+
+
+def _cut(line: str, separator: str, tree: Tree) -> tuple[str, str]:
+    """Name of the image and the rest of a line. Names may be quoted, or have the separator in them: then the disk decides."""
+    if separator == ' ' and (quoted := re.fullmatch(r'"([^"]+)"\s+"?(.*?)"?', line.strip())):
+        return quoted[1], quoted[2]
+    cuts = [(line[: at.start()], line[at.end() :]) for at in re.finditer(re.escape(separator), line)]
+    known = (cut for cut in cuts[:MOST_CUTS] if Path(cut[0]).suffix.lower() in IMAGES and tree.has_image(cut[0].strip()))
+    return next(known, cuts[0] if cuts else (line, ''))
 
 
 def _of_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Sample:
@@ -90,28 +102,50 @@ def find_text_files(tree: Tree, found: Found) -> None:
         if candidates:
             path = max(candidates, key=lambda path: path.parent == image.parent)
             with found.left_out.catch():
-                lines = [line.strip('\r') for line in read_text(path).split('\n') if line.strip()]
-                marked = [_marked(line) for line in lines]
-                if None not in marked and (lines or path.name.startswith('gt_')):  # ICDAR has pages without a text, too
-                    found.samples.append(Sample(image, tree.split_of(image), tuple(thing for thing in marked if thing)))
-                elif len(lines) == 1:
-                    found.samples.append(Sample(image, tree.split_of(image), text=lines[0]))
-                else:
-                    raise AnnotationError(f'{path}: has {len(lines)} lines; an image of a line has one: {shorten(lines[:1])}')
+                found.samples.append(_of_text_file(path, image, tree))
+    texts = [sample.text for sample in found.samples if sample.text is not None]
+    if sum(NUMBERS.search(text) is not None for text in texts) * 2 > len(texts):  # boxes of a format that refused them
+        found.samples = [sample for sample in found.samples if sample.text is None]
+        found.left_out.append(f'the text files of {len(texts)} images hold numbers, as boxes do, such as {shorten(texts[0])}')
 
 
-def _marked(line: str) -> Thing | None:
-    """Parse a text line with its corners (eight numbers) or box (four) before the text; None for others."""
+def _of_text_file(path: Path, image: Path, tree: Tree) -> Sample:
+    """Page or line of a text file. Raises AnnotationError."""
+    is_page = path.name.startswith('gt_')  # which may have no text
+    lines = [line.strip('\r') for line in read_text(path).split('\n') if line.strip()]
+    divider = ' ' if is_page and ',' not in ''.join(lines[:1]) else ','  # of ICDAR 2013: blanks
+    rows = [line.split(divider) for line in lines]
+    if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 and _numbers(row, len(row)) for row in rows):
+        return Sample(image, tree.split_of(path), tuple(_marked_line(_numbers(row, len(row)), '') for row in rows))
+    marked = [_marked(row, divider) for row in rows]
+    if None not in marked and (lines or is_page):
+        return Sample(image, tree.split_of(path), tuple(thing for thing in marked if thing))
+    if len(lines) == 1 and not is_page and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
+        return Sample(image, tree.split_of(path), text=lines[0])
+    known = f'expected {"numbers of corners and a text" if is_page else "one line, the text of the image"}'
+    raise AnnotationError(f'{path}: {known}, got {len(lines)} lines: {shorten(lines[:1])}')
+
+
+def _numbers(row: list[str], count: int) -> list[float]:
+    """The first `count` fields as numbers; empty if some is none."""
+    try:
+        return [float(field) for field in row[:count]]
+    except ValueError:
+        return []
+
+
+def _marked(row: list[str], divider: str) -> Thing | None:
+    """A text line with its corners (eight numbers) or box (four) before the text; None for others."""
     for count in (8, 4):
-        *numbers, text = line.split(',', count)
-        try:
-            values = [float(number) for number in numbers]
-        except ValueError:
-            continue
-        if len(values) == count:
-            corners = corners_of(*values) if count == 4 else [values[place : place + 2] for place in range(0, count, 2)]
-            return _line_of_page([check_floats(corner, 2, line) for corner in corners], text.strip().strip('"'))
+        values = _numbers(row, count)
+        if len(row) > count and len(values) == count:
+            return _marked_line(values, divider.join(row[count:]).strip().strip('"'))
     return None
+
+
+def _marked_line(values: list[float], text: str) -> Thing:
+    corners = corners_of(*values) if len(values) == 4 else [values[place : place + 2] for place in range(0, len(values), 2)]
+    return _line_of_page([check_floats(corner, 2, 'a line of a page') for corner in corners], text)
 
 
 def find_class_folders(tree: Tree, found: Found) -> None:

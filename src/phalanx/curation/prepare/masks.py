@@ -10,15 +10,30 @@ import cv2
 import numpy as np
 
 from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
-from phalanx.curation.prepare.class_files import CLASS_FILES, read_class_file
+from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import Found, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.image import LabelMap
 
-WORDS = ('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'gt', 'groundtruth', 'segmentation', 'seg', 'trimaps')
-FOR_PEOPLE = {'visualization', 'viz', 'vis', 'overlay', 'overlays', 'object', 'instance', 'instances', 'colored', 'coloured'}
+WORDS = (
+    *('mask', 'masks', 'label', 'labels', 'annotation', 'annotations', 'ann', 'anns', 'annot', 'annots'),
+    *('gt', 'groundtruth', 'segmentation', 'seg', 'semantic', 'trimaps'),
+)
+FOR_PEOPLE = {
+    'visualization',
+    'viz',
+    'vis',
+    'overlay',
+    'overlays',
+    'object',
+    'instance',
+    'instances',
+    'colored',
+    'coloured',
+} | {'color', 'colour', 'rgb', 'polygons'}
+CITYSCAPES = re.compile(r'_(leftimg8bit|gt(?:fine|coarse)_(label(?:train)?ids|color|instance(?:train)?ids))$')
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
 LOOKED_AT = 200  # masks that are read to collect the values
 FEW = 64  # images with more colours are photographs, or masks saved as JPEG
@@ -30,23 +45,26 @@ def find_masks(tree: Tree, found: Found) -> None:
     of_stem = defaultdict(list)
     for path in tree.images:
         if not is_mask[path]:
-            of_stem[path.stem.lower()].append(path)
+            of_stem[CITYSCAPES.sub('', path.stem.lower())].append(path)
     for mask in tree.images:
         if is_mask[mask]:
             stem = (own_stem(mask, tree) or mask.stem).lower()
-            known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or []
+            known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or of_stem.get(CITYSCAPES.sub('', stem)) or []
             if not known:
                 found.left_out.append(f'{mask}: there is no image that is named like this mask')
                 continue
-            image = max(known, key=lambda path: len(set(path.parts) & set(mask.parts)))
+            image = max(known, key=lambda path: (not _is_aside(path, tree), len(set(path.parts) & set(mask.parts))))
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
     if tree.masks and not any(is_mask.values()):
         found.left_out.append(f'--masks {tree.masks}: no image lies in such a folder, or has such a name')
     # Exporters write masks of classes, of instances, and pictures to look at, side by side; those of classes count.
-    plain = {sample.image for sample in found.samples if not _is_aside(sample, tree)}
-    found.samples = [sample for sample in found.samples if sample.image not in plain or not _is_aside(sample, tree)]
+    rank = {sample.mask: _rank(sample, tree) for sample in found.samples}
+    least = defaultdict[Path, int](lambda: 2)
+    for sample in found.samples:
+        least[sample.image] = min(least[sample.image], rank[sample.mask])
+    found.samples = [sample for sample in found.samples if rank[sample.mask] == least[sample.image]]
     if found.samples:
-        found.classes_from = next((file for file in tree.files if file.name.lower() in CLASS_FILES), None)
+        found.classes_from = find_class_file(tree)
 
 
 def _is_mask(path: Path, tree: Tree) -> bool:
@@ -72,16 +90,25 @@ def own_stem(path: Path, tree: Tree) -> str | None:
     return path.name[len(before) : len(path.name) - len(behind)] if is_there else None
 
 
-def _is_aside(sample: Sample, tree: Tree) -> bool:
-    """True if the mask lies in a folder of instances or of pictures to look at."""
-    parts = sample.mask.relative_to(tree.root).parts[:-1] if sample.mask else ()
-    return any(_words(part) & FOR_PEOPLE for part in parts)
+def _rank(sample: Sample, tree: Tree) -> int:
+    """0 for masks of classes, 1 for Cityscapes' numbers before they became classes, 2 for instances and pictures to look at."""
+    mask = sample.mask or sample.image
+    ending = CITYSCAPES.search(mask.stem.lower())
+    if _is_aside(mask, tree) or (ending and 'label' not in ending[1]):
+        return 2
+    return 1 if ending and 'train' not in ending[1] else 0
+
+
+def _is_aside(path: Path, tree: Tree) -> bool:
+    """True below a folder of instances or of pictures to look at."""
+    return any(_words(part) & FOR_PEOPLE for part in path.relative_to(tree.root).parts[:-1])
 
 
 def _words(folder: str) -> set[str]:
-    """`Ground_Truth`, `GroundTruth` -> {'groundtruth'}, `mask_images` -> {'mask', 'images'}."""
+    """`Ground_Truth`, `GroundTruth` -> {'groundtruth'}, `mask_images` -> {'mask', 'images'}, `trainannot` -> {'annot'}."""
     spaced = re.sub(r'([a-z])([A-Z])', r'\1 \2', folder).lower()
-    return set(re.split(r'[^a-z]+', re.sub(r'ground[^a-z]*truth', 'groundtruth', spaced)))
+    plain = re.sub(r'^(train|val|test)(?=annot)', '', re.sub(r'ground[^a-z]*truth', 'groundtruth', spaced))
+    return set(re.split(r'[^a-z]+', plain))
 
 
 def _without_word(stem: str) -> str:

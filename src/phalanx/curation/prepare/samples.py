@@ -52,7 +52,9 @@ def join(samples: Sequence[Sample], where: str) -> Sample:
         return first
     if any((other.text, other.table, other.mask) != (first.text, first.table, first.mask) for other in samples):
         raise AnnotationError(f'{where}: is annotated {len(samples)} times, with different texts, tables or masks')
-    things = {(thing.label, tuple(round(value) for value in thing.box)): thing for sample in samples for thing in sample.things}
+    things: dict[tuple[object, ...], Thing] = {}
+    for thing in sorted((thing for sample in samples for thing in sample.things), key=lambda thing: thing.ignored):
+        things.setdefault((thing.label, *(round(value) for value in thing.box)), thing)
     ordered = sorted(things.values(), key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
     split = max((sample.split for sample in samples), key=('', 'train', 'val', 'test').index)
     return replace(first, split=split, things=tuple(ordered))
@@ -80,6 +82,17 @@ class Found:
     notes: list[str] = field(default_factory=list)
     boxes_first: bool = False  # outlines come with boxes, which are the usual use of the format
     classes_from: Path | None = None  # the file that names the classes of masks
+    dropped: set[Path] = field(default_factory=set)  # images with an object that cannot be used, in whatever file
+
+    @contextmanager
+    def dropping(self, image: Path) -> Iterator[None]:
+        """Catch the AnnotationError of the block: no annotation of `image` is used, as its object would become background."""
+        with self.left_out.catch():
+            try:
+                yield
+            except AnnotationError:
+                self.dropped.add(image)
+                raise
 
     def families(self) -> list[Family]:
         """Families that these samples can train, the likeliest first."""
@@ -95,8 +108,9 @@ class Found:
         if not things:
             return []
         outlined = sum(bool(thing.outline) for thing in things) * 2 > len(things)
+        is_stuff = all(thing.ignored for thing in things)  # regions, which detection would neither learn nor count
         drawn: list[Family] = (
-            ['segmentation', 'detection'] if outlined and not self.boxes_first else ['detection', 'segmentation']
+            ['segmentation', 'detection'] if outlined and (is_stuff or not self.boxes_first) else ['detection', 'segmentation']
         )
         return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
 

@@ -80,6 +80,14 @@ def runs(counts: Any, size: tuple[int, int], where: str) -> Runs:
     return Runs(np.array(lengths, np.int64))
 
 
+def sized_runs(segmentation: dict[str, Any], size: tuple[int, int], where: str) -> Runs:
+    """Make runs of COCO's `{size: [height, width], counts: ...}`. Raises AnnotationError if they are for another image."""
+    said = segmentation.get('size')
+    if said != [size[1], size[0]]:
+        raise AnnotationError(f'{where}: its run lengths are for a size (height, width) of {said}, the image is {size[::-1]}')
+    return runs(segmentation.get('counts'), size, where)
+
+
 def rectangle(box: tuple[float, float, float, float]) -> Polygon:
     return Polygon(np.array(corners_of(*box), np.float64))
 

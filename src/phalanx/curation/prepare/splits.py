@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import SplitName
 from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, read_text
 
@@ -80,8 +79,5 @@ def _images_listed(path: Path, tree: Tree) -> list[Path]:
         names = (line, image[0] if image else '', line.split()[0])
         known = next((name for name in names if tree.has_image(name) or tree.has_stem(PurePosixPath(name).name)), None)
         if known is not None:
-            try:
-                images.append(tree.image(known, path, f'{path}'))
-            except AnnotationError:  # of several images with this name
-                continue
+            images += tree.images_named(known, path)
     return images if 2 * len(images) > len(lines) else []

@@ -66,6 +66,15 @@ class Tree:
             raise AnnotationError(f'{where}: {shorten(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
         return ranked[-1][1]
 
+    def images_named(self, name: str, beside: Path) -> list[Path]:
+        """The image that the list `beside` names; of several in folders side by side (an image and its mask) all."""
+        try:
+            return [self.image(name, beside, '')]
+        except AnnotationError:
+            stem = PurePosixPath(name.replace('\\', '/')).name.lower()
+            alike = self._named.get(stem) or self._stems.get(stem) or []
+            return alike if len({path.parent.parent for path in alike}) == 1 else []
+
     def has_image(self, name: str) -> bool:
         """True if some image has this name, in whatever folder."""
         last = PurePosixPath(name.replace('\\', '/')).name.lower()

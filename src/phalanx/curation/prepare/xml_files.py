@@ -1,35 +1,71 @@
 """Annotations of Pascal VOC: an XML file per image."""
 
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
+from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
 from phalanx.curation.prepare.checks import AnnotationError, parse_number
-from phalanx.curation.prepare.samples import Found, Sample, Thing
-from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.curation.prepare.class_files import read_class_file
+from phalanx.curation.prepare.label_maps import BACKGROUND
+from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.shapes import corners_of, polygon, rotate
+from phalanx.curation.prepare.tree import Tree, read_bytes
 from phalanx.data.folders import decode_xml
 
 
 def read_voc(tree: Tree, found: Found) -> None:
-    """Add the samples of XML files with root `annotation`; PaddleDetection's label_list.txt orders the classes."""
+    """Add the samples of XML files with root `annotation`, by VOC's tools, roLabelImg, or LabelMe's web tool.
+
+    The classes are in the order of PaddleDetection's label_list.txt, or of CVAT's labelmap.txt.
+    """
     for path in tree.files:
-        if path.name.lower() == 'label_list.txt':
-            found.class_names = tuple(dict.fromkeys(line.strip() for line in read_text(path).splitlines() if line.strip()))
+        if path.name.lower() in ('label_list.txt', 'labelmap.txt'):
+            names = read_class_file(path).names
+            found.class_names = tuple(dict.fromkeys(name for name in names if name != BACKGROUND))
     for path, root in parse_xml(tree, 'annotation', found):
         with found.left_out.catch():
             name = (root.findtext('filename') or '').strip()
             own = f'{path.stem}{Path(name).suffix}'  # files get renamed without their content
             image = tree.image(own if tree.has_image(own) else name or own, path, f'{path}')
-            things = [_voc_thing(element, f'{path}: object {n}') for n, element in enumerate(root.findall('object'), 1)]
+            things = [
+                _voc_thing(element, tree, path, tree.size(image), f'{path}: object {n}')
+                for n, element in enumerate(root.findall('object'), 1)
+                if (element.findtext('deleted') or '0').strip() == '0'
+            ]
             found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
 
 
-def _voc_thing(element: ElementTree.Element, where: str) -> Thing:
+def _voc_thing(element: ElementTree.Element, tree: Tree, file: Path, size: tuple[int, int], where: str) -> Thing:
+    """Object with a box, a rotated one (roLabelImg), or a polygon or bitmap (LabelMe's web tool)."""
     label = (element.findtext('name') or '').strip()
     if not label:
         raise AnnotationError(f'{where}: has no name')
-    corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
-    x0, y0, x1, y1 = (parse_number(text, f'{where}: bndbox') for text in corners)
-    return Thing(label, (x0, y0, x1, y1), ignored=(element.findtext('difficult') or '0').strip() not in ('0', ''))
+
+    def numbers(place: str, *names: str) -> list[float]:
+        return [parse_number(element.findtext(f'{place}/{name}'), f'{where}: {place}/{name}') for name in names]
+
+    ignored = (element.findtext('difficult') or '0').strip() not in ('0', '')
+    if element.find('robndbox') is not None:
+        x, y, width, height, radians = numbers('robndbox', 'cx', 'cy', 'w', 'h', 'angle')
+        upright = corners_of(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        corners = rotate(upright, math.degrees(radians), (x, y))
+        return Thing(label, bounding_box(corners), (), corners, ignored=ignored)
+    if element.find('polygon') is not None:
+        points = [
+            [parse_number(point.findtext(name), f'{where}: polygon/pt') for name in 'xy']
+            for point in element.findall('polygon/pt')
+        ]
+        outline = polygon(points, size, where)
+        return Thing(label, bounding_box(points), () if element.findtext('type') == 'bounding_box' else (outline,))
+    if element.find('segm') is not None:
+        mask = tree.image(f'{file.parent.name}/{element.findtext("segm/mask")}', file, where)
+        return bitmap_thing(label, decode_png(read_bytes(mask), size, where), 0, 0, size, where)
+    if element.find('bndbox') is None:
+        kinds = ', '.join(child.tag for child in element)
+        raise AnnotationError(f'{where}: has no bndbox, robndbox, polygon or segm, only {kinds}')
+    x0, y0, x1, y1 = numbers('bndbox', 'xmin', 'ymin', 'xmax', 'ymax')
+    return Thing(label, (x0, y0, x1, y1), ignored=ignored)
 
 
 def parse_xml(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTree.Element]]:
