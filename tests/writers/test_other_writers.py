@@ -1,0 +1,187 @@
+"""One data set, written by the libraries of other annotation tools, is read as their authors meant it, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import truth
+from filelock import FileLock
+
+from phalanx.curation.new.near_misses import describe_near_misses
+from phalanx.curation.prepare.formats import choose_format, find_annotations
+from phalanx.curation.prepare.label_maps import paint_labels
+from phalanx.curation.prepare.masks import read_label_map
+from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample
+from phalanx.curation.prepare.targets import find_meaning
+from phalanx.curation.prepare.tree import Tree
+
+pytestmark = pytest.mark.long
+
+PACKAGES = ('datumaro==1.13.12', 'supervision==0.31.2', 'label-studio-sdk==2.1.2', 'labelme==6.3.1', 'pycocotools==2.0.11')
+HERE = Path(__file__).parent
+EMPTY, SPLITS = 'empty', 'splits'  # what a format can carry besides its objects: images without any, and the split
+
+READ: dict[str, tuple[Family, set[str]]] = {
+    **{
+        f'datumaro {name} boxes': ('detection', {EMPTY, SPLITS})
+        for name in ('coco_instances', 'yolo', 'yolo_ultralytics', 'cvat', 'datumaro', 'label_me', 'wider_face')
+    },
+    **{
+        f'datumaro {name} boxes': ('detection', {SPLITS}) for name in ('voc', 'voc_detection', 'kitti_detection', 'open_images')
+    },
+    'datumaro mot_seq_gt boxes': ('detection', set()),
+    'datumaro cvat rotated': ('detection', {EMPTY, SPLITS}),
+    'datumaro dota rotated': ('detection', {EMPTY, SPLITS}),
+    **{
+        f'datumaro {name} polygons': ('segmentation', {EMPTY, SPLITS})
+        for name in ('coco_instances', 'cvat', 'datumaro', 'label_me')
+    },
+    **{
+        f'datumaro {name} masks': ('segmentation', {EMPTY, SPLITS})
+        for name in ('coco', 'coco_instances', 'coco_panoptic', 'coco_stuff', 'cvat', 'datumaro', 'label_me')
+    },
+    **{
+        f'datumaro {name} masks': ('segmentation', {SPLITS})
+        for name in (
+            *('voc', 'voc_segmentation', 'voc_instance_segmentation', 'cityscapes', 'camvid', 'kitti_segmentation'),
+            'open_images',
+        )
+    },
+    **{
+        f'supervision {name} boxes': ('detection', {EMPTY, SPLITS})
+        for name in ('coco', 'yolo', 'createml', 'pascal_voc', 'labelme')
+    },
+    **{f'label_studio {name} boxes': ('detection', {EMPTY}) for name in ('JSON', 'JSON_MIN', 'CSV', 'TSV')},
+    'label_studio VOC boxes': ('detection', set()),
+    **{f'label_studio {name} masks': ('segmentation', {EMPTY}) for name in ('JSON', 'JSON_MIN')},
+    'label_studio BRUSH_TO_COCO masks': ('segmentation', set()),
+    **{f'pycocotools {form} masks': ('segmentation', {EMPTY, SPLITS}) for form in ('compressed', 'plain')},
+    'labelme json masks': ('segmentation', {EMPTY, SPLITS}),
+}
+REFUSED = {  # why
+    'datumaro coco_captions words': 'is a caption of the image',
+    'datumaro segment_anything masks': 'without classes',
+    'datumaro mots_png masks': "--masks 'instances'",
+    'label_studio BRUSH_TO_PNG masks': 'task-1-annotation-1',
+}
+READ |= {f'supervision {name} masks': ('segmentation', {EMPTY, SPLITS}) for name in ('coco', 'yolo', 'labelme')}
+# Pixels of an image that may differ: these trace masks through the centres of their pixels, Datumaro without holes.
+NEARLY = {
+    **dict.fromkeys(['datumaro coco masks', 'datumaro coco_instances masks', 'supervision coco masks'], 280),
+    **dict.fromkeys(['supervision labelme masks', 'supervision yolo masks'], 250),  # and have no holes
+    **dict.fromkeys(['label_studio BRUSH_TO_COCO masks'], 280),
+    'labelme json masks': 60,  # a triangle
+}
+FROM_1 = 'supervision pascal_voc boxes'  # counts pixels from 1, as VOC did, and others do not
+
+
+@pytest.fixture(scope='module')
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data set by all writers. Their environment is kept between runs, below PHALANX_WRITERS or the user's cache."""
+    key = hashlib.sha256(' '.join((sys.version, *PACKAGES)).encode()).hexdigest()[:12]
+    cache = Path(os.environ.get('PHALANX_WRITERS') or Path.home() / '.cache/phalanx') / f'writers-{key}'
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f'{cache}.lock'):
+        if not (cache / 'ready').is_file():
+            for words in (['-m', 'venv', '--clear', str(cache)], [str(cache / 'bin/pip'), 'install', '-q', *PACKAGES]):
+                command = [sys.executable, *words] if words[0] == '-m' else words
+                done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+                if done.returncode:
+                    pytest.skip(f'the tools of others cannot be installed: {done.stderr[-300:]}')
+            (cache / 'ready').touch()
+    out = tmp_path_factory.mktemp('written')
+    subprocess.run([cache / 'bin/python', HERE / 'write.py', out], check=True, capture_output=True, timeout=1800)
+    assert json.loads((out / 'failed.json').read_text()) == {}
+    return out
+
+
+def read(folder: Path, family: Family | None) -> tuple[Found, Family]:
+    refused: dict[str, LeftOut] = {}
+    picked = choose_format(find_annotations(Tree(folder), refused=refused), family)
+    assert picked, refused
+    return picked[1], picked[2]
+
+
+def stem_of(sample: Sample) -> str:
+    """The stem in truth.py: Label Studio puts eight characters before it, Cityscapes a word behind, MOT has only numbers."""
+    stem = re.sub(r'^[0-9a-f]{8}-|_leftImg8bit$', '', sample.image.stem)
+    return truth.PICTURES[int(stem) - 1].stem if stem.isdigit() else stem
+
+
+def expected(carried: set[str]) -> dict[str, truth.Picture]:
+    return {picture.stem: picture for picture in truth.PICTURES if picture.shapes or EMPTY in carried}
+
+
+def label_map_of(sample: Sample, found: Found) -> np.ndarray:
+    """[H, W] 0, or 1 + the number of the class in truth.py."""
+    meaning = find_meaning('segmentation', found)
+    if meaning and sample.mask:
+        names, labels = meaning.class_names, read_label_map(sample.mask, meaning, sample.image)
+    else:
+        names = ('background', *found.class_names)
+        labels = paint_labels(sample, names)
+    numbers = [0 if name == 'background' else 1 + truth.CLASSES.index(name) for name in names]
+    return np.array(numbers)[labels]
+
+
+@pytest.mark.parametrize('name', READ)
+def test_samples_splits_and_objects_are_those_that_were_written(written: Path, name: str) -> None:
+    family, carried = READ[name]
+    found, _ = read(written / name, family)
+    pictures = expected(carried)
+    samples = {stem_of(sample): sample for sample in found.samples}
+    assert samples.keys() == pictures.keys()
+    assert not found.left_out
+    if SPLITS in carried:
+        assert {stem: sample.split for stem, sample in samples.items()} == {stem: one.split for stem, one in pictures.items()}
+    for stem, picture in pictures.items():
+        if family == 'detection':
+            boxes = sorted((thing.label, *(round(value) for value in thing.box)) for thing in samples[stem].things)
+            shift = 1 if name == FROM_1 else 0
+            corners = [(shape.label, *truth.box(shape)) for shape in picture.shapes]
+            assert boxes == sorted((label, x0 + shift, y0 + shift, x1, y1) for label, x0, y0, x1, y1 in corners)
+        else:
+            wanted = truth.label_map(picture, holes='polygons' not in name)
+            off = int((label_map_of(samples[stem], found) != wanted).sum())
+            assert off <= NEARLY.get(name, 60 if 'polygons' in name else 0), f'{stem}: {off} pixels'
+
+
+@pytest.mark.parametrize('name', ['label_studio YOLO boxes', 'label_studio COCO boxes', 'label_studio YOLO_OBB boxes'])
+def test_formats_that_cannot_say_what_nobody_annotated_have_all_objects(written: Path, name: str) -> None:
+    """These list the open task of Label Studio as an image without objects: a loss of their writer."""
+    found, _ = read(written / name, 'detection')
+    samples = {stem_of(sample): sample for sample in found.samples}
+    assert samples.keys() == {*expected({EMPTY}), truth.UNANNOTATED}
+    for stem, picture in expected(set()).items():
+        boxes = sorted((thing.label, *(round(value) for value in thing.box)) for thing in samples[stem].things)
+        assert boxes == sorted((shape.label, *truth.box(shape)) for shape in picture.shapes)
+
+
+def test_texts_of_icdar_are_read(written: Path) -> None:
+    found, _ = read(written / 'datumaro icdar_text_localization texts', 'text_detection')
+    texts = {
+        sample.image.stem: sorted((thing.text, *map(round, thing.box)) for thing in sample.things) for sample in found.samples
+    }
+    assert texts == {one.stem: sorted((shape.label, *truth.box(shape)) for shape in one.shapes) for one in truth.PICTURES}
+    words, family = read(written / 'datumaro icdar_word_recognition words', None)
+    assert family == 'recognition'
+    assert {sample.image.stem: sample.text for sample in words.samples} == {
+        one.stem: one.shapes[0].label for one in truth.PICTURES if one.shapes
+    }
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_no_family_learns_is_refused_with_the_reason(written: Path, name: str) -> None:
+    refused: dict[str, LeftOut] = {}
+    tree = Tree(written / name)
+    assert choose_format(find_annotations(tree, refused=refused), None) is None
+    assert REFUSED[name] in str(refused) + '\n'.join(describe_near_misses(tree))
