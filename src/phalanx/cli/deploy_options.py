@@ -88,6 +88,7 @@ def read_parser() -> Parser:
     parser.add_argument('--upside_down', action='store_true', help='also read lines turned by 180 degrees')
     sides = 'reduce pages to N pixels on the longer side for detection; fewer need less time and memory (4000)'
     parser.add_argument('--max_side', type=_natural, metavar='N', default=4000, help=sides)
+    parser.add_argument('--workers', type=_natural, metavar='N', default=1, help='processes that read pages (1)')
     parser.add_argument('--device', default='auto', help='auto, cpu, cuda or cuda:N, for run folders (auto)')
     add_offline(parser)
     return parser

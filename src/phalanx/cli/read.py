@@ -8,10 +8,11 @@ from phalanx.data.video import VIDEOS
 from phalanx.deploy.inputs import is_camera, list_files
 from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.predict import check_ways
-from phalanx.deploy.read import Reader, read_files
+from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_reader, read_files
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
 from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.stops import interrupting_signal
 
 
 def command(words: Sequence[str]) -> int:
@@ -23,21 +24,27 @@ def command(words: Sequence[str]) -> int:
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
         raise RequestError('a video is not a page: give images')
+    options = Options(
+        det=given.det,
+        rec=given.rec,
+        language=given.lang,
+        threshold=given.threshold,
+        upside_down=given.upside_down,
+        max_side=given.max_side,
+        device=given.device,
+        save=tuple(save),
+    )
     try:
-        reader = Reader(
-            given.det,
-            given.rec,
-            language=given.lang,
-            threshold=given.threshold,
-            upside_down=given.upside_down,
-            max_side=given.max_side,
-            device=given.device,
-        )
-        print(f'models: {reader.names[0]}, {reader.names[1]}', file=sys.stderr)
-        lines, done, failed = read_files(reader, pages, given.out, save)
+        print(f'models: {" and ".join(open_reader(options).names)}', file=sys.stderr)
+        done, there, failed = read_files(options, pages, given.out, given.workers)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stop:
+        number = interrupting_signal(stop)
+        print(f'phalanx: stopped by {number.name}; the same command goes on from there', file=sys.stderr)
+        return 128 + number
+    before = f' ({there:,} of them read before)' if there else ''
     unread = f'; {pluralize(failed, "page")} could not be read' if failed else ''
-    print(f'{pluralize(lines, "line")} on {pluralize(done, "page")}, results in {given.out}{unread}')
+    print(f'{describe_pages(done)}{before}, results in {given.out}, summary in {given.out / SUMMARY}{unread}')
     return 1 if failed else 0

@@ -4,6 +4,7 @@ Loads no torch: `phalanx serve` decodes images without it.
 """
 
 import colorsys
+import hashlib
 import io
 import os
 import stat
@@ -124,6 +125,10 @@ class Pages:
 
     def __len__(self) -> int:
         return len(self._pdf) if self._pdf else len(self._frames)
+
+    def content_hash(self) -> str:
+        """SHA-256 of the file as hexadecimal digits."""
+        return hashlib.sha256(self._data).hexdigest()
 
     def read(self, number: int) -> Image:
         """Picture `number`, from 0, with the result of `read_image`. Raises SampleError."""

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
+import torch
+
 from phalanx import runtime
 from phalanx.data.samples import Image
-from phalanx.deploy.inputs import Inputs
-from phalanx.deploy.pages import WRITERS, draw_page
+from phalanx.deploy.pages import draw_page
 from phalanx.engine.job import open_job
 from phalanx.engine.trained import AnImage, Trained, load_pixels
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
+from phalanx.system.disk import hash_file
 from phalanx.system.errors import RequestError
 from phalanx.weights.finding import find
 from phalanx.weights.published import PUBLISHED
@@ -27,7 +30,7 @@ class Reader:
     `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or what `phalanx
     read` takes as `--det` and `--rec`; by default PP-OCR of an installed package for the `language` (`choose_reader`). Lines
     with a confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees. Pages with a longer
-    side above `max_side` pixels are reduced for detection.
+    side above `max_side` pixels are reduced for detection. `threads` of exported files, and of OpenCV: 0 for one per core.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Reader:
         upside_down: bool = False,
         max_side: int = MAX_SIDE,
         device: str = 'auto',
+        threads: int = 0,
     ) -> None:
         """Load the models. Raises RequestError for another family, ArtifactError, ConfigError or CheckpointError."""
         if not 0 <= threshold <= 1:
@@ -51,9 +55,18 @@ class Reader:
             det, rec = det or chosen[0], rec or chosen[1]
         elif language is not None:
             raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
-        self.names = tuple(given if isinstance(given, str | Path) else type(given).__name__ for given in (det, rec))
-        self.det, self.rec = _opened('det', det, device), _opened('rec', rec, device)
+        self.det, self.rec = _opened('det', det, device, threads), _opened('rec', rec, device, threads)
+        self.names = _name(det, self.det), _name(rec, self.rec)
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
+        if threads:
+            cv2.setNumThreads(threads)
+            torch.set_num_threads(threads)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Models and options on which the lines of a page depend; the hash of a file stands for its content."""
+        files = [hash_file(Path(name)) if Path(name).is_file() else name for name in self.names]
+        return *files, self.threshold, self.upside_down, self.max_side
 
     def __call__(self, page: AnImage) -> list[Line]:
         """Read a page, [H, W, 3] uint8 RGB or a path. Raises ValueError, and SampleError for a bad file."""
@@ -88,13 +101,20 @@ def read(
     return Reader(det, rec, language=language, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
-def _opened(role: str, given: Model | str | Path, device: str) -> Model:
+def _name(given: Model | str | Path, model: Model) -> str:
+    """Name of a model for people: the file, or the weights of a run."""
+    return (
+        model.weights if isinstance(model, Trained) else str(given) if isinstance(given, str | Path) else model.guide['model']
+    )
+
+
+def _opened(role: str, given: Model | str | Path, device: str, threads: int) -> Model:
     if isinstance(given, Trained | runtime.Model):
         model: Model = given
     elif Path(given).suffix in FILES:
-        model = runtime.load(given)
+        model = runtime.load(given, threads=threads)
     elif (published := PUBLISHED.get(str(given))) is not None and published.address.endswith('.onnx'):
-        model = runtime.load(find(str(given)).path)
+        model = runtime.load(find(str(given)).path, threads=threads)
     elif published is not None:
         model = Trained(open_job(published.network), str(given), device)
     else:
@@ -104,19 +124,3 @@ def _opened(role: str, given: Model | str | Path, device: str) -> Model:
     if task != wanted:
         raise RequestError(f'--{role} {given}: is a model for {task}, and {wanted} is needed')
     return model
-
-
-def read_files(reader: Reader, files: dict[Path, Path], out: Path, save: Sequence[str]) -> tuple[int, int, int]:
-    """Read `files` and write the results below `out`; returns the numbers of lines, pages and failures."""
-    inputs, lines, pages = Inputs(files, out, 'reading'), 0, 0
-
-    def write(page: Image, stem: Path) -> None:
-        nonlocal lines
-        found = reader(page)
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        WRITERS.write(found, page, stem, save)
-        lines += len(found)
-
-    for file, stem in inputs.each():
-        pages += inputs.pages(file, stem, write)
-    return lines, pages, inputs.failed

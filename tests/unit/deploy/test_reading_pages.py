@@ -9,25 +9,21 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 import PIL.Image
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import phalanx
 from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, draw_page
-from phalanx.deploy.writing import write_guide
 from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
 from phalanx.runtime.reading import angle_of, cut_out
 from phalanx.runtime.text_detection import quad
 from running import run_here
 
-DARK, MIDDLE = 51, 128  # a block of this grey is an `a`, or a `b`
+KEPT = 'reading.jsonl', 'reading.html'  # journal and summary of the pages
 
 
 def box(x0: float, y0: float, x1: float, y1: float) -> tuple[tuple[float, float], ...]:
@@ -41,69 +37,6 @@ def spans(file: Path, kind: str) -> list[ET.Element]:
 
 def line(text: str, *where: float) -> Line:
     return Line(text, 0.9, 0.8, box(*where))
-
-
-def network(path: Path, outputs: str, nodes: Sequence[Any], constants: dict[str, Any], guide: dict[str, Any]) -> Path:
-    """An ONNX file that computes `outputs` of `images` [B, 3, H, W], with what a reader must know of it."""
-    images = helper.make_tensor_value_info('images', TensorProto.FLOAT, ['B', 3, 'H', 'W'])
-    found = helper.make_tensor_value_info(outputs, TensorProto.FLOAT, None)
-    weights = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, 'network', [images], [found], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), path)
-    shared = {'format': 1, 'phalanx': '0.1.0', 'model': path.stem, 'input': {'name': 'images', 'shape': ['B', 3, 'H', 'W']}}
-    write_guide(path, {**shared, **guide})
-    return path
-
-
-@pytest.fixture
-def det(tmp_path: Path) -> Path:
-    """Finds what is darker than the paper: the probability of a text is 1 - grey."""
-    nodes = [
-        helper.make_node('ReduceMean', ['images', 'channels'], ['grey'], keepdims=0),
-        helper.make_node('Sub', ['one', 'grey'], ['probabilities']),
-    ]
-    texts = {'threshold': 0.3, 'box_threshold': 0.4, 'max_candidates': 100, 'unclip_ratio': 0.0, 'shape': 'quad'}
-    guide = {
-        'task': 'text_detection',
-        'preparation': {'transforms': [], 'multiple_of': 4, 'channels': 'RGB', 'mean': [0, 0, 0], 'std': [1, 1, 1]},
-        'reading': {'post_processing': {**texts, 'scoring': 'fast', 'dilate': False}},
-    }
-    constants = {'channels': np.int64([1]), 'one': np.float32(1)}
-    return network(tmp_path / 'det.onnx', 'probabilities', nodes, constants, guide)
-
-
-@pytest.fixture
-def rec(tmp_path: Path) -> Path:
-    """Reads `a` where a column is nearest to DARK, `b` where it is nearest to MIDDLE, and nothing on paper."""
-    levels = np.float32([0, DARK / 255 - 1, MIDDLE / 255 - 1])  # (value / 255 - 1): paper is 0, and so is what fills up a line
-    nodes = [
-        helper.make_node('ReduceMean', ['images', 'axes'], ['grey'], keepdims=0),
-        helper.make_node('Unsqueeze', ['grey', 'last'], ['column']),
-        helper.make_node('MatMul', ['column', 'slopes'], ['sloped']),
-        helper.make_node('Sub', ['sloped', 'squares'], ['logits']),  # largest where (grey - level)^2 is smallest
-    ]
-    constants = {
-        'axes': np.int64([1, 2]),
-        'last': np.int64([2]),
-        'slopes': 1000 * 2 * levels[None],
-        'squares': 1000 * levels**2,
-    }
-    guide = {
-        'task': 'recognition',
-        'preparation': {'image_size': [16, 40], 'keep_ratio': True, 'channels': 'RGB', 'mean': [1, 1, 1], 'std': [1, 1, 1]},
-        'reading': {'characters': ['a', 'b'], 'blank': 0, 'first_character': 1},
-    }
-    return network(tmp_path / 'rec.onnx', 'logits', nodes, constants, guide)
-
-
-@pytest.fixture
-def page() -> Image:
-    """Two rows: `ba` and, to its right, `a`; below, an upright `b`, which is written from top to bottom."""
-    image = np.full((200, 300, 3), 255, np.uint8)
-    image[22:42, 200:260] = DARK
-    image[20:40, 20:60], image[20:40, 60:100] = MIDDLE, DARK
-    image[80:160, 30:50] = MIDDLE
-    return image
 
 
 def test_texts_are_found_read_and_put_in_order(det: Path, rec: Path, page: Image) -> None:
@@ -127,13 +60,13 @@ def test_files_and_pictures_say_what_was_read(
     assert '1 page could not be read' in printed.out
     assert 'skipped: ' in printed.err
     assert 'bad.png' in printed.err
-    assert {file.name for file in out.iterdir()} == {'page.json', 'page.txt', 'page.hocr', 'page_read.jpg'}
+    assert {file.name for file in out.iterdir()} == {'page.json', 'page.txt', 'page.hocr', 'page_read.jpg', *KEPT}
     assert (out / 'page.txt').read_text() == 'ba\ta\nb\n'
     assert [row['text'] for row in json.loads((out / 'page.json').read_text())] == ['ba', 'a', 'b']
     with PIL.Image.open(out / 'page_read.jpg') as picture:
         assert picture.size == (600, 200)
     assert run_here('read', words[0], *words[2:], '--out', str(tmp_path / 'alone'), '--save', 'text') == 0
-    assert [file.name for file in (tmp_path / 'alone').iterdir()] == ['page.txt']
+    assert {file.name for file in (tmp_path / 'alone').iterdir()} == {'page.txt', *KEPT}
 
 
 @pytest.mark.parametrize(
