@@ -139,13 +139,6 @@ def read_class_names(classes: str | tuple[str, ...], root: Path) -> tuple[str, .
     return check_names(tuple(line.strip() for _, line in read_lines(path)), str(path))
 
 
-def keypoint_fields(settings: dict[str, Any]) -> int:
-    """Number of keypoint values behind each box, by `kpt_shape: [count, 2 or 3]` of a data.yaml; 0 without."""
-    entry = settings.get('kpt_shape')
-    shape = [one.value for one in entry.value] if entry is not None and isinstance(entry.value, list) else []
-    return shape[0] * shape[1] if len(shape) == 2 and all(type(value) is int for value in shape) else 0
-
-
 def decode_xml(data: bytes) -> str:
     """Text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
 

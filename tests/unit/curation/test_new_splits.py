@@ -137,7 +137,33 @@ def test_an_even_number_of_fields_points_to_the_shape_of_keypoints() -> None:
     pose_set(51)
     refused: dict[str, LeftOut] = {}
     assert find_annotations(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
-    assert 'then data.yaml needs kpt_shape' in refused['yolo'][0]
+    assert 'Then data.yaml needs kpt_shape' in refused['yolo'][0]
+
+
+@pytest.mark.parametrize(('keypoints', 'shape'), [('0.5 0.5 0.5 0.5', '[2, 2]'), ('0.5 0.5 2 0.5 0.5 1', '[2, 3]')])
+def test_keypoints_without_their_shape_are_not_taken_for_polygons(keypoints: str, shape: str) -> None:
+    for number, image in enumerate(drawn.images(Path('mine/images/train'))):
+        x, y, width, height = drawn.yolo_line(number).split()[1:]
+        row = f'0 {x} {y} {width} {height} {keypoints.replace("0.5 0.5", f"{x} {y}")}'
+        drawn.write(Path(f'mine/labels/train/{image.stem}.txt'), row)
+    write('data.yaml', 'names: [bolt, nut]')
+    refused: dict[str, LeftOut] = {}
+    assert find_annotations(Tree(Path('mine').absolute()), ['yolo'], refused) == {}
+    assert f'`kpt_shape: {shape}` for keypoints, `kpt_shape: []` for polygons' in refused['yolo'][0]
+    with pytest.raises(ValueError, match='may be a polygon, or a box with 2 keypoints in it'):
+        YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
+    write('data.yaml', 'names: [bolt, nut]', 'kpt_shape: []')
+    assert all(thing.outline for sample in found_in('yolo').samples for thing in sample.things)
+
+
+def test_rotated_boxes_are_polygons() -> None:
+    for number, image in enumerate(drawn.images(Path('mine/images/train'))):
+        corners = drawn.corners(drawn.box_of(number))
+        width, height = drawn.size_of(number)
+        row = ' '.join(f'{x / width} {y / height}' for x, y in corners)
+        drawn.write(Path(f'mine/labels/train/{image.stem}.txt'), f'0 {row}')
+    write('data.yaml', 'names: [bolt, nut]')
+    assert all(thing.outline for sample in found_in('yolo').samples for thing in sample.things)
 
 
 # Random splits.

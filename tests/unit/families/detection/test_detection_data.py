@@ -428,7 +428,7 @@ def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> Non
     ('file', 'content', 'message'),
     [
         ('labels/train/a.txt', '2 0.5 0.5 0.2 0.5', 'labels/train/a.txt:1: class 2 is not one of 0 to 1'),
-        ('labels/train/a.txt', '0.5 0.5 0.5 0.2 0.5', 'labels/train/a.txt:1: class 0.5 is not one of 0 to 1'),
+        ('labels/train/a.txt', '0.5 0.5 0.5 0.2 0.5', 'labels/train/a.txt:1: expected class x y width height'),
         ('labels/train/a.txt', '\n1 0.5 0.5 0.2', 'labels/train/a.txt:2: expected class x y width height, the last four'),
         ('labels/train/a.txt', '1 30 20 6 10', 'labels/train/a.txt:1: expected class x y width height'),
         ('data.yaml', 'nc: 2', 'data.yaml: needs `names`: a list of the names of the classes'),

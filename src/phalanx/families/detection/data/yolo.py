@@ -1,25 +1,20 @@
 """Annotations in a text file for each image, in the format of YOLO: `class x y width height`, as fractions of the image."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
-from phalanx.data.folders import (
-    Problems,
-    check_folder,
-    check_inside,
-    check_names,
-    keypoint_fields,
-    read_class_names,
-    read_lines,
-    read_text,
-)
+from phalanx.data.folders import Problems, check_folder, check_inside, check_names, read_class_names, read_lines, read_text
 from phalanx.data.samples import Split
-from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations, numbers
+from phalanx.data.yolo import PoseGuess, keypoint_fields, names_in, parse_row
+from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
-FIELDS = 'class x y width height, the last four as fractions of the image (x, y: the middle)'
+KINDS = {
+    'confidence': 'boxes with a confidence, which is left out',
+    'keypoints': 'objects with keypoints, of which the boxes are taken',
+    'polygon': 'polygons, of which the bounding boxes are taken',
+}
 
 
 class YoloText:
@@ -47,17 +42,21 @@ class YoloText:
         is_yaml = isinstance(classes, str) and classes.endswith(('.yaml', '.yml'))
         self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else read_class_names(classes, root)
         settings = root / (str(classes) if is_yaml else 'data.yaml')
-        self._keypoint_fields = keypoint_fields(_settings(settings)) if settings.is_file() else 0
+        self._keypoints = keypoint_fields(_settings(settings)) if settings.is_file() else None
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
+        poses = PoseGuess()
         for image in self._images(self.places[split]):
             number, labels = annotations.add_image(image), self.root / label_path(image)
             if labels.is_file():
-                self._add(number, labels, annotations, problems)
+                self._add(number, labels, annotations, problems, poses)
             else:
                 annotations.notes['images without a file of labels'] += 1
+        if self._keypoints is None:
+            with problems:
+                poses.check(annotations.place)
         problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
@@ -74,45 +73,20 @@ class YoloText:
             raise FileNotFoundError(f'{path}: holds no image ({", ".join(SUFFIXES)})')
         return found
 
-    def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems) -> None:
+    def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems, poses: PoseGuess) -> None:
         lines: list[str] = []
         with problems:
             lines = read_text(path).splitlines()
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
             with problems:
-                fields = line.split()
-                if self._keypoint_fields:
-                    if len(fields) != 5 + self._keypoint_fields:
-                        raise ValueError(
-                            f'{path}:{number}: expected class, box and {self._keypoint_fields} numbers of keypoints (kpt_shape '
-                            f'in data.yaml), got {len(fields)} fields'
-                        )
-                    annotations.notes['objects with keypoints, of which the boxes are taken'] += 1
-                    fields = fields[:5]
-                label, x, y, width, height = _row(fields, f'{path}:{number}', annotations.notes)
-                if label not in range(len(self.class_names)):
-                    raise ValueError(f'{path}:{number}: class {label:g} is not one of 0 to {len(self.class_names) - 1}')
-                if max(abs(x), abs(y), width, height) > 2:
-                    raise ValueError(f'{path}:{number}: expected {FIELDS}, got what may be pixels: {line.strip()}')
-                annotations.add_box(image, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(label))
-
-
-def _row(fields: list[str], where: str, notes: Counter[str]) -> list[float]:
-    """Class and box of a line. It may have a confidence at its end, or the points of a polygon in the place of the box.
-
-    Raises ValueError, beginning with `where`.
-    """
-    if len(fields) == 6:
-        notes['boxes with a confidence, which is left out'] += 1
-        return numbers(fields, 6, where, FIELDS)[:5]
-    if len(fields) < 7 or len(fields) % 2 == 0:
-        return numbers(fields, 5, where, FIELDS)
-    notes['polygons, of which the bounding boxes are taken'] += 1
-    label, *points = numbers(fields, len(fields), where, FIELDS)
-    left, right, top, bottom = min(points[::2]), max(points[::2]), min(points[1::2]), max(points[1::2])
-    return [label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+                if line.strip():
+                    row = parse_row(line, f'{path}:{number}', self._keypoints or 0)
+                    if row.label >= len(self.class_names):
+                        raise ValueError(f'{path}:{number}: class {row.label} is not one of 0 to {len(self.class_names) - 1}')
+                    if row.kind in KINDS:
+                        annotations.notes[KINDS[row.kind]] += 1
+                    poses.add(row)
+                    annotations.add_box(image, row.box, row.label)
 
 
 def label_path(image: str) -> str:
@@ -130,12 +104,10 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
     content = _settings(path)
-    names = content['names'].value if 'names' in content else None
-    if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):
-        names = [names[str(number)] for number in range(len(names))]
-    if not isinstance(names, list) or not all(isinstance(name.value, str | int | float) for name in names):
+    names = names_in(content)
+    if not names:
         raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
-    return check_names(tuple(str(name.text) for name in names), str(path))
+    return check_names(names, str(path))
 
 
 def _settings(path: Path) -> dict[str, Any]:
