@@ -4,15 +4,16 @@ from importlib import import_module
 
 __version__ = '0.1.0'
 
-__all__ = ['Reader', 'Trained', 'create_model', 'load_run', 'read', 'train']
+__all__ = ['Reader', 'Trained', 'create_model', 'evaluate', 'load_run', 'read', 'train']
 
 _HOMES = {
     'Reader': 'phalanx.deploy.read',
     'Trained': 'phalanx.engine.trained',
     'create_model': 'phalanx.engine.zoo',
+    'evaluate': 'phalanx.cli.functions',
     'load_run': 'phalanx.engine.trained',
     'read': 'phalanx.deploy.read',
-    'train': 'phalanx.engine.trained',
+    'train': 'phalanx.cli.functions',
 }
 
 

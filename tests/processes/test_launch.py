@@ -132,13 +132,13 @@ def test_two_launches_on_one_node_keep_out_of_each_others_way(tmp_path: Path) ->
     assert all('rank 0 of 2 total 3.0' in one.stdout for one in done)
 
 
-def test_ranks_of_another_launcher_leave_the_terminal_to_the_first(tmp_path: Path) -> None:
-    """Open MPI's variables, which nothing but the table of contracts reads."""
-    command = [sys.executable, '-m', 'phalanx', 'train', *TINY, 'train.steps=2', 'evaluate.enabled=false', '--save_dir', 'run']
+def open_mpi(folder: Path, *words: str) -> tuple[list[int], list[str]]:
+    """Exit statuses and outputs of the ranks of `mpirun -n 2 phalanx train ...`. Only the contracts read its variables."""
+    command = [sys.executable, '-m', 'phalanx', 'train', *TINY, 'train.steps=2', 'evaluate.enabled=false', *words]
     ranks = [
         subprocess.Popen(
-            command,
-            cwd=tmp_path,
+            [*command, '--save_dir', 'run'],
+            cwd=folder,
             env=clean_environment()
             | {f'OMPI_COMM_WORLD_{name}': str(rank) for name in ('RANK', 'LOCAL_RANK')}
             | {f'OMPI_COMM_WORLD_{name}': '2' for name in ('SIZE', 'LOCAL_SIZE')},
@@ -148,12 +148,25 @@ def test_ranks_of_another_launcher_leave_the_terminal_to_the_first(tmp_path: Pat
         )
         for rank in (0, 1)
     ]
-    first, second = (rank.communicate()[0] for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0], first + second
+    outputs = [rank.communicate()[0] for rank in ranks]
+    return [rank.returncode for rank in ranks], outputs
+
+
+def test_ranks_of_another_launcher_leave_the_terminal_to_the_first(tmp_path: Path) -> None:
+    statuses, (first, second) = open_mpi(tmp_path)
+    assert statuses == [0, 0], first + second
     assert first.startswith('phalanx: started by Open MPI: 2 processes on 1 node, one per rank\n')
     assert second == ''
     for rank in (0, 1):
         assert ', 2 ranks' in (tmp_path / 'run' / 'log' / f'workerlog.{rank}').read_text()
+
+
+def test_a_wrong_request_to_ranks_of_another_launcher_is_reported_once(tmp_path: Path) -> None:
+    statuses, (first, second) = open_mpi(tmp_path, 'train.global_batch_size=1000')
+    assert statuses == [2, 2], first + second
+    assert first.count('train.global_batch_size') == 1
+    assert second == ''
+    assert not (tmp_path / 'run' / 'config.yml').exists()
 
 
 def test_logs_are_begun_again_or_go_on(tmp_path: Path) -> None:

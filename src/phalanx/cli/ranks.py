@@ -22,7 +22,7 @@ from phalanx.launch.preflight import free_disk, hash_parts
 from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
 from phalanx.system.cores import count_cores, threads_per_rank
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import RequestError, SameRequestError
 from phalanx.system.stops import STOP_STATUSES
 
 
@@ -66,16 +66,21 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
     if start.per != 'rank' or start.by == OURS:
         return run()
     log, rank = flags.log_dir or folder / 'log', dist.rank_of_environment()
-    os.environ['PHALANX_LOG_DIR'], os.environ['PHALANX_LOG_MODE'] = str(log.absolute()), 'a' if flags.log_append else 'w'
+    make_logs(log, append=flags.log_append)
     if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := find_interface(start)):
         os.environ['GLOO_SOCKET_IFNAME'] = interface
     if 'OMP_NUM_THREADS' not in os.environ and count_cores() == os.cpu_count():  # a scheduler has not given each rank its cores
         torch.set_num_threads(threads_per_rank(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
+    return run() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run, append=flags.log_append)
+
+
+def make_logs(log: Path, *, append: bool = False) -> None:
+    """Make `log` the folder of workerlog.<rank>. Raises RequestError if it cannot be created."""
+    os.environ |= {'PHALANX_LOG_DIR': str(log.absolute()), 'PHALANX_LOG_MODE': 'a' if append else 'w'}
     try:
         log.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f'{log}: the folder for logs cannot be created: {error.strerror}') from None
-    return run() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run, append=flags.log_append)
 
 
 def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) -> int:
@@ -85,14 +90,17 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
     os.dup2(number, 1)
     os.dup2(number, 2)
     os.close(number)
-    status, why = 1, ''
+    status, why, is_reported = 1, '', False
     try:
         status = run()
+    except SameRequestError:
+        is_reported = True
+        raise
     except Exception as error:
         why = f': {type(error).__name__}: {error}'
         raise
     finally:
-        if status and status not in STOP_STATUSES:
+        if status and status not in STOP_STATUSES and not is_reported:
             with contextlib.suppress(OSError):  # the terminal is gone
                 os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {file})\n'.encode())
     return status

@@ -1,9 +1,13 @@
 """`phalanx train`: checks the request, then trains in this process or as several ranks."""
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -18,12 +22,15 @@ from phalanx.engine.folder import check_folder, set_aside
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.parts import Parts
+from phalanx.launch.from_python import EVENTS
 from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
+from phalanx.launch.start import OURS
 from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.configs.dialect import Dialect
 from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.parallel import dist
+from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
 from phalanx.system.errors import CheckpointError, RunError, describe_error
 from phalanx.system.process import fast_imports
@@ -39,7 +46,9 @@ def command(words: Sequence[str]) -> int:
             print(f'--{option} is ignored: {reason}')
 
     if dist.is_launched():
-        return run_as_rank(start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh))
+        return run_as_rank(
+            start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh, is_checked=start.by == OURS)
+        )
     cluster = build_cluster(flags, start, job)
     if flags.ssh:
         return run_on_all_nodes(flags, 'train', words, job.folder)
@@ -94,7 +103,7 @@ def _translate_options(given: argparse.Namespace, dialect: Dialect | None, assig
     return assigned
 
 
-def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None) -> int:
+def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None, *, is_checked: bool = True) -> int:
     """Train as one rank. The cause of a failure is one line here, and the last line of the launcher."""
     if 'torch._dynamo' not in sys.modules:
         with fast_imports():  # torch's optimizers import it at the first step, where the collector slows it down
@@ -103,7 +112,20 @@ def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | N
         warn_about_this_node(job.folder)
     try:
         train = record(worker.train) if dist.is_launched() else worker.train  # for the launcher, which reports it
-        return train(job, resume, fresh, parts=parts) or 0
+        return train(job, resume, fresh, parts=parts, is_checked=is_checked, callback=event_writer(os.environ)) or 0
     except (RunError, BadSampleError, CheckpointError, OSError) as error:
         print(f'the run failed: {describe_error(error)}', file=sys.stderr)
         return 1
+
+
+def event_writer(environment: Mapping[str, str]) -> Callback | None:
+    """Callback that appends each event to the file of EVENTS, for the program that started the run; None without one."""
+    if EVENTS not in environment:
+        return None
+    file = Path(environment[EVENTS])
+
+    def write(event: Mapping[str, Any]) -> None:
+        with file.open('a', encoding='utf-8') as lines:
+            lines.write(json.dumps(event, default=dict) + '\n')
+
+    return write

@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -31,7 +31,7 @@ from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.errors import RequestError
 from phalanx.system.memory import keep_freed_memory
-from phalanx.system.stops import STOPS
+from phalanx.system.stops import STOPS, in_main_thread
 
 S = TypeVar('S')  # a sample
 B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
@@ -295,13 +295,14 @@ def _start_worker(number: int) -> None:
     limit_to_one_core()
 
 
-def end_workers() -> None:
+def end_workers(others: Collection[object] = ()) -> None:
     """Kill loader workers left by a fault; otherwise this process waits for them at exit, and its launcher for it.
 
-    They ignore SIGTERM, which may come from a scheduler, and one stuck on I/O never exits.
+    They ignore SIGTERM, which may come from a scheduler, and one stuck on I/O never exits. `others`: other children.
     """
-    if workers := multiprocessing.active_children():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise torch raises an error for each worker killed here
+    if workers := [child for child in multiprocessing.active_children() if child not in others]:
+        if in_main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise torch raises an error for each worker killed here
         for worker in workers:
             worker.kill()
 

@@ -1,5 +1,6 @@
 """Control flags that ranks exchange with each step's all-reduce: stop requests and counts of new unusable samples."""
 
+import threading
 from itertools import islice
 from typing import Any
 
@@ -12,10 +13,16 @@ class StepFlags:
 
     def __init__(self, loader: Loader[Any, Any]) -> None:
         self.loader = loader
-        self.stop_asked = False  # this rank received a signal
+        self.signalled = False  # this rank received a stop signal
+        self.stop: threading.Event | None = None  # of the caller of `phalanx.train`
         self.stop_agreed = False  # all ranks know of a stop request
         self.bad: dict[int, str] = {}  # samples skipped so far, over all ranks: index in the data set -> reason
         self.announced = self.sent = 0  # unusable samples of this rank: counted in flags, and sent with reasons to all ranks
+
+    @property
+    def stop_asked(self) -> bool:
+        """True if this rank was asked to stop."""
+        return self.signalled or (self.stop is not None and self.stop.is_set())
 
     def collect(self) -> list[float]:
         """Flags of this rank for the next step [2]: stop request, number of new unusable samples."""

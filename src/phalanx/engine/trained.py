@@ -1,8 +1,6 @@
-"""Python API: training a recipe, and a trained model with its pre- and post-processing."""
+"""Trained model with its pre- and post-processing, for Python."""
 
-import json
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,11 @@ import torch
 
 from phalanx.data.image import read_image
 from phalanx.data.samples import Image
-from phalanx.engine import worker
-from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.folder import check_folder, describe_weights
+from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
-from phalanx.report.report import Callback
-from phalanx.report.trackers import check_trackers
+from phalanx.parallel import dist
 from phalanx.runtime.prepare import check_image
-from phalanx.system.errors import StoppedError
-from phalanx.system.stops import interrupting_signal, stop_signals
 from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
 
@@ -40,15 +33,24 @@ class Trained:
     `network` is the module, on its device, in evaluation mode.
     """
 
-    def __init__(self, job: Job, weights: str | Path | None, device: str) -> None:
-        raw, self._task, self._device = job.recipe.ema is None, job.task, pick_device(str(device))
+    def __init__(self, job: Job, weights: str | Path | None, device: str | torch.device, *, is_shared: bool = False) -> None:
+        """`is_shared`: the ranks of a process group do this together, and rank 0 reads the weights for all of them."""
+        raw, self._task = job.recipe.ema is None, job.task
+        self._device = device if isinstance(device, torch.device) else pick_device(str(device))
         self.task = str(job.resolved.value['task'].value)
         self.network = job.task.model()
-        load_weights(self.network, weights or job.folder, raw=raw).announce()
+        if not is_shared or dist.rank() == 0:
+            load_weights(self.network, weights or job.folder, raw=raw).announce()
+            place = Path(weights or job.folder)
+            self.weights = describe_weights(job, weights, raw=raw)
+            self.step = step_of(place) if place.is_dir() else None
+        if is_shared:
+            state = dict(self.network.state_dict())
+            state, self.weights, self.step = dist.broadcast_with_tensors(
+                (state, self.weights, self.step) if dist.rank() == 0 else None
+            )
+            self.network.load_state_dict(state)
         self.network.to(self._device).eval()
-        self.weights = describe_weights(job, weights, raw=raw)
-        place = Path(weights or job.folder)
-        self.step = step_of(place) if place.is_dir() else None
         self.class_names = tuple(next(iter(job.task.labels()), ()))
 
     def __call__(self, images: AnImage | Sequence[AnImage], *, batch_size: int = 8) -> Any:
@@ -88,43 +90,3 @@ def load_run(folder: str | Path, weights: str | Path | None = None, device: str 
     Raises ConfigError or CheckpointError if something is missing or damaged.
     """
     return Trained(open_job(str(folder)), weights, device)
-
-
-def train(
-    recipe: str | Path,
-    *,
-    save_dir: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    fresh: bool = False,
-    callback: Callback | None = None,
-) -> Trained:
-    """Train a recipe in this process, on one rank, with the same result as `phalanx train`; return the trained model.
-
-    `overrides`: keys of the recipe and their values, such as `{'train.steps': 100}`. A run that is already in the folder
-    continues; with `fresh` it is set aside. Several ranks need the command. `callback` is called with each event of the run, a
-    dict with its `kind` (`train`, `eval`, `saved`, `warning`, `end` ...); an exception in it ends the run.
-
-    Raises RequestError (ConfigError among them) before anything is started, StoppedError if a signal stopped the run (saved, if
-    it had made a step), and RunError, BadSampleError, CheckpointError or OSError if the run failed.
-    """
-    assignments = [
-        (f'{key}={json.dumps(value, default=str)}', f'overrides[{key!r}]') for key, value in (overrides or {}).items()
-    ]
-    job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
-    parts = check_parts(job, 1)
-    check_folder(job, None, fresh)
-    check_trackers(job.recipe.report.tracker_builders())
-    check_initial(job, parts, None, fresh)
-    handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    try:
-        status = worker.train(job, fresh=fresh, callback=callback, parts=parts)
-    except KeyboardInterrupt as stop:
-        raise StoppedError(
-            f'stopped by {interrupting_signal(stop).name} before the first step; the same call starts again'
-        ) from None
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if status:
-        raise StoppedError(f'stopped by a signal; the same call continues from there ({job.folder})')
-    return Trained(job, None, job.recipe.device)

@@ -4,13 +4,15 @@ import contextlib
 import gc
 import logging
 import math
+import multiprocessing
 import os
 import platform
 import re
 import signal
+import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
@@ -21,8 +23,9 @@ import phalanx
 from phalanx.config.read import to_plain
 from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
+from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.folder import differences, lock_folder, resolve_names, set_aside
+from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import Job
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
@@ -35,12 +38,13 @@ from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import pluralize
 from phalanx.report.report import Callback, Report
+from phalanx.report.trackers import check_trackers
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_atomically
-from phalanx.system.errors import CheckpointError, RunError, StoppedError
+from phalanx.system.errors import CheckpointError, RequestError, RunError, SameRequestError, StoppedError
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.paths import parse_path
-from phalanx.system.stops import interrupt_at_stops, stop_signals
+from phalanx.system.stops import in_main_thread, interrupt_at_stops, stop_signals
 from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, load, resolve_pointer
 from phalanx.weights.finding import find, is_remote
 from phalanx.weights.reading import load_weights
@@ -65,35 +69,69 @@ CURES = {  # part of torch's message -> explanation and fix
 
 
 def train(
-    job: Job, resume: str | None = None, fresh: bool = False, *, callback: Callback | None = None, parts: Parts | None = None
+    job: Job,
+    resume: str | None = None,
+    fresh: bool = False,
+    *,
+    parts: Parts | None = None,
+    is_checked: bool = True,
+    callback: Callback | None = None,
+    stop: threading.Event | None = None,
+    then: Callable[[torch.device], None] = lambda device: None,
 ) -> int:
     """Train on this rank; return 0 when the run ended, 128 + signal when it was stopped and saved.
 
     The run continues from its folder (the default, and `resume='auto'`) or from the checkpoint at `resume`, or starts over
-    (`fresh`). `callback` gets each event of the report (`Report`); `parts` come from the checks. Raises RunError,
-    BadSampleError, CheckpointError or OSError if the run failed.
+    (`fresh`). `parts` come from the checks, which are made here unless the request `is_checked`. `callback` gets each event of
+    the report (`Report`); `stop`, once set, stops the run as a signal does; `then` is called when the run ended, while the
+    ranks are still a group. Raises RunError, BadSampleError, CheckpointError or OSError if the run failed, and RequestError.
     """
     with process_group(job.recipe.device) as device:
+        if not is_checked:
+            parts = check_together(job, resume, fresh)
         set_up_logging()
         with explain_faults():
-            status = run(job, resume, fresh, device, callback, parts)
+            status = run(job, resume, fresh, device, callback, parts, stop)
         gc.collect()  # frees DDP, which holds the process group: its threads can abort the process at interpreter exit
         dist.barrier()
+        if status == 0:
+            then(device)
     return status
+
+
+def check_together(job: Job, resume: str | None, fresh: bool) -> Parts | None:
+    """Check the request on rank 0, for all ranks; return the parts that it has built. Collective.
+
+    Raises RequestError, on other ranks SameRequestError.
+    """
+    parts, problem = None, ''
+    if dist.rank() == 0:
+        try:
+            parts = check_parts(job, dist.world_size())
+            check_folder(job, resume, fresh)
+            check_trackers(job.recipe.report.tracker_builders())
+            if dist.world_size() == 1 or not remote_sources(job.recipe.train):  # else fetched once per node, see `run`
+                check_initial(job, parts, resume, fresh)
+        except RequestError as error:
+            problem = str(error)
+    if problem := dist.broadcast_object(problem):
+        raise RequestError(problem) if dist.rank() == 0 else SameRequestError(problem)
+    return parts
 
 
 @contextlib.contextmanager
 def process_group(wish: str) -> Iterator[torch.device]:
-    """Join the process group; yields the requested device.
+    """Join the process group, one that exists already if there is one; yields the requested device.
 
     A stop signal raises KeyboardInterrupt, at once while ranks wait for each other to join. Raises RunError if they do not
-    come.
+    come. A group that was there before is left as it was.
     """
     interrupt_at_stops()
+    others = multiprocessing.active_children()  # of the program around us
     device = pick_device(wish, dist.local_rank())
     if device.type == 'cuda':
         torch.cuda.set_device(device)
-    dist.join(device)
+    is_ours = dist.join(device)
     if device.type == 'cpu':
         keep_freed_memory()
     try:
@@ -101,13 +139,15 @@ def process_group(wish: str) -> Iterator[torch.device]:
     except BaseException:
         # Peers will fail when our connection closes, and their launcher then ends us: ignore SIGTERM, so that our own error
         # is reported first.
-        if dist.is_launched():
+        if is_ours and in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_workers()
-        dist.leave(failed=True)
+        end_workers(others)
+        if is_ours:
+            dist.leave(failed=True)
         raise
-    end_workers()
-    dist.leave()
+    end_workers(others)
+    if is_ours:
+        dist.leave()
 
 
 @contextlib.contextmanager
@@ -124,7 +164,15 @@ def explain_faults() -> Iterator[None]:
         raise RunError(cure.format(message.partition('\n')[0])) from error
 
 
-def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callback: Callback | None, parts: Parts | None) -> int:
+def run(
+    job: Job,
+    resume: str | None,
+    fresh: bool,
+    device: torch.device,
+    callback: Callback | None,
+    parts: Parts | None,
+    stop: threading.Event | None,
+) -> int:
     """Run the training and return its exit status; nothing that it built is left afterwards."""
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
@@ -163,6 +211,7 @@ def run(job: Job, resume: str | None, fresh: bool, device: torch.device, callbac
             if (change := describe_batch_change(trainer)) is not None:
                 report.note(change)
         report.world(run_facts(job, trainer), dist.gather_objects(rank_info(device)))
+        trainer.flags.stop = stop
         caught = catch_signals(trainer)
         try:
             summary = trainer.train(report)
@@ -225,7 +274,7 @@ def fetch_initial_weights(train: Train) -> None:
 
     Raises FetchError on a node where the download fails.
     """
-    sources = [source for source in (train.init_from, *(train.init_networks or {}).values()) if source and is_remote(source)]
+    sources = remote_sources(train)
     if not sources:
         return
     with ThreadPoolExecutor(1, 'fetch') as pool:
@@ -233,6 +282,11 @@ def fetch_initial_weights(train: Train) -> None:
         while dist.sum_over_ranks(torch.tensor(float(bool(wait([fetching], timeout=1).not_done)))):
             pass
     fetching.result()
+
+
+def remote_sources(train: Train) -> list[str]:
+    """Initial weights that have to be downloaded."""
+    return [source for source in (train.init_from, *(train.init_networks or {}).values()) if source and is_remote(source)]
 
 
 def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, pictures: int = 0) -> Evaluation:
@@ -254,17 +308,15 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
 
 
 def set_up_logging() -> None:
-    """Send the log of this rank to its launcher's place: of the main rank to a file, of others to their stderr.
+    """Send the log of this rank to its file in the launcher's folder for logs, if there is one.
 
-    If the main rank's stdout already is that file, nothing is added: what it prints is the same.
+    If stdout already is that file, nothing is added on the main rank: what it prints is the same.
     """
-    handler: logging.Handler = logging.NullHandler()
-    if dist.rank() != 0:
-        handler = logging.StreamHandler()
-    elif 'PHALANX_LOG_DIR' in os.environ:
-        file, mode = Path(os.environ['PHALANX_LOG_DIR']) / 'workerlog.0', os.environ.get('PHALANX_LOG_MODE', 'w')
+    handler: logging.Handler = logging.NullHandler() if dist.rank() == 0 else logging.StreamHandler()
+    if 'PHALANX_LOG_DIR' in os.environ:
+        file = Path(os.environ['PHALANX_LOG_DIR']) / f'workerlog.{dist.rank()}'
         if not (file.exists() and os.path.samestat(file.stat(), os.fstat(STDOUT))):
-            handler = logging.FileHandler(file, mode=mode, encoding='utf-8')
+            handler = logging.FileHandler(file, mode=os.environ.get('PHALANX_LOG_MODE', 'w'), encoding='utf-8')
     handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)
@@ -278,7 +330,7 @@ def prepare_folder(
     The folder is locked against other runs until `held` is closed.
     """
     notes: list[str] = []
-    if fresh and (aside := set_aside(job.folder)):
+    if fresh and dist.restart_count() == 0 and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run was moved to {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(lock_folder(job.folder))
@@ -321,7 +373,7 @@ def find_checkpoint(path: str) -> tuple[LoadedCheckpoint, list[str]]:
 def catch_signals(trainer: Trainer) -> list[int]:
     """Turn stop signals into a request to stop at the next step; a second request ends the process at once.
 
-    Returns the list that will hold the caught signals.
+    Returns the list that will hold the caught signals. Outside the main thread there are none.
     """
     caught: list[int] = []
     first = math.inf  # time of the first request
@@ -337,13 +389,13 @@ def catch_signals(trainer: Trainer) -> list[int]:
         caught.append(number)
         first = time.monotonic()
         if (running := held()) is not None:
-            running.flags.stop_asked = True
+            running.flags.signalled = True
         message = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
         log.warning('%s', message)
         if dist.rank() == 0:
             with contextlib.suppress(OSError):  # not by print, which the signal may have interrupted
                 os.write(STDERR, f'\n{message}; a second signal after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
-    for number in stop_signals():
+    for number in stop_signals() if in_main_thread() else ():
         signal.signal(number, ask)
     return caught

@@ -1,6 +1,7 @@
 """Rank info and collectives. Besides `launch`, only this, `arrival` and `gradients` use torch.distributed."""
 
 import os
+import platform
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from phalanx.parallel.arrival import open_store
 from phalanx.system.cores import count_cores
+from phalanx.system.errors import RequestError
 
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # environment variable: seconds without progress that the launcher tolerates
@@ -32,14 +34,24 @@ def world_size() -> int:
     return torch_dist.get_world_size() if torch_dist.is_initialized() else 1
 
 
+def is_initialized() -> bool:
+    """True if this process is in a process group."""
+    return torch_dist.is_initialized()
+
+
 def local_rank() -> int:
-    """Rank of this process within its node; selects the device."""
+    """Rank of this process within its node; selects the device.
+
+    Without LOCAL_RANK in a process group of somebody else, it is the device that the process has chosen.
+    """
+    if 'LOCAL_RANK' not in os.environ and torch_dist.is_initialized() and torch.cuda.is_available():
+        return torch.cuda.current_device()
     return int(os.environ.get('LOCAL_RANK', 0))
 
 
 def is_launched() -> bool:
-    """True if a launcher (ours or torchrun) started this process as a rank."""
-    return 'RANK' in os.environ and 'WORLD_SIZE' in os.environ
+    """True if a launcher (ours or torchrun) started this process as a rank, or it is in a process group already."""
+    return torch_dist.is_initialized() or ('RANK' in os.environ and 'WORLD_SIZE' in os.environ)
 
 
 def rank_of_environment() -> int:
@@ -65,13 +77,16 @@ def group_size(group: Group | None) -> int:
     return torch_dist.get_world_size(group) if torch_dist.is_initialized() else 1
 
 
-def join(device: torch.device) -> None:
-    """Join the process group that the launcher's environment describes; do nothing if started alone.
+def join(device: torch.device) -> bool:
+    """Join the process group that the launcher's environment describes; do nothing if started alone, or in a group already.
 
-    Raises RunError if the others do not arrive.
+    Return True if this call has made the group, so that it is ours to leave. Raises RunError if the others do not arrive, and
+    RequestError if the group that exists cannot exchange tensors of the CPU or of `device`.
     """
+    if torch_dist.is_initialized():
+        _check_backends(device)
     if not is_launched() or torch_dist.is_initialized():
-        return
+        return False
     own_rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(
@@ -82,6 +97,20 @@ def join(device: torch.device) -> None:
         timeout=timedelta(seconds=collective_timeout()),
         device_id=device if device.type == 'cuda' else None,
     )
+    return True
+
+
+def _check_backends(device: torch.device) -> None:
+    """Raise RequestError if the process group of somebody else lacks a backend for the CPU or for `device`."""
+    config = torch_dist.get_backend_config()  # `cuda:nccl`, for example
+    devices = {part.partition(':')[0] for part in config.split(',')}
+    if missing := [kind for kind in dict.fromkeys(('cpu', device.type)) if kind not in devices]:
+        wanted = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
+        raise RequestError(
+            f'the process group of this process has the backend {config}, and none for tensors on {" and ".join(missing)}: '
+            f'let whoever makes it use the backend {wanted!r} (Ray Train: TorchConfig(backend={wanted!r}); accelerate: '
+            f'InitProcessGroupKwargs(backend={wanted!r}))'
+        )
 
 
 def leave(failed: bool = False) -> None:
@@ -102,17 +131,17 @@ def new_group(ranks: Iterable[int] | None = None) -> Group | None:
 
 
 def node_group() -> Group | None:
-    """Create the group of the ranks of this node. Collective; nodes hold consecutive ranks, possibly different numbers of
-    them.
+    """Create the group of the ranks of this node. Collective; nodes may hold different numbers of ranks.
+
+    A launcher gives consecutive ranks to a node, so the rank of its first one identifies it; else its name does.
     """
     if not torch_dist.is_initialized():
         return None
-    first_of_node = gather_objects(rank() - int(os.environ.get('LOCAL_RANK', rank())))
-    firsts = sorted(set(first_of_node))
-    groups = [
-        new_group(rank for rank, own in enumerate(first_of_node) if own == first) for first in firsts
-    ]  # made by all ranks
-    return groups[firsts.index(first_of_node[rank()])]
+    local = os.environ.get('LOCAL_RANK')
+    node_of_rank = gather_objects(platform.node() if local is None else rank() - int(local))
+    nodes = list(dict.fromkeys(node_of_rank))
+    groups = [new_group(rank for rank, own in enumerate(node_of_rank) if own == node) for node in nodes]  # made by all ranks
+    return groups[nodes.index(node_of_rank[rank()])]
 
 
 def barrier() -> None:

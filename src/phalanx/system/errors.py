@@ -9,6 +9,10 @@ class RequestError(Exception):
     """The request was wrong; nothing was started. One line per problem."""
 
 
+class SameRequestError(RequestError):
+    """Request that was wrong on all ranks; rank 0 reports it."""
+
+
 class CheckpointError(Exception):
     """A checkpoint cannot be used. The message names the file and the reason."""
 

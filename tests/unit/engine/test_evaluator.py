@@ -83,7 +83,7 @@ def test_an_unsettled_ema_is_not_evaluated(tmp_path: Path) -> None:
 def test_nothing_is_recorded_of_an_evaluation_during_a_request_to_stop(tmp_path: Path) -> None:
     run = trainer(tmp_path, Doubling())
     writer, events = report(tmp_path)
-    run.progress.step, run.flags.stop_asked = 4, True
+    run.progress.step, run.flags.signalled = 4, True
     assert not run.evaluator.step(run.progress, writer, every=NEVER, is_last=False)
     assert run.flags.stop_agreed
     assert (run.progress.evaluated, run.progress.best, events) == (0, None, [])
@@ -93,7 +93,7 @@ def test_nothing_is_recorded_of_an_evaluation_during_a_request_to_stop(tmp_path:
 def test_a_request_to_stop_is_heeded_before_the_validation_loss(tmp_path: Path) -> None:
     class StopsInItsMetric(Doubling):
         def predict(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
-            run.flags.stop_asked = True
+            run.flags.signalled = True
             return super().predict(model, batch)  # type: ignore[arg-type]
 
     run = trainer(tmp_path, StopsInItsMetric(), 'evaluate.loss=true', 'evaluate.batch_size=5')

@@ -29,7 +29,7 @@ def test_a_step_without_news_changes_nothing() -> None:
 
 def test_a_request_to_stop_counts_once_any_rank_made_it() -> None:
     own = flags()
-    own.stop_asked = True
+    own.signalled = True
     assert own.collect() == [1, 0]
     assert not own.stop_agreed  # before the sums of the step are there
     own.receive(1, 0)
@@ -79,7 +79,7 @@ def exchange_flags(rank: int, folder: Path) -> None:
     own, found = flags(), []
     for bad, stop in (({1: 'train 1: torn'}, False), ({2: 'train 2: torn'} if rank else {}, False), ({}, rank == 1)):
         own.loader.bad |= bad
-        own.stop_asked = stop
+        own.signalled = stop
         sums = dist.sum_over_ranks(torch.tensor(own.collect())).tolist()
         found.append((own.receive(*sums), own.stop_agreed))
     (folder / f'{rank}.json').write_text(json.dumps(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,11 @@ import pytest
 import yaml
 
 import phalanx
-from phalanx.config.read import ConfigError
 from phalanx.data.samples import Image
 from phalanx.data.video import Video, VideoWriter
 from phalanx.deploy.predict import predict_video
 from phalanx.engine.job import open_job
-from phalanx.system.errors import StoppedError
-from phalanx.weights.checkpoint import Checkpoints, step_of
-from running import TINY, losses, records, run_here
+from running import TINY, losses, run_here
 
 MORE = ('data.train_scenes=8', 'data.eval_scenes=2', 'train.global_batch_size=2', 'train.steps=2')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
@@ -137,31 +133,5 @@ def test_a_wrong_request_to_predict_is_reported(run: str, more: tuple[str, ...],
     assert message in capsys.readouterr().err
 
 
-def test_a_callback_gets_every_event_of_a_run(tmp_path: Path) -> None:
-    events: list[Any] = []
-    phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides=OVERRIDES, callback=events.append)
-    of_kind = {kind: [event for event in events if event['kind'] == kind] for kind in ('train', 'eval', 'saved')}
-    assert [(event['step'], event['loss']) for event in of_kind['train']] == [*enumerate(losses(tmp_path), 1)]
-    assert [event['mean_iou'] for event in of_kind['eval']] == [line['mean_iou'] for line in records(tmp_path, 'eval')]
-    assert [event['step'] for event in of_kind['saved']] == [2]
-    assert (events[0]['kind'], events[-1]['kind'], events[-1]['best_step']) == ('start', 'end', 2)
-
-
-def test_a_callback_stops_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
-    def stop(event: Any) -> None:
-        if event['kind'] == 'train' and event['step'] == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(StoppedError):
-        phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={**OVERRIDES, 'train.steps': 9}, callback=stop)
-    (saved,) = Checkpoints(tmp_path, keep=1).all()
-    assert 1 <= step_of(saved) < 9
-
-
-def test_wrong_overrides_are_reported_by_key(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^overrides\['train.stepps'\]: train.stepps: unknown key; did you mean 'steps'"):
-        phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={'train.stepps': 2})
-
-
 def test_the_package_lists_its_public_names() -> None:
-    assert {'Trained', 'create_model', 'load_run', 'train'} <= {*dir(phalanx)}
+    assert {'Trained', 'create_model', 'evaluate', 'load_run', 'train'} <= {*dir(phalanx)}

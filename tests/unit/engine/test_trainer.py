@@ -55,7 +55,7 @@ def test_a_run_out_of_patience_makes_no_step_when_it_is_started_again(tmp_path: 
 def test_a_request_to_stop_ends_a_run_with_a_checkpoint_of_the_step_reached(tmp_path: Path) -> None:
     run, (writer, _) = trainer(tmp_path, Doubling()), report(tmp_path)
     run.progress.step = run.started_at = 3
-    run.flags.stop_asked = True
+    run.flags.signalled = True
     with pytest.raises(StoppedError, match='stopped after step 3 of 12; the same command continues from there'):
         run.train(writer)
     assert load(tmp_path / 'latest').step == 3
@@ -63,7 +63,7 @@ def test_a_request_to_stop_ends_a_run_with_a_checkpoint_of_the_step_reached(tmp_
 
 def test_a_request_to_stop_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
     run, (writer, _) = trainer(tmp_path, Doubling()), report(tmp_path)
-    run.flags.stop_asked = True
+    run.flags.signalled = True
     with pytest.raises(StoppedError, match='stopped before the first step: nothing is saved; the same command starts again'):
         run.train(writer)
     assert not (tmp_path / 'checkpoints').exists()
