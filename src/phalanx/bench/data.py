@@ -43,11 +43,11 @@ class PipelineFigures:
         """Cores that feed a device which trains `rate` samples per second."""
         return math.ceil(rate * self.seconds)
 
-    def record(self, wanted: float | None) -> dict[str, Any]:
-        cores = {} if wanted is None else {'device_rate': wanted, 'cores_for_one_device': self.cores_for(wanted)}
+    def record(self, device_rate: float | None) -> dict[str, Any]:
+        cores = {} if device_rate is None else {'device_rate': device_rate, 'cores_for_one_device': self.cores_for(device_rate)}
         return {**asdict(self), 'samples_per_s_per_core': self.rate, **cores}
 
-    def table(self, wanted: float | None) -> str:
+    def table(self, device_rate: float | None) -> str:
         rows = [
             {'': part, 'per sample': f'{1000 * seconds:.3f} ms', 'share': format_percent(seconds / self.seconds)}
             for part, seconds in sorted(self.parts.items(), key=lambda item: -item[1])
@@ -56,9 +56,9 @@ class PipelineFigures:
             f'{self.recipe}: {format_number(self.rate)} samples/s per core ({pluralize(self.samples, "sample")})',
             format_text(rows),
         ]
-        if wanted is not None:
-            cores = self.cores_for(wanted)
-            lines.append(f'a device that trains {format_number(wanted)} samples/s needs {pluralize(cores, "core")}')
+        if device_rate is not None:
+            cores = self.cores_for(device_rate)
+            lines.append(f'a device that trains {format_number(device_rate)} samples/s needs {pluralize(cores, "core")}')
         return '\n'.join(lines)
 
 
@@ -147,13 +147,13 @@ class Clock:
         assert is_dataclass(dataset) and not isinstance(dataset, type)
         changes: dict[str, Any] = {}
         for field in fields(dataset):
-            held = getattr(dataset, field.name)
+            value = getattr(dataset, field.name)
             if field.name == 'source':
-                changes['source'] = TimedCall(self, 'reading', held)
-            elif isinstance(held, tuple) and all(map(callable, held)):
-                changes[field.name] = tuple(TimedCall(self, type(part).__name__, part) for part in held)
-            elif callable(held):
-                changes[field.name] = TimedCall(self, type(held).__name__, held)
+                changes['source'] = TimedCall(self, 'reading', value)
+            elif isinstance(value, tuple) and all(map(callable, value)):
+                changes[field.name] = tuple(TimedCall(self, type(part).__name__, part) for part in value)
+            elif callable(value):
+                changes[field.name] = TimedCall(self, type(value).__name__, value)
         return replace(dataset, **changes)
 
 

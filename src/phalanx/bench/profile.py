@@ -238,15 +238,15 @@ class Profile:
     def buckets(self) -> list[Message]:
         """The gradients as DDP sends them: each bucket when the last one in it is ready."""
         first, later = (FIRST_BUCKET, BUCKET) if self.bucket_mb is None else 2 * (self.bucket_mb * 2**20,)
-        found, held, limit = [], 0, first
+        messages, size_so_far, limit = [], 0, first
         for at, size in self.gradients:
-            held += size
-            if held >= limit:
-                found.append(Message(at, held))
-                held, limit = 0, later
-        if held:
-            found.append(Message(self.gradients[-1].at, held))
-        return found
+            size_so_far += size
+            if size_so_far >= limit:
+                messages.append(Message(at, size_so_far))
+                size_so_far, limit = 0, later
+        if size_so_far:
+            messages.append(Message(self.gradients[-1].at, size_so_far))
+        return messages
 
     def write(self, file: Path) -> None:
         """Write the profile as JSON. Raises OSError."""
@@ -256,9 +256,9 @@ class Profile:
     def read(cls, file: Path) -> Self:
         """Read a profile. Raises ValueError for other files, OSError if the file cannot be read."""
         try:
-            held: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
+            fields: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
             for name in ('forward', 'losses', 'backward', 'gradients'):
-                held[name] = tuple(Message(*message) for message in held[name])
-            return cls(**held)
+                fields[name] = tuple(Message(*message) for message in fields[name])
+            return cls(**fields)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f'{file} is not a profile ({error}); `phalanx bench train --profile FILE` writes one') from None

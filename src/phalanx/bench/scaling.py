@@ -130,12 +130,14 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
     comparison.folder.mkdir(parents=True, exist_ok=True)
     full, nodes, runs, failed = comparison.steps is None, comparison.nodes, [], []
     with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
+        # repeats alternate between world sizes, so that slow drifts of the machine hit all of them
         for number, (repeat, world) in enumerate(comparison.runs()):
             if nodes and nodes.own not in nodes.of(world):
                 continue
             name = f'world_{world}_{repeat + 1}'
             folder = (comparison.folder if full else Path(scratch)) / name  # short runs leave nothing worth keeping
             where = nodes.flags(world, number) if nodes else ['--nproc_per_node', str(world)]
+            # on several nodes a failed run must not stop this node: the others wait in the next one
             try:
                 _train(comparison, world, folder, comparison.folder / f'{name}.log', where)
             except RunError as error:
@@ -157,11 +159,11 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
         every = max(1, comparison.steps // 5)
         chosen += [f'train.until={comparison.steps}', f'report.every={every}', 'evaluate.enabled=false']
     words = [comparison.recipe, '--save_dir', str(folder), '--fresh', *where]
-    with log.open('w') as said:
+    with log.open('w') as output:
         ended = subprocess.run(
             [sys.executable, '-m', 'phalanx', 'train', *words, *(['--set', *chosen] if chosen else [])],
             env={**os.environ, 'OMP_NUM_THREADS': str(comparison.threads)},
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
         )
@@ -176,6 +178,7 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
 def compare(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     """One line per world, relative to the smallest, which comes first; medians over the repeats."""
     by_world = {world: [run for run in runs if run.world == world] for world in sorted({run.world for run in runs})}
+    # the first line is the smallest world, which all others are compared with
     lines: list[dict[str, Any]] = []
     for world, of_world in by_world.items():
         rates, scores = [run.samples_per_s for run in of_world], [run.metric for run in of_world if run.metric is not None]

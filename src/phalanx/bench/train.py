@@ -60,9 +60,11 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
     recipe = job.recipe
     keep_freed_memory()  # as ranks do
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
+        # the trainer of a real run, in a temporary folder, with batches from real workers
         trainer = Trainer(recipe, job.task, folder=Path(folder), device=device)
         trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
         batches = trainer.batches()
+        # warm up before timing: kernels are chosen, buckets arranged, caches filled
         first = next(batches)
         flops = step_flops(trainer, first)  # which arranges the buckets, too
         batches = chain([first], batches)
@@ -71,16 +73,19 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
             torch.cuda.reset_peak_memory_stats(device)
         seconds = time_steps(trainer, batches, steps)
         memory = peak_memory_mb(device)
-        seen = profile_steps(trainer, batches, min(steps, PROFILED))
+        profiled = profile_steps(trainer, batches, min(steps, PROFILED))
         trainer.read_numbers(keep=0)
+    # the profiler slows steps down, so scale its phases to the steps that were timed without it
     step = math.fsum(seconds) / steps
-    factor = step * len(seen) / math.fsum(each.seconds for each in seen)
-    seen = [each.scale(factor) for each in seen]
-    phases = {phase: math.fsum(each.phases[phase] for each in seen) / len(seen) for phase in PHASES}
-    usual = sorted(seen, key=lambda each: each.seconds)[len(seen) // 2]
+    factor = step * len(profiled) / math.fsum(each.seconds for each in profiled)
+    profiled = [each.scale(factor) for each in profiled]
+    phases = {phase: math.fsum(each.phases[phase] for each in profiled) / len(profiled) for phase in PHASES}
+    # a plan needs one representative step: the median
+    median_step = sorted(profiled, key=lambda each: each.seconds)[len(profiled) // 2]
     if recipe.norm_sync not in ('global', 'node'):
-        usual = usual._replace(forward=(), backward=())
+        median_step = median_step._replace(forward=(), backward=())
     own = {phase: share for phase, share in phases.items() if phase != 'communication'}
+    # what this device and one loader worker can reach at best
     peak = measure_peak(device, DTYPES[recipe.precision.dtype], channels_last=recipe.train.channels_last)
     rate = measure_worker_rate(trainer.dataset, job.task.collate, trainer.stream)
     batch, name = trainer.stream.global_batch_size, device_name(device)
@@ -104,7 +109,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         'peak_convolution': peak.convolution / 1e9,  # billions of operations a second
         'peak_matrix': peak.matrix / 1e9,
         'share_of_peak': flops / step / max(peak),
-        'exchanges': usual.exchanges,  # that a step waits for
+        'exchanges': median_step.exchanges,  # that a step waits for
         'gradients_mb': gradients_mb(trainer.model),
         'workers': train.workers,
         'loader_rate': rate,  # samples a second of one worker
@@ -119,7 +124,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         loader_rate=rate,
         workers=recipe.train.workers,
         bucket_mb=recipe.gradients.bucket(trainer.model),
-        **{key: value for key, value in usual._asdict().items() if key != 'exchanges'},
+        **{key: value for key, value in median_step._asdict().items() if key != 'exchanges'},
     )
     return {**figures, 'next': suggest(figures)}, profile
 
@@ -152,6 +157,7 @@ def suggest(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
 
     What was in `measured` already is not suggested again.
     """
+    # loader workers needed to prepare the samples of a step while the device computes
     computing = figures['step_s'] - figures['phases']['data wait']
     needed = math.ceil(figures['samples'] / figures['world_size'] / computing / figures['loader_rate'])
     waits = (  # phase, from which share on it is worth a word
@@ -173,6 +179,7 @@ def suggest(figures: Figures, measured: Sequence[Figures] = ()) -> list[str]:
         ('optimizer', 0.1, 'the update costs as much with any batch: a larger batch makes it rarer'),
         ('other', 0.1, 'the host is busy with small things: a larger batch, or train.compile=true'),
     )
+    # waits are suggested in the order of their share, then faster arithmetic
     ranked = sorted(
         ((share(figures, phase), text) for phase, least, text in waits if share(figures, phase) > least), reverse=True
     )

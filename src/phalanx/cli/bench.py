@@ -57,6 +57,7 @@ def _variants(given: argparse.Namespace) -> list[tuple[str, str, str]]:
 
 
 def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tuple[str, str, str]) -> int:
+    # a variant is the recipe with other values of these keys
     keys = ('precision.dtype', 'train.channels_last', 'train.compile')
     chosen = [f'{key}={value}' for key, value in zip(keys, variant, strict=True) if value]
     job = open_job(given.recipe, [*collect_assignments(given), *((text, f'--set {text}') for text in chosen)])
@@ -69,6 +70,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
         raise RequestError(f'--profile {given.profile}: there is no such folder')
     try:
         with process_group(job.recipe.device) as device:
+            # this rank measures; only rank 0 prints
             figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
             gc.collect()  # DDP holds the process group
     except (RunError, BadSampleError, OSError) as error:

@@ -16,6 +16,7 @@ EXAMPLES = (
 def bench_parser() -> Parser:
     parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
     commands = parser.add_subparsers(dest='command', required=True)
+    # bench train
     training = add_command(commands, 'train', 'samples/s, where the time of a step goes, what to try')
     add_recipe(training)
     add_json(training)
@@ -26,16 +27,19 @@ def bench_parser() -> Parser:
     training.add_argument('--compile', nargs='?', const='on', choices=ON_OFF, help='torch.compile')
     training.add_argument('--profile', type=parse_path, metavar='FILE', help='write the profile that `phalanx plan` reads')
     add_flags(training)
+    # bench data
     loading = add_command(commands, 'data', 'the input pipeline alone, by transform')
     add_recipe(loading)
     add_json(loading)
     loading.add_argument('--samples', type=int, default=200, metavar='N', help='samples to prepare (200)')
     loading.add_argument('--rate', type=float, metavar='R', help='samples/s of the training on one device, from `bench train`')
+    # bench comm
     summing = add_command(commands, 'comm', 'all-reduce between ranks: time and bandwidth, by size')
     summing.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='device of the ranks (auto)')
     summing.add_argument('--repeats', type=int, default=20, metavar='N', help='repetitions of each size (20)')
     add_json(summing)
     add_flags(summing)
+    # bench scaling
     scaling = add_command(commands, 'scaling', 'one rank compared with several, as a table and a page')
     add_recipe(scaling)
     add_json(scaling)

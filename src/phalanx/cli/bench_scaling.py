@@ -30,6 +30,7 @@ def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cl
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
+    # check the request and the recipe for the largest world before anything is trained
     job = open_job(given.recipe, collect_assignments(given))
     try:
         worlds = sorted({int(word) for word in given.world.split(',')})
@@ -38,6 +39,7 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
     if worlds[0] < 1 or given.repeats < 1 or (given.steps < 5 and not given.full):
         raise RequestError('--world and --repeats must be at least 1, --steps at least 5')
     check_parts(job, worlds[-1])
+    # all runs use the same threads per rank, those of the largest world: else one rank would get all cores
     nodes = _nodes(given, worlds, job)
     ranks_here = min(worlds[-1], nodes.ranks_each if nodes else worlds[-1])
     threads = given.threads or threads_per_rank(ranks_here)

@@ -28,12 +28,14 @@ def command(words: Sequence[str]) -> int:
 
 def convert_recipe(given: argparse.Namespace) -> int:
     """Write a Paddle configuration as a recipe. Raises ConfigError or RequestError."""
+    # the configuration must be one that would train
     assigned = collect_assignments(given)
     path = find_recipe(given.file)
     dialect = dialect_of(path)
     if dialect is None:
         raise RequestError(f'{path}: is not a configuration of a known Paddle project')
     open_job(given.file, assigned)  # reports all its problems
+    # the notes of the translation become comments at the top
     translation = translate(path, dialect, assigned)
     for text, _ in translation.rest:
         raise RequestError(f'{text}: is not a key of {path}; set it where the recipe is used')

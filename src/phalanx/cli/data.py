@@ -36,6 +36,7 @@ def check(given: argparse.Namespace) -> int:
     """Check a data set; exit status 1 if it has problems. Raises ConfigError or RequestError."""
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
+    # read everything, write the page, then print
     job = open_job(given.recipe, collect_assignments(given))
     workers = min(8, count_cores()) if given.workers is None else given.workers
     try:
@@ -59,6 +60,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
     task: object = job.task
     if not isinstance(task, Surveyed):
         raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be checked yet')
+    # the progress bar goes to standard error, so that --json stays parseable
     columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         lines = {}
@@ -69,6 +71,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
             progress.update(lines[split], completed=done)
 
         census = take_census(task, limit=limit, workers=workers, advance=advance)
+    # problems beyond single samples: batches that cannot be built, a recipe that does not fit
     census.problems += check_batches(job, census)
     if not census.problems:
         try:
@@ -102,6 +105,7 @@ def rewrite(given: argparse.Namespace) -> int:
 
     Raises ConfigError or RequestError.
     """
+    # not every family can be rewritten, nor in every format
     job = open_job(given.recipe, collect_assignments(given))
     task: object = job.task
     if not isinstance(task, Rewritable):

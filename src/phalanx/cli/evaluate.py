@@ -42,12 +42,12 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
     """Evaluate as one rank; rank 0 prints the metrics."""
     try:
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` requests them too
-        said = describe_weights(job, given.weights, raw=raw)
+        description = describe_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
-            print(f'weights: {said}', file=sys.stderr)
+            print(f'weights: {description}', file=sys.stderr)
         result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
         if given.page and dist.rank_of_environment() == 0:
-            write_evaluation(given.page, job.name, said, result)
+            write_evaluation(given.page, job.name, description, result)
     except (CheckpointError, BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1

@@ -18,6 +18,7 @@ from phalanx.system.stops import interrupting_signal
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
     given = read_parser().parse_args(words)
+    # check the request before models are loaded
     save = given.save.split(',') if given.save else ()
     check_ways(save, WRITERS)
     listed = list_files(given.pages, given.out).items()

@@ -38,6 +38,7 @@ from phalanx.system.process import fast_imports
 
 def command(words: Sequence[str]) -> int:
     """Train a recipe, on one rank or several."""
+    # the request: recipe, flags, and how this process was started
     given, recipe, assigned = parse_command(words)
     flags, start = read_launch(given)
     job = build_job(given, recipe, assigned)
@@ -45,6 +46,7 @@ def command(words: Sequence[str]) -> int:
         if getattr(given, option) and not dist.is_launched():
             print(f'--{option} is ignored: {reason}')
 
+    # a rank trains; the other cases below prepare or start ranks
     if dist.is_launched():
         return run_as_rank(
             start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh, is_checked=start.by == OURS)
@@ -52,6 +54,7 @@ def command(words: Sequence[str]) -> int:
     cluster = build_cluster(flags, start, job)
     if flags.ssh:
         return run_on_all_nodes(flags, 'train', words, job.folder)
+    # check data, devices, the run folder and initial weights here, before ranks start
     parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # of the last rank on this node
     if cluster is None or cluster.rendezvous is None or cluster.hosts_rendezvous:  # the node of rank 0 owns the run folder
@@ -60,6 +63,7 @@ def command(words: Sequence[str]) -> int:
         if given.fresh and (aside := set_aside(job.folder)):
             print(f'the earlier run was moved to {aside}')
     check_initial(job, parts, given.resume, given.fresh)
+    # one rank trains in this process, with the parts that were built for the checks
     if cluster is None:
         return _as_rank(job, given.resume, parts=parts)
     del parts  # the ranks build their own

@@ -112,6 +112,7 @@ class Census:
 
     def remarks(self) -> list[str]:
         """Notes about what is not an error but deserves a look."""
+        # notes of the readers, and properties of images that are easily overlooked
         remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
         remarks += [
             f'{name}: {pluralize(split.turned, "image is", "images are")} turned by EXIF data; annotate them upright'
@@ -125,12 +126,14 @@ class Census:
             if bits > 8
         ]
         remarks += [
+            # labels in brackets, such as (unknown characters), with the fix that the family suggests
             f'{split}: {found}: {cure}'
             for split, part in self.splits.items()
             if split in self.surveys
             for name, cure in self.surveys[split].cures.items()
             if (found := part.remark(name, self.unit))
         ]
+        # classes without samples: never learned, or never measured
         trained = self.splits.get('train')
         expected = self.surveys['train'].class_names if trained else ()
         if trained and (absent := [name for name in expected if not trained.units[name]]):
@@ -145,6 +148,7 @@ class Census:
         if (evaluated := self.splits.get('eval')) and trained:
             missing = [name for name in expected if trained.units[name] and not evaluated.units[name]]
             remarks += [f'never in the evaluation samples, so not evaluated: {", ".join(missing)}'] if missing else []
+        # the same image in both splits flatters the metric
         across = [group for group in self.duplicates if len({split for split, _ in group}) > 1]
         if across:
             remarks.append(f'images both among the training and the evaluation samples: {len(across)}')
@@ -186,6 +190,7 @@ def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Cal
         census.surveys[split], census.splits[split] = survey, found_here
         chosen = spread_evenly(len(survey), limit)
         for done, found in enumerate(_read_samples(survey, split, chosen, workers), 1):
+            # one pass over the files serves counts, problems and duplicates
             if isinstance(found, Problem):
                 census.problems.append(found)
             else:

@@ -35,6 +35,7 @@ def size_rows(census: Census) -> list[Row]:
     sizes = {name: split.sizes for name, split in census.splits.items()}
     together = sum(sizes.values(), Counter[Size]())
     groups: list[tuple[str, list[Size]]]
+    # few sizes are listed, many are grouped into ranges with round limits
     if len(together) <= FEW:
         column, groups = 'size', [(f'{size[0]} x {size[1]}', [size]) for size, _ in together.most_common()]
     else:
@@ -44,6 +45,7 @@ def size_rows(census: Census) -> list[Row]:
         groups = [
             (f'{low} to {high - 1}', [size for size in together if low <= max(size) < high]) for low, high in pairwise(edges)
         ]
+    # a count and a share per split in each row
     rows: list[Row] = []
     for label, members in groups:
         row: Row = {column: label}

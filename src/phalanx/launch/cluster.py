@@ -109,6 +109,7 @@ def find_interface(start: Start) -> str | None:
 
 def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     """Ranks of this node and their devices, and warnings. Numbers of `--gpus` index CUDA_VISIBLE_DEVICES."""
+    # without --gpus: --nproc_per_node ranks, or one per device
     gpus, nproc = flags.gpus, flags.nproc_per_node
     if gpus is None:
         if nproc is not None and available and nproc > available:
@@ -118,27 +119,30 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
             f'--nproc_per_node {nproc}: there are {count_cores()} cores here; ranks on the CPU share them, so expect slow steps'
         )
         return Cluster(nproc or max(available, 1)), [warning] if crowded else []
-    wanted = split_list(gpus)
-    if not wanted or not all(part.isdecimal() for part in wanted):
+    # --gpus: one rank per device; every mistake is an error, since a wrong device is hard to notice
+    devices = split_list(gpus)
+    if not devices or not all(part.isdecimal() for part in devices):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
-    if len(set(wanted)) < len(wanted):
+    if len(set(devices)) < len(devices):
         raise ValueError(f'--gpus {gpus}: a device is named twice')
-    if nproc not in (None, len(wanted)):
-        raise ValueError(f'--gpus {gpus} names {len(wanted)} devices, --nproc_per_node asks for {nproc} processes')
+    if nproc not in (None, len(devices)):
+        raise ValueError(f'--gpus {gpus} names {len(devices)} devices, --nproc_per_node asks for {nproc} processes')
     if not available:
-        ranks = f'{len(wanted)} rank{"s" if len(wanted) > 1 else ""}'
-        return Cluster(len(wanted)), [f'--gpus {gpus}: torch sees no CUDA device here; starting {ranks} on the CPU']
-    named = os.environ.get('CUDA_VISIBLE_DEVICES')
-    visible = [part.strip() for part in named.split(',')] if named else [str(number) for number in range(available)]
-    outside = [part for part in wanted if int(part) >= len(visible)]
+        ranks = f'{len(devices)} rank{"s" if len(devices) > 1 else ""}'
+        return Cluster(len(devices)), [f'--gpus {gpus}: torch sees no CUDA device here; starting {ranks} on the CPU']
+    # the numbers count within CUDA_VISIBLE_DEVICES, as torch's do
+    listed = os.environ.get('CUDA_VISIBLE_DEVICES')
+    visible = [part.strip() for part in listed.split(',')] if listed else [str(number) for number in range(available)]
+    outside = [part for part in devices if int(part) >= len(visible)]
     if outside:
         there = f'this process sees {len(visible)}: 0 to {len(visible) - 1}'
         raise ValueError(f'--gpus {gpus}: there is no device {", ".join(outside)}; {there}')
-    return Cluster(len(wanted), tuple(visible[int(part)] for part in wanted)), []
+    return Cluster(len(devices), tuple(visible[int(part)] for part in devices)), []
 
 
 def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
     """Cluster of the nodes of `--ips`; this node finds its place by its own addresses."""
+    # the list must name each node once, by an address that the others can use
     names = split_list(flags.ips or '')
     nodes = tuple(resolve_all(names, patience))
     if not nodes:
@@ -151,14 +155,16 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) 
             f'--ips {flags.ips}: {loopback[0]} means "this node" on every node; '
             f'give the address by which the others reach it ({_shown(addresses)})'
         )
-    wanted = resolve(flags.host)[0] if flags.host else None
-    mine = [node for node in nodes if node in addresses and wanted in (None, node)]
+    # this node is the entry with one of its own addresses; --host decides between several
+    host = resolve(flags.host)[0] if flags.host else None
+    mine = [node for node in nodes if node in addresses and host in (None, node)]
     if not mine:
         named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this node is'
         raise ValueError(
             f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this node: {_shown(addresses)}\n'
             'give the list that has the address of this node; in a container start it with the network of its host'
         )
+    # a list of one node is a run on one node, without a rendezvous
     if len(nodes) == 1:
         return here
     if len(mine) > 1:
@@ -176,6 +182,7 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) 
 
 def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     """Cluster of MIN to MAX nodes that meet at `--master`."""
+    # the number of nodes, and the address where they meet
     if flags.nnodes is None:
         raise ValueError(f'--master {flags.master} needs --nnodes: the number of nodes, or MIN:MAX')
     low, _, high = flags.nnodes.partition(':')
@@ -190,6 +197,7 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     if not port.isdecimal() or not host:
         raise ValueError(f'--master {flags.master}: expected IP:PORT, such as 10.0.0.1:{START_PORT}')
     check_port(int(port), f'--master {flags.master}')
+    # the address of this node follows from the way to the master, if --host does not give it
     master, own = _ways_to(host.strip('[]'), flags, addresses, alone=int(high) == 1)
     if own not in addresses:
         raise ValueError(f'--host {flags.host}: this node has {_shown(addresses)}')
@@ -216,6 +224,7 @@ def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> t
     """
     found = resolve(host, flags.join_timeout)
     own = resolve(flags.host)[0] if flags.host else None
+    # a loopback address of the master is only good for a run on one node, or for the master itself
     outside = [address for address in found if not is_loopback(address)]
     if alone and not outside:
         return found[0], own or found[0]
@@ -226,6 +235,7 @@ def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> t
         return own, own
     if (here := next((address for address in outside if address in addresses), None)) is not None:
         return here, own or here
+    # otherwise the first address of the master to which this node has a route
     troubles = []
     for master in outside:
         try:

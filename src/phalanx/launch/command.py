@@ -26,13 +26,16 @@ def command(words: Sequence[str]) -> int:
     """Exit status of the launch, see `launcher.launch`; 2 for a wrong request."""
     given = launch_parser().parse_args(list(words))
     try:
+        # another launcher or a scheduler may have started this process
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
+        # requests that start nothing on this node
         if given.write_slurm or given.write_kubernetes or given.write_pytorchjob:
             return write_jobs(given, flags)
         if flags.ssh:
             begin = len(words) - len(given.arguments) - 1  # position of the script and its own words
             return run_on_all_nodes(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
+        # the command of a rank; scripts of Paddle projects are replaced by `phalanx train`
         started = [given.script, *given.arguments]
         if given.module:
             started = [sys.executable, '-m', *started]
@@ -47,6 +50,7 @@ def command(words: Sequence[str]) -> int:
             raise ValueError(f'{given.script}: there is no such script')
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
+        # the ranks of this node: those of the launcher, of the flags, or one per device
         apply_start(start.at(flags.master, flags.start_port))
         if start.per == 'rank':  # a foreign launcher has started this rank already: become the script
             os.execvp(started[0], started)

@@ -29,6 +29,7 @@ def command(words: Sequence[str]) -> int:
     """Exit status: 0 if a run could start, 1 if a check failed, 2 for a wrong request."""
     given = doctor_parser().parse_args(words)
     try:
+        # the same steps as a launch, up to the point where ranks would start
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
         apply_start(start.at(flags.master, flags.start_port))
@@ -43,6 +44,7 @@ def command(words: Sequence[str]) -> int:
     except (RendezvousError, RendezvousLostError) as error:
         print(error, file=sys.stderr)
         return 1
+    # a wrong request has ended above; only failed checks make the status 1
     findings = [*(Finding('warning', text) for text in warnings), *findings]
     ok = not any(finding.level == 'error' for finding in findings)
     if given.json:

@@ -65,6 +65,7 @@ def _as_rank(
 
     Raises ValueError for impossible numbers.
     """
+    # numbers must fit each other, and the standard variables if those are set as well
     for (name, number), (bound, limit) in ((rank, world), *([(local, local_size)] if local_size else [])):
         if number >= limit:
             raise ValueError(f'{name}={number} with {bound}={limit}: numbers start at 0')
@@ -73,6 +74,7 @@ def _as_rank(
             raise ValueError(f'{name}={read.text(name)} contradicts {own}={number} of {by}: unset {name}')
     if world[1] == 1 and not read.has('MASTER_ADDR') and 'PHALANX_INIT_METHOD' not in read.variables:
         return Start()  # a single rank needs no rendezvous
+    # settings are compared with flags; exports become the environment of the rank
     nodes, settings = None, dict[str, Setting]()
     exports = {'RANK': str(rank[1]), 'WORLD_SIZE': str(world[1]), 'LOCAL_RANK': str(local[1])}
     if local_size is not None:
@@ -83,6 +85,7 @@ def _as_rank(
         )
         settings['rank'] = Setting(str(rank[1] // local_size[1]), f'{rank[0]}={rank[1]}')
         exports['LOCAL_WORLD_SIZE'] = str(local_size[1])
+    # the rendezvous: from the variables, or else from what the launcher implies
     if 'PHALANX_INIT_METHOD' not in read.variables:
         master = Reader({**(rendezvous or {}), **{name: text for name, text in read.variables.items() if text}}, by).master()
         if read.has('MASTER_ADDR'):  # else we chose it, and flags may choose another
@@ -160,9 +163,11 @@ def _slurm_ranks(read: Reader, by: str) -> Start | None:
     """Start of a step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
+    # more tasks than nodes: this task is a rank; otherwise it is a node (`_slurm_node`)
     names, tasks = expand_hostlist(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
     if tasks <= len(names):
         return None
+    # node rank and local rank follow from the rank only if nodes are equal and ranks consecutive
     each, rank = tasks // len(names), read.number('SLURM_PROCID')
     if read.text('SLURM_STEP_TASKS_PER_NODE') not in (str(each), f'{each}(x{len(names)})'):
         raise ValueError(
@@ -203,6 +208,7 @@ def _as_node(
     """Start of a node, from its rank and the master, or from all addresses. Raises ValueError for impossible numbers."""
     if rank is not None and rank[1] >= nodes[1]:
         raise ValueError(f'{rank[0]}={rank[1]} with {nodes[0]}={nodes[1]}: numbers start at 0')
+    # a list of all nodes needs no rank; without one, rank and master are needed
     settings = {'nnodes': Setting(str(nodes[1]), f'{nodes[0]}={nodes[1]}')}
     if names is not None:
         settings['ips'] = names
@@ -229,6 +235,7 @@ def _pet(read: Reader, by: str) -> Start | None:
     """PET_*: variables for the options of torchrun; Kubeflow sets them, for torchrun or for Phalanx."""
     if not read.has('PET_NNODES'):
         return None
+    # MIN:MAX for an elastic run, as torchrun takes it
     low, colon, high = read.text('PET_NNODES').partition(':')
     if not low.isdecimal() or (colon and not high.isdecimal()) or int(low) < 1:
         raise ValueError(f'PET_NNODES={read.text("PET_NNODES")}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
@@ -236,6 +243,7 @@ def _pet(read: Reader, by: str) -> Start | None:
     nproc = read.setting('PET_NPROC_PER_NODE') if read.has('PET_NPROC_PER_NODE') else None
     if nproc and nproc.value not in ('auto', 'gpu', 'cpu'):
         read.number('PET_NPROC_PER_NODE', 1)
+    # the rendezvous: an endpoint as torchrun has, or the master address that Kubeflow sets
     rank = master = None
     if most > 1 and read.has('PET_RDZV_ENDPOINT') and not read.has('PET_MASTER_ADDR'):
         endpoint = read.setting('PET_RDZV_ENDPOINT')
@@ -263,11 +271,13 @@ def _node_rank(read: Reader, name: str) -> Start | None:
         )
     if not read.has('RANK'):
         return None
+    # only for the name in messages: the variables mean the same under all of them
     signs = {'VC_TASK_INDEX': 'Volcano', 'VK_TASK_INDEX': 'Volcano', 'DLC_JOB_ID': 'PAI-DLC', 'CLUSTER_SPEC': 'Vertex AI'}
     signs |= {'JOBSET_NAME': 'JobSet', 'JOB_COMPLETION_INDEX': 'JobSet', 'KUBERNETES_SERVICE_HOST': 'Kubernetes'}
     by = next((launcher for sign, launcher in signs.items() if read.has(sign)), name)
     nproc = read.setting('NPROC_PER_NODE') if read.has('NPROC_PER_NODE') else None
     shown = ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT', 'NPROC_PER_NODE')
+    # without WORLD_SIZE, rank 0 may be a leftover of a single process; others cannot be
     if not read.has('WORLD_SIZE') and not read.has('MASTER_ADDR'):
         if read.number('RANK') == 0:
             return None
@@ -275,6 +285,7 @@ def _node_rank(read: Reader, name: str) -> Start | None:
     if not read.has('WORLD_SIZE'):
         rank = read.setting('RANK')
         return Start(by, 'node', 1, None, variables=read.shown(*shown), settings={'rank': rank, 'master': read.master()})
+    # the usual case: both numbers, and the master if there are several nodes
     world, rank_here = _number(read, 'WORLD_SIZE', 1), _number(read, 'RANK')
     if world[1] > 1 and not read.has('MASTER_ADDR'):
         raise ValueError(

@@ -74,6 +74,7 @@ class Flags:
 
         `start`: of this process (None: detect it). Raises ValueError for bad values, and for flags that contradict it.
         """
+        # the command line first, then the environment; the origin of each value is kept for messages
         start = detect(environment) if start is None else start
         options = {option.name: option for option in fields(cls)}
         values = {name: getattr(given, name) for name in options}
@@ -87,6 +88,7 @@ class Flags:
                 origins[name] = f'{variable}={environment[variable]}'
         if values['hostfile'] is not None and values['ips'] is None:
             values['ips'], origins['ips'] = ','.join(_read_hostfile(values['hostfile'])), f'--hostfile {values["hostfile"]}'
+        # values must agree with the launcher that started this process, and are completed from it
         start.check({name: Setting(str(values[name]), origin) for name, origin in origins.items()})
         return cls(**values | (_flags_of_node(start, values) if start.per == 'node' else {}))
 
@@ -129,17 +131,17 @@ def _flags_of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
     """Flags set by a launcher of nodes, except those that are given."""
     settings = {name: setting.value for name, setting in start.settings.items() if values[name] is None}
     listed = values['ips'] is not None or (values['master'] is None and 'ips' in settings)  # else the nodes meet at --master
-    wanted = {'nproc_per_node'} | ({'ips'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set())
-    found: dict[str, Any] = {name: value for name, value in settings.items() if name in wanted}
+    names = {'nproc_per_node'} | ({'ips'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set())
+    flags: dict[str, Any] = {name: value for name, value in settings.items() if name in names}
     if start.nodes == 1:
-        found.pop('ips', None)
-    if 'rank' in found:
-        found['rank'] = int(found['rank'])
-    if 'nproc_per_node' in found:  # `auto` and `gpu`: each device, as without the flag
-        number = found.pop('nproc_per_node')
+        flags.pop('ips', None)
+    if 'rank' in flags:
+        flags['rank'] = int(flags['rank'])
+    if 'nproc_per_node' in flags:  # `auto` and `gpu`: each device, as without the flag
+        number = flags.pop('nproc_per_node')
         devices_decide = values['gpus'] is not None or not (number.isdecimal() or number == 'cpu')
-        found |= {} if devices_decide else {'nproc_per_node': count_cores() if number == 'cpu' else int(number)}
-    return found
+        flags |= {} if devices_decide else {'nproc_per_node': count_cores() if number == 'cpu' else int(number)}
+    return flags
 
 
 def _read_hostfile(file: Path) -> list[str]:

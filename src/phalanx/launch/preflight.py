@@ -212,6 +212,7 @@ def _probe_others(rendezvous: Rendezvous, members: Members) -> tuple[list[str], 
 
     All nodes return together, so that each stays reachable until every other has tried.
     """
+    # first every node listens, then all connect, then all have tried: three barriers
     own, port = rendezvous.cluster.address, rendezvous.port
     others = [str(info['address']) for number, info in members.nodes if number != rendezvous.number]
     with ExitStack() as opened:
@@ -272,11 +273,13 @@ def _accept_probes(rendezvous: Rendezvous, port: int) -> Iterator[None]:
 def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     """Bandwidth in bit/s out of a node, from all-reduces of growing size within about a second."""
     node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
+    # a gloo group of the launchers, only for this measurement
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
     group: Any = torch_dist.ProcessGroupGloo(store, node_rank, nodes, timedelta(seconds=20))
     options = torch_dist.AllreduceOptions()
     seconds, size = 0.0, 1 << 15
     try:
+        # sizes grow until the time is well above the latency
         while seconds < 0.2 and size < 1 << 24:
             size *= 4
             tensor = torch.ones(size)
@@ -290,4 +293,5 @@ def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
             f'the nodes cannot exchange data ({", ".join(str(info["address"]) for _, info in members.nodes)}): '
             f'{str(error).splitlines()[0]}; is a firewall open for all ports between them?'
         ) from None
+    # a ring all-reduce sends 2 (n - 1) / n of the data from each node
     return size * 4 * 8 * 2 * (nodes - 1) / nodes / seconds

@@ -47,6 +47,7 @@ def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: P
     Flags of this node are removed from `words`; the words of `script` are passed on as typed. Afterwards `folder` is on this
     node: it is copied from the first node if that is another. Raises RequestError.
     """
+    # the nodes, and which of them is this one
     names = split_list(flags.ips or '')
     if not names:
         raise RequestError('--ssh: the nodes are missing; give --ips or --hostfile')
@@ -58,9 +59,11 @@ def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: P
         mine = {name for name in names if own.keys() & set(resolve(name))}
     except ValueError as error:
         raise RequestError(f'--ips {",".join(names)}: {error}; correct it, or give addresses') from None
+    # a new token per run; ssh passes it through standard input, not in the command
     os.environ.setdefault('PHALANX_TOKEN', secrets.token_hex(16))
     here, there = [sys.executable, '-m', 'phalanx', command, *words], remote_command(command, words, Path.cwd())
     nodes, stop_signal = _run([(name, here if name in mine else [*SSH, '--', name, there]) for name in names], mine)
+    # the status of a stop, of rank 0's node where it is here, and the results
     if unreached := [node.name for node in nodes if node.status == UNREACHED]:
         print_line(f'ssh could not reach {", ".join(unreached)}, or lost the connection; see its own message above')
         return 2
@@ -77,6 +80,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
 
     If a node cannot be reached, or has ended more than LINGER seconds ago, the others are asked to stop.
     """
+    # start all, and wait until all have ended, one is unreachable, or the user stops
     nodes: list[_Node] = []
     ended: queue.SimpleQueue[_Node] = queue.SimpleQueue()
     stop_signal = 0
@@ -97,6 +101,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
     except (KeyboardInterrupt, queue.Empty):
         pass
     try:
+        # then ask the rest to stop, and end what does not
         for node in nodes:
             node.ask_to_stop()
         for node in nodes:
@@ -111,7 +116,7 @@ def _run(starts: Sequence[tuple[str, Sequence[str]]], mine: Collection[str]) -> 
 
 def strip_local_flags(words: Sequence[str]) -> list[str]:
     """Words of a command without the flags that are for this node only."""
-    kept, skip = [], 0
+    remaining, skip = [], 0
     for word in words:
         name, equals, _ = word.partition('=')
         name = name.replace('-', '_').replace('__', '--', 1) if name.startswith('--') else name
@@ -120,8 +125,8 @@ def strip_local_flags(words: Sequence[str]) -> list[str]:
         elif name in HERE_ONLY:
             skip = 0 if equals else HERE_ONLY[name]
         else:
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def remote_command(command: str, words: Sequence[str], folder: Path) -> str:
@@ -198,9 +203,11 @@ def fetch_folder(name: str, folder: Path) -> None:
     """Copy `folder` from another node, unless both share the disk. Raises OSError."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # a temporary file that the other node can see proves a shared disk: nothing to copy
     with tempfile.NamedTemporaryFile(dir=folder.parent, prefix='.phalanx-') as mark:
         if subprocess.run([*SSH, '--', name, shlex.join(['test', '-e', mark.name])], stdin=subprocess.DEVNULL).returncode == 0:
             return
+    # otherwise unpack the stream of a remote tar, through a filter against paths that leave the folder
     line = shlex.join(['tar', '-C', str(folder.parent), '-cf', '-', folder.name])
     with subprocess.Popen([*SSH, '--', name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as copied:
         assert copied.stdout is not None

@@ -75,11 +75,13 @@ def chart(
     With `zero` the value axis starts at 0; it is logarithmic for a wide range of values, unless `linear`. Raises ValueError for
     a value that is not finite: a run writes none.
     """
+    # a chart without values is left out
     values = [value for line in lines for _, value in line.points if value is not None]
     if not values:
         return []
     if not all(map(math.isfinite, values)):
         raise ValueError(f'{title}: a value is not finite')
+    # axes, then curves with faint ones below, then labels
     ticks = [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or over not in INTEGER_AXES)]
     x, y = Axis(0, last, ticks), _value_axis(min(values), max(values), zero, linear)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
@@ -93,9 +95,9 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     them.
     """
     assert low < high
-    wanted = (high - low) / about
-    power = math.floor(math.log10(wanted))
-    digit, power = next(((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= wanted * (1 - 1e-9)), (1, power + 1))
+    raw_step = (high - low) / about
+    power = math.floor(math.log10(raw_step))
+    digit, power = next(((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= raw_step * (1 - 1e-9)), (1, power + 1))
     step = digit * 10.0**power
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     # Division by an integer power of ten rounds once: 3 / 10 is 0.3, 3 * 0.1 is not.

@@ -146,21 +146,24 @@ def _pills(run: Run) -> list[tuple[str, str]]:
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
     """Return the result in numbers: from the summary, or from the latest lines while there is none."""
-    said = run.summary
+    summary = run.summary
+    # while a run is going on there is no summary: use the latest lines
     last = run.train[-1] if run.train else {}
-    final = said.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
-    main_metric = said.get('main_metric') or next(iter(final), '')
+    final = summary.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
+    main_metric = summary.get('main_metric') or next(iter(final), '')
     tiles = []
     if main_metric:
         tiles.append(
-            (main_metric, format_number(final.get(main_metric)), f'final, step {format_number(said.get("steps", run.step))}')
+            (main_metric, format_number(final.get(main_metric)), f'final, step {format_number(summary.get("steps", run.step))}')
         )
+        # the best evaluation, without that of the initial weights, which has no checkpoint
         scored = [
             (line[main_metric], line['step']) for line in run.evaluations if line['step'] and line.get(main_metric) is not None
         ]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
-        best, step = said.get('best', best), said.get('best_step', step)
+        best, step = summary.get('best', best), summary.get('best_step', step)
         tiles.append((f'best {main_metric}', format_number(best), f'step {format_number(step)}'))
+    # with EMA, the main metric of the weights without it
     if raw := [line for line in run.evaluations if main_metric in line.get('raw', {})]:
         tiles.append(
             (
@@ -170,15 +173,16 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
             )
         )
     tiles += [(name, format_number(value), 'final') for name, value in final.items() if name != main_metric]
+    # loss, speed, waiting, time and memory
     tiles.append(('loss', format_number(last.get('loss')), f'step {format_number(last.get("step"))}'))
-    speed, wait = (said.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
-    ranks = said.get('world_size', len(run.start.get('ranks', [])) or None)
+    speed, wait = (summary.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
+    ranks = summary.get('world_size', len(run.start.get('ranks', [])) or None)
     tiles.append(('samples/s', format_number(speed), '' if ranks is None else pluralize(ranks, 'rank')))
     tiles.append(('data wait', format_percent(wait), 'of the training time'))
-    if 'seconds' in said:
-        epochs = f'{said["epochs"]:.2f} epochs' if 'epochs' in said else ''
-        tiles.append(('time', format_duration(said['seconds']), epochs))
-    tiles.append(('peak memory', format_mebibytes(said.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
+    if 'seconds' in summary:
+        epochs = f'{summary["epochs"]:.2f} epochs' if 'epochs' in summary else ''
+        tiles.append(('time', format_duration(summary['seconds']), epochs))
+    tiles.append(('peak memory', format_mebibytes(summary.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
     return tiles
 
 

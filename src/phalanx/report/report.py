@@ -139,9 +139,11 @@ class Report:
     def train(self, record: Mapping[str, float]) -> None:
         """Report a log line: step, epoch, loss, loss/<term> ..., lr, samples_per_s, data_wait (share of time), memory_mb ..."""
         self.step = int(record['step'])
+        # a loss of exactly 0 usually means labels that are all void
         if record['loss'] == 0 and not self._loss_was_nothing:
             self._loss_was_nothing = True
             self.warning(f'the loss is exactly 0, as if {NO_LABELS.format("training samples")}')
+        # the record on disk nests the loss terms; trackers get the flat names
         terms = {key.removeprefix('loss/'): value for key, value in record.items() if key.startswith('loss/')}
         others = {key: value for key, value in record.items() if key not in ('step', 'epoch', 'loss') and key[:5] != 'loss/'}
         first = {'kind': 'train', 'step': self.step, 'epoch': record['epoch'], 'loss': record['loss']}
@@ -149,6 +151,7 @@ class Report:
         self._track('train', {key: value for key, value in record.items() if key != 'step'})
         self._progress.update(self._bar, completed=self.step, total=self.total_steps or None, numbers=_brief(record))
         self._progress.start()  # no effect without a terminal, or if already started
+        # the line on the terminal, or in the log if the terminal has the bar
         left = self._progress.tasks[0].time_remaining
         numbers = [_column(key, value) for key, value in record.items() if key != 'step']
         line = '  '.join([self._at(), *numbers, *([f'{format_duration(left)} left'] if left is not None else [])])
@@ -162,6 +165,7 @@ class Report:
 
         `raw`: metrics of the weights as trained, if `found` are those of their EMA.
         """
+        # warnings first: samples without results, slow ranks, undefined metrics
         for why in found.missed.values():
             self.warning(f'not evaluated: {why}')
         for rank in found.slow:
@@ -169,10 +173,12 @@ class Report:
         if undefined := [name for name, value in found.metrics.items() if math.isnan(value)]:
             self.warning(f'{", ".join(undefined)}: undefined, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
+        # records and trackers
         facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
         self._append('metrics.jsonl', {'kind': 'eval', 'step': step, **found.metrics, **facts})
         self._track('eval', found.metrics)
         self._track(AS_TRAINED, raw or {})
+        # the line on the terminal
         line = Text(f'{self._at()}  evaluated', style='cyan')
         line.append(''.join(f'  {name} {format_number(value)}' for name, value in found.metrics.items()), style='bold')
         line.append(f'  {pluralize(found.samples, "sample")} in {format_duration(found.seconds)}', style='dim')
@@ -180,9 +186,10 @@ class Report:
         if raw:
             scores = ''.join(f'  {name} {format_number(value)}' for name, value in raw.items())
             self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
+        # the table and plots of the page, which a resumed run shows before its first evaluation
         if self.main:
             with self._tolerating('table.json'):
-                figures = _kept(found.figures, self.folder)
+                figures = _save_figures(found.figures, self.folder)
                 write_atomically(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': figures}))
         self._build_page()
 
@@ -380,16 +387,16 @@ def describe_confusions(matrix: Matrix) -> list[str]:
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
     """Write the result of a single evaluation as a page. Raises OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        values = detail_values(Path(folder), found.table, _kept(found.figures, Path(folder)))
+        values = detail_values(Path(folder), found.table, _save_figures(found.figures, Path(folder)))
     tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
     tiles += [('samples', format_number(found.samples), ''), ('time', format_duration(found.seconds), '')]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
 
 
-def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
+def _save_figures(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
     """Return figures as for table.json, with their pictures saved in `folder`. Raises OSError."""
-    kept = []
+    entries = []
     for place, figure in enumerate(figures):
         entry = {'kind': KINDS[type(figure)], **vars(figure)}
         if isinstance(figure, Pictures):
@@ -397,8 +404,8 @@ def _kept(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
                 {'caption': caption, 'cells': _save_pictures(cells, folder, f'figure{place}_{row:02}_')}
                 for row, (caption, cells) in enumerate(figure.rows)
             ]
-        kept.append(entry)
-    return kept
+        entries.append(entry)
+    return entries
 
 
 def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: Path, prefix: str) -> list[dict[str, str]]:

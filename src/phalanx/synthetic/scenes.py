@@ -117,6 +117,7 @@ class _Canvas:
 
     def write(self, count: int, split: Split, heights: tuple[float, float], rng: Rng, *, is_line: bool) -> None:
         """Write `count` digits of one size and colour side by side, if a random free place is found."""
+        # random digits in one size, smaller at each attempt to find room
         chosen = [_pick(split, rng) for _ in range(count)]
         height = math.exp(rng.uniform(*np.log(heights)))
         for _ in range(4):
@@ -129,6 +130,7 @@ class _Canvas:
             height *= 0.8  # smaller ones find room more easily
         else:
             return
+        # occupy the place, draw the digits, and note the line's text and box
         y, x = place
         self.taken[y : y + h, x : x + w] = 1
         colour = _ink_colour(rng)

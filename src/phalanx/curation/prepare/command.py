@@ -151,9 +151,11 @@ def _write_copies(
     if picked is None:
         raise RequestError('\n'.join([nothing, *reasons[:SHOWN]]))
     _, found, family = picked
+    # a copy with fewer samples than the source must be asked for (--skip)
     if found.left_out and not given.skip:
         return _report_problems(found.left_out)
     try:
+        # split, then write all files to a temporary folder that is renamed at the end
         dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
         lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
         meaning = find_meaning(family, found)
@@ -162,6 +164,7 @@ def _write_copies(
         raise RequestError(str(error)) from None
     except OSError as error:
         return _report_unwritable(given.out, error)
+    # what is missing, what was written, and the `data` of a recipe
     for problem in [*found.left_out, *written.left_out][:SHOWN]:
         print(f'left out: {problem}', file=sys.stderr)
     print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
@@ -199,13 +202,15 @@ def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: S
     counts: dict[str, int] = {}
     if pairs and (given.skip or not problems):
         try:
-            told = track(pairs, 'writing', console=Console(stderr=True), transient=True)
-            counts, more = write_label_maps(told, class_names, given.out, shares, given.seed, skip=given.skip)
+            # without --skip, one problem is enough to write nothing
+            shown = track(pairs, 'writing', console=Console(stderr=True), transient=True)
+            counts, more = write_label_maps(shown, class_names, given.out, shares, given.seed, skip=given.skip)
         except ValueError as error:
             raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
         except OSError as error:
             return _report_unwritable(given.out, error)
         problems = [*problems, *more]
+    # report the problems, the numbers of images and the `data` of a recipe
     if not counts:
         return _report_problems(problems)
     for problem in problems[:SHOWN]:

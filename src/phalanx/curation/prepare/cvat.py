@@ -71,6 +71,7 @@ def _thing(shape: Element, size: tuple[int, int], where: str) -> Thing:
     def numbers(*names: str) -> list[float]:
         return [parse_number(shape.get(name), f'{where}: {name}') for name in names]
 
+    # each shape becomes a box and, where it has one, an outline; rotation is applied here
     degrees = parse_number(shape.get('rotation') or '0', f'{where}: rotation')  # clockwise, about the centre
     if shape.tag == 'mask':
         left, top, width, height = (int(value) for value in numbers('left', 'top', 'width', 'height'))
@@ -82,6 +83,7 @@ def _thing(shape: Element, size: tuple[int, int], where: str) -> Thing:
             return Thing(label, (x0, y0, x1, y1), text=text)
         corners = rotate(corners_of(x0, y0, x1, y1), degrees, ((x0 + x1) / 2, (y0 + y1) / 2))
         return Thing(label, bounding_box(corners), (), corners, text)
+    # everything else has points: polygons as they are, ellipses approximated
     if shape.tag == 'ellipse':
         x, y, rx, ry = numbers('cx', 'cy', 'rx', 'ry')
         points = ellipse(x, y, rx, ry, degrees)

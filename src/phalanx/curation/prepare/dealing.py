@@ -44,6 +44,7 @@ def deal(
     if len(members) < len(shares):
         groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
         raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
+    # totals per group and label, and the number of each label that each list should get
     counts = [Counter(label for sample in group for label in labels_of(sample)) for group in members]
     rng = np.random.default_rng(seed)
     waiting = rng.permutation(len(members)).tolist()
@@ -51,18 +52,22 @@ def deal(
     lacking = [Counter({label: share * count for label, count in whole.items()}) for share in shares]
     room = [share * len(samples) for share in shares]
     places: dict[int, int] = {}
+    # rare labels first: later ones can still balance the sizes of the lists
     for label, _ in sorted(whole.items(), key=lambda item: (item[1], item[0])):
         for group in [group for group in waiting if counts[group][label]]:
             half = len(members[group]) / 2
+            # a list that is nearly full takes no further group, unless all are
             open_to = [place for place in range(len(shares)) if room[place] >= half] or range(len(shares))
             places[group] = max(open_to, key=lambda place: (lacking[place][label], room[place]))
             lacking[places[group]].subtract(counts[group])
             room[places[group]] -= len(members[group])
         waiting = [group for group in waiting if group not in places]
+    # groups without labels fill the lists up to their shares
     for group in waiting:
         places[group] = max(range(len(shares)), key=lambda place: room[place])
         room[places[group]] -= len(members[group])
     _share_labels(places, counts, members, len(shares))
+    # no list may be empty, even if its share is tiny
     for empty in set(range(len(shares))) - set(places.values()):
         largest = Counter(places.values()).most_common(1)[0][0]
         places[next(group for group, place in places.items() if place == largest)] = empty

@@ -58,6 +58,7 @@ def write(
     """Write the files that `family` reads into `out`; images stay where they are."""
     images = [sample.image for samples in lists.values() for sample in samples]
     written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning)
+    # class names, and notes about objects that lose their shape in this family
     if family == 'detection':
         written.class_names = found.class_names
     elif family == 'segmentation':
@@ -66,6 +67,7 @@ def write(
         written.notes += meaning.notes if meaning else ()
         if bare := sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things):
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
+    # one list or annotation file per split
     text_of, suffix = WRITERS[family]
     for split, samples in lists.items():
         text, written.counts[split] = text_of(written, split, samples)

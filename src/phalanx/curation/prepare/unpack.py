@@ -19,6 +19,7 @@ def unpack_data(place: Path, aside: Path) -> Path:
     What an earlier start unpacked there is taken as it is. Raises AnnotationError, OSError and BadZipFile.
     """
     if place.is_dir():
+        # a folder counts as an archive if it holds zip files and nothing else to read
         files = [path for path in place.iterdir() if not path.name.startswith('.')]
         archives = sorted(path for path in files if path.suffix.lower() == '.zip')
         has_images = any(path.suffix.lower() in IMAGES or path.is_dir() for path in files)

@@ -20,12 +20,14 @@ def read_yolo(tree: Tree, found: Found) -> None:
 
     The file has the name of its image and lies beside it or in a folder `labels`; an empty file means no objects.
     """
+    # class names and keypoint layout from data.yaml; label files by stem
     names, files = _class_names(tree), defaultdict(list)
     shapes = [fields for _, settings in yaml_settings(tree) if (fields := keypoint_fields(settings)) is not None]
     for path in tree.having('.txt'):
         files[path.stem].append(path)
     kinds, highest, poses = Counter[str](), -1, PoseGuess()
     for image in tree.images:
+        # of several files with this stem, the nearest one belongs to the image
         candidates = [path for path in files.get(image.stem, []) if _belongs(path, image, tree)]
         if not candidates:
             continue
