@@ -19,7 +19,7 @@ BROUGHT_ALONG = {
 TAKEN_ALONG = {  # options without effect here, with the reason
     'use_mpio': 'loader workers are processes in any case',
     'debug': 'every rank writes its own log',
-    'fleet': 'the launcher says on how many devices to train',
+    'fleet': 'the launcher sets the number of devices',
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }

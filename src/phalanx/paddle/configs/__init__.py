@@ -66,6 +66,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
     """
     reading = Reading(dialect.project)
     root = dialect.read(path, reading)
+    # a word of the command line belongs to the original if the configuration or its schema has that key
     rest = []
     for text, origin in assignments:
         keys, value = parse_assignment(text, origin)
@@ -74,6 +75,7 @@ def translate(path: Path, dialect: Dialect, assignments: Sequence[Assignment] = 
         else:
             rest.append((text, origin))
     recipe = dialect.translate(root, reading)
+    # all problems at once, so that one attempt shows them all
     if reading.problems:
         raise ConfigError([f'{problem} [{dialect.project}]' for problem in reading.problems])
     differs = tuple(

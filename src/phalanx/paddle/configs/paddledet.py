@@ -15,14 +15,14 @@ from phalanx.paddle.configs.paddledet_optim import read_ema, read_optimizer, rea
 IGNORED = {
     'save_dir': '--save_dir names the run folder',
     'weights': 'name the weights to evaluate with --weights',
-    'print_flops': 'there is no such count',
-    'print_params': 'the number of parameters is always told',
-    'for_distill': 'a distillation is what --slim_config says; without, the network trains alone',
+    'print_flops': 'Phalanx does not count FLOPs here',
+    'print_params': 'the number of parameters is always reported',
+    'for_distill': 'distillation requires --slim_config; without it, the network trains alone',
     'find_unused_parameters': 'every parameter takes part in every step',
     'export': '`phalanx export` takes its own options',
     'TestReader': '`phalanx predict` prepares images as the evaluation does',
-    'TestDataset': '`phalanx predict` is given the images',
-    'num_classes': 'the annotations, or their list of classes, say it',
+    'TestDataset': '`phalanx predict` takes images on its command line',
+    'num_classes': 'it follows from the annotations or their list of classes',
     'EvalMOTDataset': 'there is no tracking; EvalDataset is evaluated',
     'TestMOTDataset': 'there is no tracking; EvalDataset is evaluated',
     'custom_black_list': "torch's autocast knows which operations are safe",
@@ -39,16 +39,19 @@ def translate(root: Node, reading: Reading) -> Node:
     architecture = top.string('architecture')
     if not is_known(top, architecture):
         return root
+    # each reader takes its keys from the sections and returns keys of a recipe
     model, loss, nms = read_network(top, architecture)
     lr, schedule = read_schedule(top.section('LearningRate'))
     optimizer, clip = read_optimizer(top.section('OptimizerBuilder'), lr)
     train, evaluation = top.section('TrainReader'), top.section('EvalReader')
+    # normalisation is a transform there, and a key of the recipe here: both splits must agree
     transforms, normalise = read_transforms(train)
     eval_transforms, eval_normalise = read_transforms(evaluation)
     if differ(normalise, eval_normalise):
         message = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
         evaluation.report(evaluation.node, None, message)
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
+    # a file of --slim_config adds the teacher, and moves the initial weights to `init_networks`
     distillation, initial = read_distillation(top, model, initial)
     recipe = {
         'task': 'detection',
@@ -78,6 +81,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'report': {'every': top.take('log_iter', 20)},
         'device': None if top.take('use_gpu', True).value else 'cpu',
     }
+    # keys whose only accepted value is what Phalanx always does
     for reader in (train, evaluation):
         reader.assume('shuffle', reader is train, 'training samples are always shuffled, those of an evaluation never')
         reader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
@@ -86,6 +90,7 @@ def translate(root: Node, reading: Reading) -> Node:
         reader.assume('collate_batch', True, 'images always become one batch, and boxes stay in lists')
     for key, reason in IGNORED.items():
         top.ignore(key, reason=reason)
+    # reports every key that nobody has taken
     top.end()
     return top.to_node(recipe)
 

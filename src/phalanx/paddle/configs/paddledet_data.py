@@ -14,6 +14,7 @@ STEPS = ('Decode', 'RandomDistort', 'RandomExpand', 'RandomCrop', 'RandomFlip', 
 
 def read_data(top: Section) -> Node:
     train, evaluation = top.section('TrainDataset'), top.section('EvalDataset')
+    # both splits must be of one kind, which becomes `data.name`
     kinds = [section.string('type') if section.has('type') else section.string('name') for section in (train, evaluation)]
     if str(kinds[0].value) not in ('COCODataSet', 'VOCDataSet'):
         train.report_value(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
@@ -23,6 +24,7 @@ def read_data(top: Section) -> Node:
         train.give_up()
         evaluation.give_up()
         return train.to_node({})
+    # annotation files, and images without objects, for both kinds
     keys: dict[str, Any] = {'train': train.require('anno_path'), 'eval': evaluation.require('anno_path')}
     keys['empty_images'] = train.take('allow_empty', False)
     evaluation.assume('allow_empty', True, 'images without objects are always evaluated')
@@ -40,9 +42,10 @@ def read_data(top: Section) -> Node:
         case _:
             train.give_up()
             evaluation.give_up()
+    # keys that change nothing here, or only have their default
     for section in (train, evaluation):
         section.take('name')  # beside `type`, which has been read
-        section.ignore('data_fields', reason='what training and metric need is always read')
+        section.ignore('data_fields', reason='the fields that training and metric need are always read')
         section.expect_defaults({'sample_num': -1, 'repeat': 1, 'load_crowd': False})
     return train.to_node(keys)
 
@@ -97,11 +100,13 @@ def _transform(name: str, step: Section) -> Node:
     match name:
         case 'RandomDistort':
             keys = {'name': 'random_distort'}
+            # only the defaults: ranges and number of the operations are fixed here
             ranges = {'saturation': [0.5, 1.5, 0.5], 'contrast': [0.5, 1.5, 0.5], 'brightness': [0.5, 1.5, 0.5]}
             step.expect_defaults(
                 {'hue': [-18, 18, 0.5], **ranges, 'random_apply': True, 'count': 4, 'random_channel': False, 'prob': 1.0}
             )
         case 'RandomExpand':
+            # PaddleDetection's `prob` is the probability of NOT expanding
             fill, not_expanding = step.take('fill_value', [127.5] * 3), step.take('prob', 0.5)  # which is what it says
             keys = {
                 'name': 'random_expand',
@@ -122,6 +127,7 @@ def _transform(name: str, step: Section) -> Node:
         case 'RandomFlip':
             keys = {'name': 'random_flip', 'probability': step.take('prob', 0.5)}
         case 'Resize':
+            # a number means a square
             size = step.require('target_size')
             both = size if isinstance(size.value, list) else Node([size, size], size.origin)
             keys = {'name': 'resize', 'target_size': both, 'keep_ratio': step.take('keep_ratio', True)}
@@ -133,6 +139,7 @@ def _transform(name: str, step: Section) -> Node:
                 'sizes': step.require('target_size'),
                 'keep_ratio': step.take('keep_ratio', True),
             }
+            # `random_interp` overrides `interp`
             is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
             keys['interpolation'] = with_value(is_random, 'random') if is_random.value else fixed
         case _:

@@ -20,6 +20,7 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
     if not path.is_file():
         top.report(node, 'slim_config', f'there is no file {path}')
         return {}, initial
+    # the file is a configuration of its own, with the teacher as its network
     slim = Section(read(path, top.reading), '', top.reading)
     slim.expect({'slim_method': 'PPYOLOEDistill', 'distill_loss': 'DistillPPYOLOELoss'})
     architecture = slim.string('architecture')
@@ -28,6 +29,7 @@ def read_distillation(top: Section, student: Node, initial: dict[str, Any]) -> t
     teacher = read_network(slim, architecture)[0]
     from_teacher = _from_teacher(slim.section('DistillPPYOLOELoss'), student, teacher)
     weights = {'student': initial.get('init_from'), 'teacher': read_initial(slim).get('init_from')}
+    # its data and schedule are those of a separate training of the teacher: not used
     slim.give_up()
     slim.end()
     message = 'the network, its weights and DistillPPYOLOELoss count; the training is that of the other configuration'
@@ -41,6 +43,7 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
     relations = section.section('logits_ld_params')
     of_logits, of_features = weights.take('logits', 4.0), weights.take('feat', 1.0)
     learned: list[dict[str, Any]] = []
+    # names of the weights of each distilled term
     logits = {
         'weight': of_logits,
         'cls_weight': parts.take('class', 1.0),
@@ -49,6 +52,7 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
         'classes_weight': relations.take('weight', 20000),
         'temperature': relations.take('T', 10),
     }
+    # switches turn terms off; a weight of 0 does, too
     if not section.take('logits_ld_distill', False).value:
         logits['classes_weight'] = section.reading.default(0.0)
     if section.take('logits_distill', True).value and as_number(of_logits) != 0:
@@ -56,6 +60,7 @@ def _from_teacher(section: Section, student: Node, teacher: Node) -> list[dict[s
     if section.take('feat_distill', True).value and as_number(of_features) != 0:
         learned.append({'name': 'features', 'weight': of_features})
     section.expect_defaults({'feat_distiller': 'fgd', 'feat_distill_place': 'neck_feats', 'feat_out_channels': [768, 384, 192]})
+    # the widths must match the networks, whose feature maps they describe
     widths = {size: width for (_, width), size in SIZES.items()}
     for key, default, network in (('teacher_width_mult', 1.0, teacher), ('student_width_mult', 0.75, student)):
         node, size = section.take(key, default), str(network.value['size'].value)

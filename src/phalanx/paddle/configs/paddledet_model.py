@@ -62,11 +62,13 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
     whole.expect(PARTS)
     whole.one_of('post_process', None)
     depth, width = top.take('depth_mult', 1.0), top.take('width_mult', 1.0)
+    # depth and width multipliers together name one of the published sizes
     size = SIZES.get((as_number(depth) or 0.0, as_number(width) or 0.0))
     if size is None:
         known = ', '.join(f'{depth} and {width}' for depth, width in SIZES)
         message = f'{depth.value} with a width_mult of {width.value} is not a size that Phalanx has ({known})'
         top.report(depth, 'depth_mult', message)
+    # the remaining shape of the backbone is fixed, except for the number of levels
     backbone.expect_defaults({'layers': [3, 6, 6, 3], 'channels': [64, 128, 256, 512, 1024], 'act': 'swish'})
     levels = backbone.take('return_idx', [0, 1, 2, 3, 4])
     count = len(levels.value) if isinstance(levels.value, list) else 0
@@ -74,6 +76,7 @@ def read_network(top: Section, architecture: Node) -> tuple[Node, Node, dict[str
         backbone.report(levels, 'return_idx', f'{to_plain(levels)} is neither [1, 2, 3] nor [0, 1, 2, 3]')
     backbone.expect({'use_large_stem': True})
     plus = backbone.take('use_alpha', False)
+    # likewise for the neck
     neck.expect({'out_channels': [768, 384, 192, 64][:count]})
     neck.expect_defaults({'stage_num': 1, 'block_num': 3})
     neck.expect({'act': 'swish', 'spp': True})
@@ -107,6 +110,7 @@ def _reach(head: Section) -> Node | None:
 
 
 def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
+    # the shape of the head is fixed
     head.one_of('fpn_strides', [32, 16, 8, 4][:levels])
     head.expect_defaults({'grid_cell_offset': 0.5, 'reg_max': 16, 'act': 'swish'})
     head.ignore('eval_input_size', reason='anchors follow the image')
@@ -115,6 +119,7 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
     kind = dynamic.take('name', 'TaskAlignedAssigner')
     if kind.value not in ASSIGNERS:
         dynamic.report_value(kind, 'name', ASSIGNERS)
+    # weights of the terms, then ATSS for the first epochs and TAL after them
     loss = {
         'name': 'task_aligned',
         'static_assigner_epochs': head.take('static_assigner_epoch', 4),
@@ -129,6 +134,7 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
         'beta': dynamic.take('beta', 6.0),
         'center_radius': dynamic.require('center_radius') if kind.value == ASSIGNERS[1] else None,
     }
+    # non-maximum suppression
     nms = head.section('nms')
     nms.one_of('name', 'MultiClassNMS')
     picks = {

@@ -14,6 +14,7 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
     lr = section.take('base_lr', 0.01)
     base = as_number(lr) or 0.0
     keys: dict[str, Any] = {}
+    # a list of a decay and a warm-up, in either order; rates here are relative to `base_lr`
     for node in section.items('schedulers'):
         part = section.open(node, 'schedulers')
         kind = part.string('type') if part.has('type') else part.string('name')

@@ -33,8 +33,8 @@ FAMILIES = {'rec': paddleocr_text, 'det': paddleocr_det, 'table': paddleocr_tabl
 OF_BACKBONES = ('MobileNetV3', 'ResNet', 'PPLCNet')
 
 IGNORED = {  # in Global
-    'debug': 'there is no such mode',
-    'distributed': 'the launcher says on how many devices to train',
+    'debug': 'Phalanx has no debug mode',
+    'distributed': 'the launcher sets the number of devices',
     'log_smooth_window': 'log lines hold means since the last one',
     'save_model_dir': '--save_dir names the run folder',
     'save_epoch_step': 'a checkpoint is saved after every epoch, and checkpoint.keep of them are kept',
@@ -43,10 +43,10 @@ IGNORED = {  # in Global
     'save_res_path': '`phalanx predict` takes its own options',
     'infer_img': '`phalanx predict` takes its own options',
     'infer_mode': '`phalanx predict` takes its own options',
-    'load_static_weights': 'the names in a file of weights tell what it is of',
-    'character_type': 'the dictionary says it',
-    'algorithm': 'Architecture says it',
-    'model_name': 'Architecture says it',
+    'load_static_weights': 'the parameter names identify the network of a weight file',
+    'character_type': 'it follows from the dictionary',
+    'algorithm': 'it follows from Architecture',
+    'model_name': 'it follows from Architecture',
     'd2s_train_image_shape': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
@@ -58,6 +58,7 @@ def translate(root: Node, reading: Reading) -> Node:
     """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
     top = Section(root, '', reading)
     architecture, settings = top.section('Architecture'), top.section('Global')
+    # configurations of PaddleOCR 1 have other sections throughout
     if architecture.has('function'):
         node = architecture.take('function')
         architecture.report(node, 'function', 'is of PaddleOCR 1; configurations of 2.0 and later are read')
@@ -66,6 +67,7 @@ def translate(root: Node, reading: Reading) -> Node:
     if not _is_known(architecture, kind):
         return root
     train, evaluation = top.section('Train'), top.section('Eval')
+    # keys of every family: optimizer, schedule, loader, report
     loaders = train.section('loader'), evaluation.section('loader')
     optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
     datasets = train.section('dataset'), evaluation.section('dataset')
@@ -82,14 +84,16 @@ def translate(root: Node, reading: Reading) -> Node:
         'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
         'device': None if settings.take('use_gpu', True).value else 'cpu',
     }
+    # keys of this family, which also takes its sections of the data sets
     family = FAMILIES[kind.value].translate(top, architecture, settings, *datasets, decay) | train_sizes
     for key, reason in IGNORED.items():
         settings.ignore(key, reason=reason)
+    # keys whose only accepted value is what Phalanx always does
     for loader in loaders:
         message = 'training samples are always shuffled, those of an evaluation never'
         loader.assume('shuffle', loader is loaders[0], message)
         loader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
-        loader.ignore('num_workers', reason='train.workers says it for both')
+        loader.ignore('num_workers', reason='train.workers is the number for both')
         loader.assume('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
     top.ignore('profiler_options', reason='`phalanx bench` measures')
     top.end()
@@ -161,6 +165,7 @@ def _evaluate_every(settings: Section) -> Node:
 def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
     """Optimizer, schedule, gradient clipping, and weight decay."""
     kind = section.string('name')
+    # the regulariser, or the optimizer's own default of weight decay
     lr, schedule = _schedule(section.section('lr'), settings)
     if section.has('regularizer'):
         regularizer = section.section('regularizer')
@@ -178,6 +183,7 @@ def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, No
             keys |= {'name': 'sgd', 'momentum': section.require('momentum')}
         case _:
             section.reject_value(kind, 'name', OPTIMIZERS)
+    # two kinds of clipping: per tensor, or of the global norm
     clip = None
     for key, per_tensor in (('clip_norm', True), ('clip_norm_global', False)):
         if section.has(key):
@@ -192,6 +198,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     keys: dict[str, Any] = {}
     if kind.value != 'Piecewise':
         lr = section.require('learning_rate')
+    # so every boundary moves by the warm-up
     whole = with_value(kind, warmup + epochs)
     match kind.value:
         case 'Const':
@@ -209,11 +216,12 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             milestones = [_plus(node, warmup) for node in section.items('milestones')]
             keys = decay_by('boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
+            # absolute rates become factors of the first one
             lr, factors = piecewise_rates(section)
             section.ignore('learning_rate', reason='the first of the values is the rate to begin with')
             listed = section.items('decay_epochs')
             for node in listed[len(factors) :]:
-                message = f'the boundary {to_plain(node)} is ignored: there is no rate for what comes after it'
+                message = f'the boundary {to_plain(node)} is ignored: there is no rate for the epochs after it'
                 section.note(node, 'decay_epochs', message)
             boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}

@@ -31,6 +31,7 @@ def translate(
     metric = top.section('Metric')
     metric.expect({'name': 'DetMetric'})
     main = metric.take('main_indicator', 'hmean')
+    # the pipeline holds augmentation, target maps and normalisation, which are three keys here
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
     if differ(normalise, eval_normalise):
@@ -79,6 +80,7 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
             case 'IaaAugment':
                 transforms += _augmenters(step)
             case 'EastRandomCropData':
+                # sizes are (width, height) there
                 keys = {
                     'name': 'random_crop',
                     'crop_size': swap_sides(step.take('size', [640, 640])),
@@ -88,6 +90,7 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 step.one_of('keep_ratio', True)
                 transforms.append(step.to_node(keys))
             case 'MakeBorderMap':
+                # target maps: threshold (border) and shrink map share the shrink ratio
                 targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
                 targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
                 step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
@@ -175,11 +178,13 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
     backbone.one_of('in_channels', 3)
     match kind.value:
         case 'MobileNetV3':
+            # PP-OCR's MobileNetV3-large, with or without squeeze-and-excitation
             scale, plain_blocks = backbone.take('scale', 0.5), backbone.take('disable_se', False)
             backbone.one_of('model_name', 'large')
             options = {'scale': scale, 'squeeze': with_value(plain_blocks, not plain_blocks.value)}
             keys['backbone'] = backbone.to_node({'name': with_value(kind, 'mobilenet_v3'), **options})
         case 'ResNet_vd':
+            # ResNet-vd by its number of layers
             layers = backbone.take('layers', 50)
             size = RESNETS.get(int(as_number(layers) or 0), '')
             if not size:
@@ -191,6 +196,7 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             keys['backbone'] = backbone.to_node({'name': with_value(kind, 'pp_lcnet_v3'), 'scale': backbone.take('scale', 1.0)})
             backbone.expect({'det': True})
             backbone.expect_defaults({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6})
+            # learnable affine blocks learn more slowly, and norms do not decay
             factor = backbone.take('lab_lr', 0.1)
             rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
             if as_number(decay) != 0:

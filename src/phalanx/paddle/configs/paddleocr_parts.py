@@ -50,7 +50,7 @@ def take_common_step(name: str, step: Section) -> bool:
             step.expect({'img_mode': 'BGR'})
             step.one_of('channel_first', False)
         case 'KeepKeys':
-            step.ignore('keep_keys', reason='what the loss takes is always kept')
+            step.ignore('keep_keys', reason='the inputs of the loss are always kept')
         case 'ToCHWImage':
             pass
         case _:
@@ -69,7 +69,7 @@ def note_pretrained(backbone: Section, *, default: bool) -> None:
     """Take `pretrained`, and note that its weights are not fetched: only the code of the project knows their address."""
     if backbone.take('pretrained', default).value:
         cure = 'add them by --set train.init_from=FILE_OR_ADDRESS train.init_part=backbone'
-        message = 'the configuration does not say where the weights of its training on ImageNet are'
+        message = 'the configuration does not name its file of ImageNet weights'
         backbone.reading.notes.append(
             f'{backbone.node.origin}: {backbone.key_path("pretrained")} is ignored: {message}; {cure}'
         )

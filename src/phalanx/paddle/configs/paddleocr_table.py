@@ -37,6 +37,7 @@ def translate(
     top: Section, architecture: Section, settings: Section, train: Section, evaluation: Section, decay: Node
 ) -> dict[str, Any]:
     """The part of the recipe that belongs to the family, and its parameter rules."""
+    # vocabulary and box format hold for both splits
     tokens = _tokens(settings)
     box_format = settings.take('box_format', 'xyxy')
     if str(box_format.value) not in BOXES:
@@ -49,6 +50,7 @@ def translate(
     max_length = options.get('max_length', settings.reading.default(None))
     settings.expect_same('max_text_length', max_length, 'TableLabelEncode')
     settings.ignore('use_space_char', reason='the tokens are fixed')
+    # loss, decoding and metric must fit the label encoding
     loss, post, metric = top.section('Loss'), top.section('PostProcess'), top.section('Metric')
     loss.expect({'name': 'SLALoss'})
     kind = loss.take('loc_loss', 'mse')
@@ -115,6 +117,7 @@ def _network(section: Section, max_length: Node, numbers: Node) -> Node:
 
 def _data(train: Section, evaluation: Section) -> Node:
     """The images and annotations of both splits, below the folder that all of them have in common."""
+    # one annotation file and one image folder per split
     kind = train.string('name')
     evaluation.expect_same('name', kind, 'Train.dataset')
     if kind.value != 'PubTabDataSet':
@@ -128,13 +131,14 @@ def _data(train: Section, evaluation: Section) -> Node:
         places[split] = listed[0] if listed else files
         places[f'{split}_images'] = section.require('data_dir')
         section.one_of('ratio_list', 1.0, [1.0])
+    # all of them below one root
     paths = {name: PurePath(os.path.normpath(str(node.value))) for name, node in places.items()}
     if len({path.is_absolute() for path in paths.values()}) > 1:
         train.report(train.node, 'data_dir', 'absolute and relative paths cannot be mixed')
         return train.to_node({})
     root = os.path.commonpath([paths['train'].parent, paths['eval'].parent, paths['train_images'], paths['eval_images']])
     below = {name: with_value(node, os.path.relpath(paths[name], root)) for name, node in places.items()}
-    if paths['train'] != paths['eval']:  # PaddleOCR takes every line, whatever it says of splits
+    if paths['train'] != paths['eval']:  # PaddleOCR takes every line, whatever split it names
         below |= {f'{split}_split': Node(None, places[split].origin) for split in ('train', 'eval')}
     return train.to_node(
         {'name': with_value(kind, 'pubtabnet'), 'root': with_value(places['train_images'], root or '.'), **below}
@@ -147,6 +151,7 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
     size = longer = None
     for name, step in dataset.named_items('transforms'):
         match name:
+            # labels: tokens, and boxes of cells
             case 'TableLabelEncode':
                 options['max_length'] = step.require('max_text_length')
                 options['merge_cells'] = step.take('merge_no_span_structure', False)
@@ -156,6 +161,7 @@ def _transforms(dataset: Section, box_format: Node, numbers: Node) -> dict[str, 
             case 'TableBoxEncode':
                 for key in ('in_box_format', 'out_box_format'):
                     step.expect_same(key, box_format, 'Global')
+            # images: the longer side is resized to `max_len`, then padded to a square
             case 'ResizeTableImage':
                 longer = step.require('max_len')
                 step.expect_defaults({'resize_bboxes': False, 'infer_mode': False})

@@ -46,6 +46,7 @@ def translate(
     """The part of the recipe that belongs to the family, and its parameter rules."""
     max_length = settings.take('max_text_length', 25)
     main_metric, metric = _metric(top.section('Metric'))
+    # both splits have one input size here, unless training is multi-scale
     augmented, size, keep_ratio = _transforms(train)
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
     if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
@@ -96,6 +97,7 @@ def _data(train: Section, evaluation: Section) -> Node:
     evaluation.expect_same('name', kind, 'Train.dataset')
     keys: dict[str, Any] = {}
     match kind.value:
+        # label files, with the share of each that an epoch takes
         case 'SimpleDataSet':
             keys = label_files(train, evaluation)
             shares = train.take('ratio_list', 1.0)
@@ -105,6 +107,7 @@ def _data(train: Section, evaluation: Section) -> Node:
                 keys['train_shares'] = [shares] * len(keys['train'])
             keys['separator'] = train.take('delimiter', '\t')
             evaluation.expect_same('delimiter', keys['separator'], 'Train.dataset')
+        # LMDB folders, below the folder that both have in common
         case 'LMDBDataSet':
             roots = [section.require('data_dir') for section in (train, evaluation)]
             root = os.path.commonpath([os.path.normpath(str(node.value)) for node in roots])
@@ -122,6 +125,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
     size, keep_ratio = dataset.reading.default(None), True
     for name, step in dataset.named_items('transforms'):
         match name:
+            # several lines in a row become one training line
             case 'RecConAug':
                 shape = step.take('image_shape', [32, 320, 3])
                 augmented['concatenate'] = {
@@ -133,6 +137,7 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case 'RecAug':
                 probabilities = {ours: step.take(theirs, 0.4) for ours, theirs in AUGMENTATION.items()}
                 augmented['transforms'] = [{'name': 'rec_aug', **probabilities}]
+            # the input size, with or without padding to keep the aspect ratio
             case 'RecResizeImg':
                 size = _size(step, step.require('image_shape'), height=1, width=2)
                 keep_ratio = bool(step.take('padding', True).value)
@@ -140,7 +145,9 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
                 step.assume('eval_mode', False, 'in an evaluation longer lines are squeezed, as in training')
             case 'CTCLabelEncode' | 'MultiLabelEncode':
                 step.one_of('gtc_encode', None, 'NRTRLabelEncode')
-                step.ignore('max_text_length', 'character_dict_path', 'use_space_char', reason='Global says it, there too')
+                step.ignore(
+                    'max_text_length', 'character_dict_path', 'use_space_char', reason='Global sets it, as in PaddleOCR'
+                )
             case _ if not take_common_step(name, step):
                 step.reject(TRANSFORMS)
     dataset.assume('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
@@ -161,25 +168,28 @@ def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple
     """
     if not _is_multi_scale(dataset):
         return {}, loader.require('batch_size_per_card')
+    # sizes, and samples per step at the first of them
     sampler = train.section('sampler')
     sampler.expect({'name': 'MultiScaleSampler'})
     sampler.one_of('is_training', True)
     first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
     factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
-    loader.assume('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs says it')
+    loader.assume('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs sets it')
     sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
     listed = sampler.items('scales')
     scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
     if len(scales) < len(listed) or not scales:
         return {'train_image_sizes': listed}, first  # reported when the recipe is bound
+    # PaddleOCR rounds each side down to a multiple
     sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
     of_nodes = zip(listed, sizes, strict=True)
     keys = {
         'train_image_sizes': [Node([with_value(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]
     }
     if [*map(list, scales)] != sizes:
-        message = f'what is beyond multiples of {factors[0]:g} and {factors[1]:g} is cut off'
+        message = f'sides are rounded down to multiples of {factors[0]:g} and {factors[1]:g}'
         sampler.note(listed[0], 'scales', message)
+    # with a fixed batch size, all steps have the same number of samples there, too
     count = as_number(first)
     if is_fixed or count is None:
         return keys, first
@@ -265,6 +275,7 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
 
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
+    # PP-OCRv4 and v5: PP-LCNetV3 with an NRTR guide; PP-OCRv3: MobileNetV1Enhance with SAR
     is_v3 = 'name' in backbone.left and backbone.left['name'].value == 'PPLCNetV3'
     if is_v3:
         backbone.expect({'name': 'PPLCNetV3'})
@@ -274,6 +285,7 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
         backbone.expect({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
         backbone.one_of('last_pool_kernel_size', [2, 2])
     head.expect({'name': 'MultiHead'})
+    # the CTC branch has the SVTR neck; the guide is used in training only
     ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
     neck.expect({'name': 'svtr'})
@@ -302,6 +314,7 @@ def _loss(section: Section) -> dict[str, Any]:
     match kind.value:
         case 'CTCLoss':
             keys = {'name': with_value(kind, 'ctc'), 'focal': section.take('use_focal_loss', False)}
+        # CTC with NRTR or SAR as the guide
         case 'MultiLoss' if 'NRTRLoss' in _names(section, 'loss_config_list'):
             ctc, nrtr = _pair(section, 'loss_config_list', 'CTCLoss', 'NRTRLoss')
             losses = [
@@ -347,6 +360,7 @@ def _pair(section: Section, key: str, first: str, second: str) -> tuple[Section,
 
 def _distillation(architecture: Section, loss: Section, post: Section, max_length: Node, decay: Node) -> dict[str, Any]:
     """Translate a distillation: several networks that learn from one another, of which Student is the result."""
+    # the result is the student, decoded by CTC
     architecture.expect({'name': 'DistillationModel', 'algorithm': 'Distillation'})
     post.expect({'name': 'DistillationCTCLabelDecode'})
     post.expect_defaults({'multi_head': True, 'key': 'head_out'})
@@ -356,10 +370,11 @@ def _distillation(architecture: Section, loss: Section, post: Section, max_lengt
     if 'Student' not in names:
         models.report(models.node, None, 'there is no network called Student')
     networks, rules, frozen = dict[str, Node](), list[dict[str, Any]](), list[str]()
+    # each network is translated alone; its parameter rules get its name as a prefix
     for theirs, ours in names.items():
         model = models.section(theirs)
         model.expect({'model_type': 'rec'})
-        model.assume('return_all_feats', True, 'the losses say which features they compare')
+        model.assume('return_all_feats', True, 'the losses name the features that they compare')
         if model.take('freeze_params', False).value:
             frozen.append(ours)
         node = model.take('pretrained')
@@ -384,6 +399,7 @@ def _distillation_losses(section: Section, names: dict[str, str], frozen: list[s
     between: list[Node] = []
     weights: dict[str, Node] = {}
     learners = [theirs for theirs, ours in names.items() if ours not in frozen]
+    # losses between pairs of networks (DML, features), and against the labels
     for name, part in section.named_items('loss_config_list'):
         weight = part.take('weight', 1.0)
         part.ignore('name', reason='log lines name the terms themselves')
@@ -409,6 +425,7 @@ def _distillation_losses(section: Section, names: dict[str, str], frozen: list[s
             case _:
                 part.report(part.node, None, 'has no counterpart in Phalanx')
                 part.give_up()
+    # networks that learn must have both label losses
     for name in {'CTCLoss', 'SARLoss'} - weights.keys():
         section.report(section.node, 'loss_config_list', f'Distillation{name} is missing; Phalanx has both')
     loss = {'name': 'multi', 'ctc_weight': weights.get('CTCLoss'), 'sar_weight': weights.get('SARLoss')}

@@ -17,7 +17,7 @@ from phalanx.paddle.configs.paddleseg_optim import read_optimizer, read_schedule
 
 BASE, INHERITED = '_base_', '_inherited_'
 IGNORED = {
-    'to_static_training': 'set train.compile for what it is meant for, speed',
+    'to_static_training': 'set train.compile, which serves the same purpose, speed',
     'export': '`phalanx export` takes its own options',
     'print_mem_info': 'peak memory is always reported',
     'log_ranks': 'every rank writes its own log',
@@ -58,7 +58,9 @@ def translate(root: Node, reading: Reading) -> Node:
     network = top.section('model')
     if not is_known(network):
         return root
+    # OHEM's `min_kept` depends on the batch size, schedules on the number of steps
     batch_size, steps = top.count('batch_size'), top.count('iters')
+    # each reader takes its keys from the sections and returns keys of a recipe
     data, data_keys, num_classes = read_data(top)
     model, initial = read_model(network, num_classes)
     losses, coefficients = read_losses(top.section('loss'), as_number(batch_size) or 1)
@@ -80,6 +82,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'evaluate': {'every': 1000},  # as train.py with --do_eval
         'checkpoint': {'every': 1000, 'keep': 5},
     }
+    # keys without effect, then every key that nobody has taken
     for key, reason in IGNORED.items():
         top.ignore(key, reason=reason)
     top.one_of('distill_loss', None)

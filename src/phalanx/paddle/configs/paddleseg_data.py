@@ -56,6 +56,7 @@ SIZES = ('target_size', 'crop_size')  # options that are (width, height) there a
 def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     """Translate the data set, the keys of its transforms and normalisation, and the number of its classes."""
     train, val = top.section('train_dataset'), top.section('val_dataset')
+    # both splits must be of one kind, below one root
     kind = train.string('type')
     root = train.require('dataset_root')
     val.expect_same('type', kind, 'train_dataset')
@@ -66,10 +67,12 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
         val.give_up()
         return top.reading.default(None), {}, 0
     keys: dict[str, Any] = {'root': root}
+    # VOC has several training lists, such as `trainaug`
     if kind.value == 'PascalVOC':
         keys['train'] = train.take('mode', 'train')
     else:
         train.one_of('mode', 'train')
+    # known data sets have their classes; others have lists and a number of classes
     if kind.value in DATA_SETS:
         num_classes, known = DATA_SETS[kind.value]
         keys |= known
@@ -81,6 +84,7 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
         section.expect_defaults({'edge': False, 'img_channels': 3, 'ignore_index': 255})
     train.assume('shuffle', True, 'training samples are always shuffled')
     data = train.to_node({**keys, 'name': with_value(kind, keys['name'])})
+    # normalisation is a transform there, and a key of the recipe here: both splits must agree
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
     if eval_normalise and differ(eval_normalise, normalise):

@@ -39,6 +39,7 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
     """The network, and the keys of `train` that name the weights it starts from."""
     kind = section.string('type')
     backbone = section.section('backbone')
+    # the number of classes is that of the data set; the configuration may repeat it
     if section.has('num_classes') and num_classes:
         section.expect_same('num_classes', Node(num_classes, ''), 'the data set')
     else:
@@ -47,6 +48,7 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
     backbone.one_of('in_channels', 3)
     if kind.value != 'DeepLabV3P':
         section.one_of('align_corners', False)
+    # the options of each network; all others must have their defaults
     name, keys = '', dict[str, Any]()
     match kind.value:
         case 'PPLiteSeg':
@@ -75,6 +77,7 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
         case _:
             section.reject_value(kind, 'type', MODELS)
             backbone.give_up()
+    # weights of the whole network, or of the backbone alone
     initial = _initial(section, backbone)
     return section.to_node({'name': with_value(kind, name), **keys}), initial
 

@@ -12,6 +12,7 @@ OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
 def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
     """The base rate and its schedule. PaddleSeg counts steps from the end of the warm-up, Phalanx from the start."""
     kind = section.string('type')
+    # a warm-up wraps the schedule, and delays it by its own length
     warmup, keys = 0, dict[str, Any]()
     if section.has('warmup_iters'):
         warmup = int(section.number('warmup_iters'))
@@ -26,6 +27,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
                 own['steps'] = _shift(section.take('decay_steps'), warmup)
             section.one_of('cycle', False)
         case 'CosineAnnealingDecay':
+            # past its period, PaddleSeg's cosine rises again
             period = section.require('T_max')
             own = {'name': 'cosine', 'steps': _shift(period, warmup), 'end_lr': section.take('eta_min', 0)}
             if (as_number(period) or 0) + warmup < steps:

@@ -68,6 +68,7 @@ def literal(node: Node) -> Node:
 
 def translate(root: Node, reading: Reading) -> Node:
     """Translate the configuration. Keys without counterpart become `reading.problems`, keys without effect `reading.notes`."""
+    # texts may be Python literals, such as (512, 512)
     top = Section(literal(root), '', reading)
     model = top.section('MODEL')
     name = model.string('MODEL_NAME')
@@ -75,11 +76,13 @@ def translate(root: Node, reading: Reading) -> Node:
         model.report_value(name, 'MODEL_NAME', MODELS)
         return root
     dataset, solver = top.section('DATASET'), top.section('SOLVER')
+    # the network first: without a counterpart, that is the only problem to report
     decay = solver.take('WEIGHT_DECAY', 0.00004)
     built = _network(model, name, dataset.left.get('NUM_CLASSES'), decay)
     if built is None:
         return root
     network, rules = built
+    # each reader takes its keys from the sections and returns keys of a recipe
     train, augmentation = top.section('TRAIN'), top.section('AUG')
     data = _data(dataset)
     lr, schedule = _schedule(solver)
@@ -107,6 +110,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'evaluate': {'every_epochs': snapshots},
         'checkpoint': {'every_epochs': snapshots, 'keep': 5},
     }
+    # sections without effect, then every key that nobody has taken
     loading.ignore('BUF_SIZE', reason='the loader prepares a few batches ahead')
     for key, reason in IGNORED_SECTIONS.items():
         top.ignore(key, reason=reason)
@@ -120,6 +124,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
     None where the backbone has no counterpart: that is then the one problem.
     """
     keys: dict[str, Any] = {'name': name}
+    # the file has a section for every network; all but that of `name` are ignored below
     parts = {part: model.section(part) for part in ('UNET', 'DEEPLAB', 'HRNET', 'OCR', 'ICNET', 'PSPNET')}
     norms: tuple[str, ...] = ('bn',)
     rules: list[Node] = []
@@ -143,6 +148,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
             keys['align_corners'] = True
             rules = _rules(deeplab, backbone, decay)
         case _:
+            # HRNet widths: the channels of all stages must be those of W18 or W48
             hrnet, ocr = parts['HRNET'], parts['OCR']
             channels = [hrnet.section(f'STAGE{number}') for number in (2, 3, 4)]
             listed = [stage.take('NUM_CHANNELS', [40, 80, 160, 320][: place + 2]) for place, stage in enumerate(channels)]
@@ -159,6 +165,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
                 stage.one_of('NUM_MODULES', modules)
             ocr.expect_defaults({'OCR_MID_CHANNELS': 512, 'OCR_KEY_CHANNELS': 256})
             keys['backbone'] = with_value(width, known)
+    # sections of other networks, and the kind of norm
     for part, section in parts.items():
         if part not in MODELS[str(name.value)]:
             section.ignore(*section.left, reason=f'MODEL_NAME is {name.value}, which has no {part}')
@@ -254,12 +261,13 @@ def _data(section: Section) -> Node:
     section.expect_defaults({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
     section.ignore('PADDING_VALUE', reason='PaddleSeg 0.x itself replaces it by the mean')
     section.ignore('TEST_FILE_LIST', 'VIS_FILE_LIST', reason=OTHER_PROGRAMS)
-    section.ignore('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES', reason='the lists say it')
+    section.ignore('TRAIN_TOTAL_IMAGES', 'VAL_TOTAL_IMAGES', 'TEST_TOTAL_IMAGES', reason='the lists have that many')
     return section.to_node(keys)
 
 
 def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
+    # one of three ways to resize; sizes are (width, height) there
     method = section.take('AUG_METHOD', 'unpadding')
     sizes = {split: swap_sides(top.require(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
     train: list[dict[str, Any]] = []
@@ -282,6 +290,7 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
         case _:
             section.report_value(method, 'AUG_METHOD', ('unpadding', 'stepscaling', 'rangescaling'))
     section.ignore(*SIZES, reason=f'AUG_METHOD is {method.value}')
+    # flips
     flips: list[dict[str, Any]] = []
     if section.take('FLIP', False).value:
         ratio = section.take('FLIP_RATIO', 0.5)
@@ -291,12 +300,13 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     if section.take('MIRROR', True).value:
         flips.append({'name': 'random_flip', 'probability': 0.5})
     section.ignore('FLIP_RATIO', reason='FLIP is off')
+    # colour augmentation has no counterpart; normalisation is in the order of the channels
     rich = section.section('RICH_CROP')
     rich.one_of('ENABLE', False)
     rich.ignore(*rich.left, reason='ENABLE is off')
     colours = {key: top.take(key, [0.5, 0.5, 0.5]) for key in ('MEAN', 'STD')}
     if not section.take('TO_RGB', False).value:  # its images are BGR
-        message = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are turned round'
+        message = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are reversed'
         section.note(section.node, 'TO_RGB', message)
         colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
     return {
@@ -309,6 +319,7 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
 
 def _loss(solver: Section) -> Node:
     """The loss of an output; several are added with their weights."""
+    # one loss, or a weighted sum of several on the same output
     names, weights = solver.take('LOSS', ['softmax_loss']), solver.section('LOSS_WEIGHT')
     class_weights = solver.take('CROSS_ENTROPY_WEIGHT')
     if class_weights.value is not None and not isinstance(class_weights.value, list):

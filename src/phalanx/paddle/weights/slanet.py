@@ -10,6 +10,7 @@ def original(model: SLANet) -> Original:
     return Original(
         rules=(
             *PP_LCNET,
+            # neck: CSP-PAN
             (r'^neck\.inputs\.', r'neck.conv_t.convs.'),
             (r'^neck\.top_down\.', r'neck.top_down_blocks.'),
             (r'^neck\.bottom_up\.', r'neck.bottom_up_blocks.'),
@@ -19,11 +20,13 @@ def original(model: SLANet) -> Original:
             (r'\.main\.2\.', r'.blocks.0.conv2.'),
             (r'^(neck.*)\.short\.', r'\1.short_conv.'),
             (r'^(neck.*)\.out\.', r'\1.final_conv.'),
+            # depthwise separable convolutions
             (r'\.depthwise\.conv\.', r'.dwconv.'),
             (r'\.depthwise\.norm\.', r'.bn1.'),
             (r'\.pointwise\.conv\.', r'.pwconv.'),
             (r'\.pointwise\.norm\.', r'.bn2.'),
             (r'\.norm\.', r'.bn.'),
+            # head: the structure attention cell, then tokens and boxes
             (r'^head\.attention\.of_pixel\.', r'head.structure_attention_cell.i2h.'),
             (r'^head\.attention\.of_state\.', r'head.structure_attention_cell.h2h.'),
             (r'^head\.attention\.score\.', r'head.structure_attention_cell.score.'),
