@@ -170,12 +170,12 @@ def test_in_a_family_only_metrics_talk_to_other_ranks() -> None:
     assert not [file for file in of_families if 'phalanx.parallel.dist' in imports(file)]
 
 
-def test_only_dist_arrival_gradients_and_launch_talk_to_torch_distributed() -> None:
-    """Exchanges between ranks stand in three files, which tests can watch. (The command line marks why a rank failed.)"""
+def test_only_four_modules_and_launch_talk_to_torch_distributed() -> None:
+    """Exchanges between ranks stand in four files, which tests can watch. (The command line marks why a rank failed.)"""
     marking = 'torch.distributed.elastic.multiprocessing.errors.record'
     found = {
         (room(file), name)
-        for file in files('parallel/dist.py', 'parallel/arrival.py', 'parallel/gradients.py', 'launch')
+        for file in files(*(f'parallel/{name}.py' for name in ('dist', 'arrival', 'gradients', 'flight_recorder')), 'launch')
         for name in imports(file)
         if name.startswith('torch.distributed')
     }

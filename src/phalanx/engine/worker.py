@@ -35,6 +35,8 @@ from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist
+from phalanx.parallel.flight_recorder import write_records
+from phalanx.parallel.heartbeat import FOLDER
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import pluralize
 from phalanx.report.report import Callback, Report
@@ -141,6 +143,8 @@ def process_group(wish: str) -> Iterator[torch.device]:
         # is reported first.
         if is_ours and in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if is_ours and FOLDER in os.environ:  # our launcher shows them if another rank was aborted
+            write_records(Path(os.environ[FOLDER]), dist.rank())
         end_workers(others)
         if is_ours:
             dist.leave(failed=True)

@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from phalanx.launch import child
 from phalanx.system.disk import remove_own
-from phalanx.system.stops import STOP_STATUSES, stop_signals
+from phalanx.system.stops import STACKS, STOP_STATUSES, stop_signals
 
 ERROR = 'error.{}.json'  # error record that a rank writes when it fails
 # Errors of a rank whose peer has gone: a consequence, not the cause.
@@ -96,7 +96,7 @@ class RankLogs(LogsSpecs):
 
 def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int] = ()) -> Outcome:
     """Run `command` once per rank until all have ended. `killed`: pids that the watchdog ends by SIGKILL meanwhile."""
-    for stale in (file for kind in ('error', 'beat', 'stack') for file in attempt.scratch.glob(f'{kind}.*')):
+    for stale in (file for kind in ('error', 'beat', 'stack', 'records') for file in attempt.scratch.glob(f'{kind}.*')):
         remove_own(stale)  # of the attempt before, in the launcher's own folder
     oom_kills = _oom_kills()
     mode = 'a' if attempt.log_append or attempt.number else 'w'
@@ -152,10 +152,10 @@ def _oom_kills() -> int:
 
 def _outcome(error: ChildFailedError, attempt: Attempt, out_of_memory: bool, killed: Collection[int]) -> Outcome:
     """Outcome of a failed attempt; blames the first rank that did not just lose its connection."""
-    found = [
+    found = [  # a rank that was asked for its stacks while it ended is no cause, either
         _failure(rank, failure, attempt, out_of_memory)
         for rank, failure in error.failures.items()
-        if failure.exitcode != -signal.SIGKILL or failure.pid not in killed
+        if failure.exitcode != -STACKS and (failure.exitcode != -signal.SIGKILL or failure.pid not in killed)
     ]
     stopped = [failure.exitcode for failure in error.failures.values()]
     if all(code in STOP_STATUSES for code in stopped):
@@ -190,7 +190,8 @@ def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory
 
 def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
     if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
+        number = -failure.exitcode
+        name = signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'  # a real-time signal
         if name == 'SIGKILL' and out_of_memory:
             name += ': the kernel ran out of memory; lower the batch or train.workers'
         return f'was ended by {name}'

@@ -22,6 +22,7 @@ from phalanx.launch.remote import stop_when_stdin_closes
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, print_line
 from phalanx.launch.watchdog import HEARTBEAT, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
+from phalanx.parallel.flight_recorder import describe_last_calls, read_records
 from phalanx.parallel.heartbeat import FOLDER
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import LONGEST_TMPDIR, remove_own
@@ -135,6 +136,8 @@ class _Launch:
         self.command, self.cluster, self.flags, self.first = command, cluster, flags, first
         self.restarts = flags.max_restart or 0
         self.begun = time.monotonic()
+        self.explanation = ''  # of a hang, see `Watchdog`
+        self.last_calls = ''  # of the ranks of this node that reported an error, or a hang
 
     # On one node.
 
@@ -255,6 +258,8 @@ class _Launch:
         finally:
             watchdog.over.set()
             watchdog.join(LAST_ANSWER)
+            self.explanation = watchdog.explanation
+            self.last_calls = describe_last_calls(read_records(attempt.scratch, attempt.ranks))
 
     def restart(self, cause: str) -> None:
         self.restarts -= 1
@@ -265,7 +270,11 @@ class _Launch:
         """Last lines of a failed run: the log of the failed rank, then the first cause."""
         after = f'the run failed after {time.monotonic() - self.begun:.0f} s: '
         if failure is None or (verdict is not None and verdict['kind'] in ('hang', 'lost')):
-            return after + (str(verdict['cause']) if verdict else 'a rank ended')
+            cause = str(verdict['cause']) if verdict else 'a rank ended'
+            return '; '.join(filter(None, (after + cause, self.explanation)))
         lines = [f'[rank {failure.rank}] {line}' for line in failure.tail]
         place = f'rank {failure.rank} of {ranks}' + (f' on {where}' if self.cluster.rendezvous else '')
-        return '\n'.join([*lines, f'{after}{place} (log: {failure.log}): {failure.cause}'])
+        cause = failure.cause
+        if 'SIGABRT' in cause and self.last_calls:
+            cause += f'; so gloo ends a rank that receives a tensor larger than its own; {self.last_calls}'
+        return '\n'.join([*lines, f'{after}{place} (log: {failure.log}): {cause}'])

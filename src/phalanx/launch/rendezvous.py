@@ -32,7 +32,7 @@ POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines about missing nodes
 REJOIN_TIMEOUT = 20  # seconds within which a run notices that this node had died
 QUIET = 3  # seconds without a new node after which an elastic run starts with fewer than its maximum
-NODE_KEYS = ('heartbeat', 'ended', 'failure')  # keys per node and attempt, null until written
+NODE_KEYS = ('heartbeat', 'ended', 'failure', 'records')  # keys per node and attempt, null until written
 WRONG_TOKEN = 'it uses another --job_id or PHALANX_TOKEN'
 NodeInfo = dict[str, Any]  # facts that a node publishes about itself
 

@@ -17,6 +17,7 @@ import psutil
 
 from phalanx.launch.preflight import compare_facts
 from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, print_line
+from phalanx.parallel.flight_recorder import explain, read_records, request_records
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
 
@@ -24,6 +25,7 @@ HEARTBEAT = 0.5  # seconds between two heartbeats
 STALL = 2 * HEARTBEAT  # maximum seconds that one round counts: if it took longer, this launcher itself was paused
 GRACE = 45  # seconds that ranks have to save after a stop
 OWN_END = 5  # seconds that ranks have to report their own error after others lost the connection
+RECORDS = 3  # seconds to wait for the records of collectives of all ranks
 EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
 Verdict = dict[str, Any]  # reason to end an attempt early: kind, cause, details
 
@@ -46,6 +48,7 @@ class Watchdog(threading.Thread):
         self.folder, self.ranks, self.hang_timeout = folder, ranks, hang_timeout
         self.rendezvous, self.members = rendezvous, members
         self.verdict: Verdict | None = None
+        self.explanation = ''  # of a hang: the collective in which ranks differ
         self.over = threading.Event()
         self.seen: dict[int, tuple[Any, float]] = {}  # node -> its last heartbeat, and its age in seconds
         self.beats_sent = 0
@@ -134,8 +137,10 @@ class Watchdog(threading.Thread):
         beat = all_beats[rank]
         stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
         where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(all_beats.items()))
-        behind = f'rank {rank} is furthest behind, at step {beat.step}, {beat.doing}{stopped}'
-        self.decide({'kind': 'hang', 'cause': f'no progress for {self.hang_timeout:.0f} s; {behind} [{where}]'})
+        together = not stopped and len({(beat.step, beat.doing) for beat in all_beats.values()}) == 1
+        who = 'all ranks are' if together else f'rank {rank} is furthest behind,'
+        cause = f'no progress for {self.hang_timeout:.0f} s; {who} at step {beat.step}, {beat.doing}{stopped} [{where}]'
+        self.decide({'kind': 'hang', 'cause': cause})
 
     def end_ranks(self) -> None:
         """End the ranks of this node: with time to save after a stop, else at once."""
@@ -143,7 +148,9 @@ class Watchdog(threading.Thread):
         kind = self.verdict['kind']
         children = psutil.Process().children()
         if kind == 'hang':
+            request_records(self.folder, self.ranks)
             self.show_stacks(children)
+            self.explain_hang()
         if kind in ('newcomer', 'stopped'):
             for child in children:
                 _send(child, signal.SIGTERM)
@@ -167,6 +174,21 @@ class Watchdog(threading.Thread):
             time.sleep(POLL)
             with contextlib.suppress(RendezvousLostError):
                 self.beat({})
+
+    def explain_hang(self) -> None:
+        """Merge the records of collectives of all ranks, if those of other nodes come in time."""
+        try:
+            end = time.monotonic() + RECORDS
+            while len(records := read_records(self.folder, self.ranks)) < len(self.ranks) and time.monotonic() < end:
+                time.sleep(POLL)
+            if self.rendezvous is not None and self.members is not None:
+                self.rendezvous.put(self.members.key('records', self.rendezvous.number), records)
+                while None in (answers := self.rendezvous.get_all(self.members.keys('records'))) and time.monotonic() < end:
+                    time.sleep(POLL)
+                records = {int(rank): record for answer in answers if answer for rank, record in answer.items()}
+            self.explanation = explain(records)
+        except (RendezvousLostError, ValueError, LookupError) as error:  # records of another torch, for example
+            self.report(error)
 
     def show_stacks(self, children: list[psutil.Process]) -> None:
         """Print the stacks of every rank here; a stopped process cannot answer."""

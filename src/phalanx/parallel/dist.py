@@ -1,4 +1,4 @@
-"""Rank info and collectives. Besides `launch`, only this, `arrival` and `gradients` use torch.distributed."""
+"""Rank info and collectives. Besides `launch`, only the modules beside this one use torch.distributed."""
 
 import os
 import platform
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from phalanx.parallel.arrival import open_store
+from phalanx.parallel.flight_recorder import record_collectives
 from phalanx.system.cores import count_cores
 from phalanx.system.errors import RequestError
 
@@ -87,6 +88,7 @@ def join(device: torch.device) -> bool:
         _check_backends(device)
     if not is_launched() or torch_dist.is_initialized():
         return False
+    record_collectives()
     own_rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(

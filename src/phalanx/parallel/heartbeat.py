@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from phalanx.parallel.flight_recorder import answer_requests
 from phalanx.system.stops import STACKS
 
 FOLDER = 'PHALANX_HEARTBEATS'  # environment variable: folder of the heartbeats
@@ -29,6 +30,7 @@ class Heartbeat:
         if folder:
             self.stack = (Path(folder) / f'stack.{rank}').open('w')
             faulthandler.register(STACKS, file=self.stack, all_threads=True)
+            answer_requests(Path(folder), rank)
 
     def beat(self, step: int, doing: str) -> None:
         """Record the step and the current activity."""
