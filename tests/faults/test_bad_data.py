@@ -165,7 +165,7 @@ def test_a_list_that_is_wrong_is_reported_and_nothing_is_started(
         ('table', 'train/1.png'),
     ],
 )
-def test_a_check_counts_missing_files_and_goes_on(
+def test_a_check_counts_missing_files_and_reads_the_others(
     prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str, gone: str
 ) -> None:
     root = prepared(family)
@@ -183,7 +183,7 @@ def test_a_check_counts_missing_files_and_goes_on(
 
 
 @pytest.mark.parametrize('family', RECIPES)
-def test_a_check_without_the_annotations_of_a_split_says_so_and_reads_the_other(
+def test_a_check_reports_a_split_without_annotations_and_reads_the_other(
     prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
     prepared(family)
@@ -195,7 +195,9 @@ def test_a_check_without_the_annotations_of_a_split_says_so_and_reads_the_other(
     assert found['samples'] == {'eval': {'all': 4, 'read': 4}}
 
 
-def test_images_without_a_single_object_are_said(prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_set_without_any_objects_is_reported(
+    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = prepared('detection')
     for file in (root / 'labels' / 'train').iterdir():
         file.write_text('')
@@ -305,7 +307,7 @@ def test_a_sample_that_cannot_be_used_is_replaced_counted_and_named(
     assert told in str(raised.value)
 
 
-def test_characters_that_the_dictionary_has_not_are_left_out_and_counted(prepared: Callable[[str], Path]) -> None:
+def test_characters_outside_the_dictionary_are_removed_and_counted(prepared: Callable[[str], Path]) -> None:
     root = prepared('recognition')
     replace_line(root / 'train.txt', 1, 'train/1.png\t4x2')
     batches, bad = loaded('recognition', bad_samples=0)
@@ -325,7 +327,7 @@ def test_tables_longer_than_the_limit_are_left_out_of_training_alone(
 
 
 @pytest.mark.parametrize('family', RECIPES)
-def test_a_run_goes_on_without_what_it_cannot_read(
+def test_a_run_skips_samples_that_it_cannot_read(
     prepared: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
     root = prepared(family)
@@ -346,7 +348,7 @@ def test_a_run_goes_on_without_what_it_cannot_read(
     assert '0.png: is not an image that can be decoded' in last
 
 
-def test_an_image_that_a_mixture_shows_again_and_again_is_one_bad_sample(
+def test_an_image_that_a_mixture_repeats_is_one_bad_sample(
     prepared: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_image(prepared('recognition') / 'train' / '0.png')

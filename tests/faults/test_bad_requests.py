@@ -50,7 +50,7 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
         (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
     ],
 )
-def test_a_wrong_request_says_what_is_wrong_with_it(phalanx_here: Command, words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_request_is_refused_with_the_reason(phalanx_here: Command, words: tuple[str, ...], told: str) -> None:
     run = phalanx_here(*words)
     assert run.returncode == 2, run.stderr
     assert told in run.stderr
@@ -77,7 +77,7 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_difference(phalan
     assert (tmp_path / 'runs' / 'pp_liteseg_digits.old-1' / 'summary.json').is_file()
 
 
-def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_never_moved_aside(phalanx_here: Command, tmp_path: Path) -> None:
     (tmp_path / 'precious').mkdir()
     (tmp_path / 'precious' / 'thesis.txt').write_text('x')
     for folder in ('precious', 'precious/thesis.txt', '.'):
@@ -87,7 +87,7 @@ def test_what_is_no_run_is_never_put_aside(phalanx_here: Command, tmp_path: Path
     assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 
-def test_gpus_on_a_node_without_any_are_cpu_ranks_and_it_says_so(phalanx: Command) -> None:
+def test_gpus_on_a_node_without_any_start_cpu_ranks_with_a_note(phalanx: Command) -> None:
     run = phalanx('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', '--gpus', '0,1')
     assert run.returncode == 0, run.stderr
     assert 'starting 2 ranks on the CPU' in run.stderr

@@ -46,7 +46,7 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
     [('"$@" 2>&1 | head -n 1', ('--nproc_per_node', '2')), ('"$@" >&- 2>/dev/full', ())],
     ids=['two ranks, a reader that ends', 'one rank, closed and full'],
 )
-def test_a_run_without_a_reader_comes_to_its_end(line: str, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_without_a_reader_finishes(line: str, options: tuple[str, ...], tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *FEW, *options, within=shell(line))
     assert started.end(BOUND) == 0, started.said()
     assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['steps'] == 3

@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_step_samples_and_checkpoint
     assert 'last good checkpoint: runs/pp_liteseg_digits/checkpoints/step_' in last
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(phalanx_here: Command, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_named(phalanx_here: Command, tmp_path: Path) -> None:
     recipe = (*TINY, 'train.steps=6', 'checkpoint.every=2', 'evaluate.enabled=false')
     assert phalanx_here('train', *recipe, 'train.until=4').returncode == 0
     damaged = tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints' / 'step_0000004' / 'model.safetensors'
@@ -140,7 +140,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
 @pytest.mark.parametrize(
     ('ranks', 'number', 'status'), [('1', signal.SIGINT, 130), ('2', signal.SIGTERM, 143), ('2', signal.SIGINT, 130)]
 )
-def test_a_stop_by_the_user_saves_and_the_same_command_goes_on(
+def test_a_stop_by_the_user_saves_and_the_same_command_resumes(
     phalanx: Command, tmp_path: Path, ranks: str, number: signal.Signals, status: int
 ) -> None:
     """All processes get the signal, the ranks twice, which is one request; the loader's workers must outlive the saving."""
@@ -229,7 +229,7 @@ def test_a_killed_rank_ends_the_run_and_leaves_no_process(tmp_path: Path) -> Non
     assert left(tmp_path) == []
 
 
-def test_gradients_that_are_not_finite_end_the_run_before_a_checkpoint_holds_what_they_made(tmp_path: Path) -> None:
+def test_gradients_that_are_not_finite_end_the_run_before_a_checkpoint_is_saved(tmp_path: Path) -> None:
     job = open_job(TINY[0], [(text, text) for text in TINY[2:]])
     trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=torch.device('cpu'))
     next(trainer.model.parameters()).register_hook(lambda gradient: gradient * torch.nan)
@@ -239,7 +239,7 @@ def test_gradients_that_are_not_finite_end_the_run_before_a_checkpoint_holds_wha
     assert trainer.checkpoints.all() == []
 
 
-def test_a_run_that_went_back_to_a_checkpoint_goes_on_from_its_own_and_loses_nothing_to_a_restart(
+def test_a_run_resumed_from_an_older_checkpoint_restarts_from_its_own_checkpoints(
     phalanx: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = (*TINY, 'train.steps=4', 'checkpoint={every: 1, keep: 9}', 'evaluate.enabled=false')

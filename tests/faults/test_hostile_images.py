@@ -130,7 +130,7 @@ def test_a_jpeg_of_20_000_scans_is_refused_at_once(tmp_path: Path) -> None:
     assert time.process_time() - begun < 5
 
 
-def test_what_follows_a_jpeg_is_not_counted_as_scans(tmp_path: Path) -> None:
+def test_bytes_after_a_jpeg_are_not_counted_as_scans(tmp_path: Path) -> None:
     """A phone appends a film."""
     (tmp_path / 'a.jpg').write_bytes(jpeg(NOISE) + b'\xff\xda' * 1000)
     assert read_image(tmp_path / 'a.jpg').shape == NOISE.shape

@@ -40,7 +40,7 @@ def test_an_image_that_becomes_unreadable_during_the_run_is_named(tmp_path: Path
     assert left(tmp_path) == []
 
 
-def test_a_loader_worker_that_is_killed_ends_the_run_with_the_cure(tmp_path: Path) -> None:
+def test_a_loader_worker_that_is_killed_ends_the_run_with_the_fix(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, 'train.workers=2')
     started.until(lambda: started.steps() >= 2, BOUND)
     started.workers()[0].kill()
@@ -50,7 +50,7 @@ def test_a_loader_worker_that_is_killed_ends_the_run_with_the_cure(tmp_path: Pat
     assert left(tmp_path) == []
 
 
-def test_memory_that_is_used_up_in_one_rank_names_the_rank_and_the_cure(tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_is_named_with_the_fix(tmp_path: Path) -> None:
     """The limit comes when the networks are built, and leaves room for no batch."""
     started = Started(tmp_path, 'train', *LONG, 'data.size=[256,512]', '--nproc_per_node', '2')
     started.until((tmp_path / 'run' / 'journal.jsonl').is_file, BOUND)
@@ -89,7 +89,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_with_the_samples(tmp_pat
     assert left(tmp_path) == []
 
 
-def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_ends_the_run_with_its_name_and_all_stacks(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2', '--hang_timeout', '15')
     started.until(lambda: started.steps() >= 2, BOUND)
     assert started.ranks()[1].environ()[dist.HANG_TIMEOUT] == '15.0'
@@ -101,7 +101,7 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_name_and_the_stacks_of_t
     assert left(tmp_path) == []
 
 
-def test_a_rank_that_is_slow_is_named_with_what_it_is_slow_in(tmp_path: Path) -> None:
+def test_a_rank_that_is_slow_is_named_with_the_slow_phase(tmp_path: Path) -> None:
     (tmp_path / 'slow.py').write_text(
         'import os, sys, time\n'
         'from phalanx.cli.main import main\n'
@@ -131,9 +131,7 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
 
 
 @pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
-def test_a_stop_during_an_evaluation_does_not_wait_for_it_and_the_same_command_makes_it_again(
-    tmp_path: Path, steps: int
-) -> None:
+def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(tmp_path: Path, steps: int) -> None:
     words = (
         *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
         *('ema={decay: 0.9}', 'train.workers=1', '--nproc_per_node', '2'),
@@ -196,7 +194,7 @@ def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path
     assert max(times) - min(times) > 3600
 
 
-def test_the_newest_checkpoint_is_that_of_the_last_step_whatever_the_clock_said(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_that_of_the_last_step_even_if_the_clock_jumps(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in (9, 10):
         checkpoints.save(step, {'w': torch.ones(1)}, None, {'step': step}, False)
@@ -207,7 +205,7 @@ def test_the_newest_checkpoint_is_that_of_the_last_step_whatever_the_clock_said(
     assert (newest.step, damaged) == (10, [])
 
 
-def test_a_pipe_or_a_device_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_or_a_device_instead_of_an_image_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / 'pipe.png')
     (tmp_path / 'endless.png').symlink_to('/dev/zero')
     for path in tmp_path.iterdir():
@@ -282,7 +280,7 @@ class Stalled:
 
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
-def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_answer_ends_the_run_after_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, 'BATCH_TIMEOUT_S', 1)
 
     def collate(samples: Sequence[int]) -> torch.Tensor:
@@ -301,7 +299,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_in_bounds(monkeypatch: pytest
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks into /proc and /dev/shm')
 @pytest.mark.long
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not() -> None:
+def test_a_run_that_is_killed_repeatedly_ends_like_an_undisturbed_one() -> None:
     """The short form of `make soak`; docs/faults.md has the tally of a long one."""
     with tempfile.TemporaryDirectory(prefix='soak-') as folder:  # the paths of sockets in it must be short
         trial = soak(Path(folder), kills=6, seed=0)

@@ -83,7 +83,7 @@ def test_a_kill_between_any_two_changes_of_the_disk_leaves_the_step_that_is_save
     assert moment > 10  # it was killed in between, and often
 
 
-def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / 'config.yml'
     write_atomically(file, b'before')
     for moment in range(6):
@@ -107,7 +107,7 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
 @pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'two ranks'])
-def test_what_schedulers_and_terminals_send_saves_and_leaves(
+def test_signals_of_schedulers_and_terminals_save_and_end_the_run(
     tmp_path: Path, number: signal.Signals, ranks: tuple[str, ...]
 ) -> None:
     started = Started(tmp_path, 'train', *LONG, *ranks)
@@ -129,7 +129,7 @@ def test_a_stop_of_the_whole_group_saves_while_loader_workers_are_in_it(tmp_path
     assert left(tmp_path) == []
 
 
-def test_a_run_folder_that_disappears_stops_the_run_and_its_last_checkpoint_is_beside_it(tmp_path: Path) -> None:
+def test_a_run_folder_that_disappears_stops_the_run_and_its_last_checkpoint_is_saved_next_to_it(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG)
     started.until(lambda: started.steps() >= 2, BOUND)
     (tmp_path / 'run').rename(tmp_path / 'moved')

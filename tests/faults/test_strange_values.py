@@ -66,7 +66,7 @@ def test_coco(tmp_path: Path, kind: str, key: str, value: Any, why: str) -> None
         coco(tmp_path, kind, key, value).split('train')
 
 
-def test_an_area_of_coco_that_is_beyond_all_numbers_is_not_believed(tmp_path: Path) -> None:
+def test_an_infinite_coco_area_is_refused(tmp_path: Path) -> None:
     Image.new('RGB', (7, 9)).save(tmp_path / 'a.png')
     _, objects = coco(tmp_path, 'annotations', 'area', 10**400).split('train').read(Draw(0))
     assert objects.areas.tolist() == [12]

@@ -75,7 +75,7 @@ def test_a_node_outside_the_list_is_shown_both_lists(nodes: list[Node]) -> None:
     assert '10.78.0.3 (eth3)' in one.said
 
 
-def test_a_node_that_does_not_come_is_named(nodes: list[Node]) -> None:
+def test_a_missing_node_is_named(nodes: list[Node]) -> None:
     first, second = train(nodes[:2], '--join_timeout', '3')[0], None
     del second
     nodes[1].running[0].kill()
@@ -83,13 +83,13 @@ def test_a_node_that_does_not_come_is_named(nodes: list[Node]) -> None:
     assert '10.78.0.2 has not joined after 3 s; nothing was started' in first.said
 
 
-def test_a_node_that_is_alone_says_what_it_waits_for(nodes: list[Node]) -> None:
+def test_a_node_that_waits_alone_names_the_missing_nodes(nodes: list[Node]) -> None:
     second = nodes[1].phalanx('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '2')
     assert second.end() == 2
     assert 'cannot reach the first node, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.said
 
 
-def test_a_node_may_come_late(nodes: list[Node]) -> None:
+def test_a_node_may_join_late(nodes: list[Node]) -> None:
     command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]))
     first = nodes[0].phalanx(*command)
     first.until_said('10.78.0.2 has not joined; start this same command there')
@@ -197,7 +197,7 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim
     assert nobody_left(nodes)
 
 
-def test_what_one_rank_fails_of_is_the_last_line_everywhere(nodes: list[Node]) -> None:
+def test_the_error_of_one_rank_is_the_last_line_on_every_node(nodes: list[Node]) -> None:
     """Its loader worker is killed."""
     started = train(nodes[:2], extra=(*LONG, 'train.workers=1'))
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -230,7 +230,7 @@ def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     assert nobody_left(nodes)
 
 
-def test_a_link_and_a_rank_that_come_back_soon_change_nothing(nodes: list[Node], phalanx: Command, tmp_path: Path) -> None:
+def test_a_link_and_a_rank_that_return_in_time_change_nothing(nodes: list[Node], phalanx: Command, tmp_path: Path) -> None:
     """The run is that of two ranks on one node, to the last bit."""
     extra = (*SHORT, 'train.steps=40')
     assert phalanx('train', *TINY, *extra, '--nproc_per_node', '2', '--save_dir', 'alone').returncode == 0
@@ -305,7 +305,9 @@ END
         ('os.kill(os.getppid(), signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)', 'was ended by SIGKILL'),
     ],
 )
-def test_a_cause_wins_over_its_consequence_however_late_it_is_known(nodes: list[Node], end: str, cause: str) -> None:
+def test_a_cause_is_reported_instead_of_its_consequence_even_if_it_arrives_later(
+    nodes: list[Node], end: str, cause: str
+) -> None:
     """In the second case the launcher of the rank that is killed is held up until the other has told of its own rank."""
     for node in nodes[:2]:
         (node.folder / 's.py').write_text(SLOW_END.replace('END', end))
@@ -345,7 +347,7 @@ def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) 
     assert [one.end() for one in started] == [143, 143], started[0].said
 
 
-def test_a_restart_goes_on_from_the_last_checkpoint(nodes: list[Node]) -> None:
+def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
     extra = ('train.steps=30', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
     started = train(nodes[:2], '--max_restart', '1', extra=extra)
     started[0].until(lambda: steps(nodes[0]) >= 6)

@@ -43,7 +43,7 @@ def test_one_command_trains_on_all_nodes(nodes: list[Node], ssh: dict[str, str])
     assert nobody_left(nodes)
 
 
-def test_results_come_home_to_a_node_that_does_not_train(nodes: list[Node], ssh: dict[str, str]) -> None:
+def test_results_are_copied_to_a_node_that_does_not_train(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     assert one.end() == 0, one.said
     assert 'the results of 10.78.0.1 are in' in one.said
@@ -68,7 +68,7 @@ for record in sent[:10240], sent[10240:]:
 """
 
 
-def test_results_come_home_however_late_the_last_record_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_copied_back_even_if_the_last_record_is_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'there').mkdir()
     (tmp_path / 'there' / 'metrics.jsonl').write_bytes(b'x' * (10240 - 3 * 512))
     ssh = tmp_path / 'ssh'
@@ -150,7 +150,7 @@ def test_a_host_that_nobody_knows_is_named_with_its_flag(capsys: pytest.CaptureF
         ('run/device', tarfile.CHRTYPE, ''),
     ],
 )
-def test_results_that_come_home_write_nothing_beside_the_run_folder(
+def test_results_are_copied_into_the_run_folder_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: bytes, link: str
 ) -> None:
     """The first node sends one good file, and one that would lie or lead elsewhere."""
@@ -171,6 +171,6 @@ def test_results_that_come_home_write_nothing_beside_the_run_folder(
     assert [file.name for file in (home / 'run').iterdir()] == ['metrics.jsonl']
 
 
-def test_flags_of_this_node_stay_here() -> None:
+def test_flags_of_this_node_are_not_sent_to_others() -> None:
     words = ['r.yml', '--ssh', '--host', '10.0.0.1', '--ips=a,b', '--gpus', '0', '--hostfile', 'h', '--set', 'a=b']
     assert strip_local_flags(words) == ['r.yml', '--gpus', '0', '--set', 'a=b']

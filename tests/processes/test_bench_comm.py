@@ -7,7 +7,7 @@ import json
 from running import Command
 
 
-def test_a_sum_takes_longer_the_more_there_is_of_it(phalanx: Command) -> None:
+def test_a_larger_all_reduce_takes_longer(phalanx: Command) -> None:
     ended = phalanx('bench', 'comm', '--nproc_per_node', '2', '--device', 'cpu', '--repeats', '3', '--json')
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

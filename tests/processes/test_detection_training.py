@@ -71,7 +71,7 @@ def test_four_scenes_are_memorised() -> None:
 @pytest.mark.parametrize(
     'cut', [('--nproc_per_node', '3'), ('train.micro_batches=2',)], ids=['three ranks', 'two micro-batches']
 )
-def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path, cut: tuple[str, ...]) -> None:
+def test_uneven_shares_of_a_batch_change_nothing(phalanx: Command, tmp_path: Path, cut: tuple[str, ...]) -> None:
     """A global batch of 5 is 2, 2 and 1 samples, or 3 and 2."""
     alone = phalanx('train', *TINY, 'evaluate.enabled=false', '--save_dir', 'alone')
     assert alone.returncode == 0, alone.stderr

@@ -88,7 +88,7 @@ USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our ow
 
 
 @pytest.mark.parametrize('family', USES)
-def test_who_follows_the_guide_gets_the_results_of_the_run(
+def test_the_commands_of_the_written_readme_give_the_results_of_the_run(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
 ) -> None:
     """Prepared and read here by numpy, OpenCV and torchvision, from what the guide says alone."""
@@ -112,7 +112,7 @@ def test_who_follows_the_guide_gets_the_results_of_the_run(
     assert use(image, guide, network) == expected
 
 
-def test_what_torch_reads_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_for_torch_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
     file, run = tmp_path / 'net.pt2', family_runs['segmentation']
     assert phalanx.cli.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0
     about = {'phalanx.json': ''}
@@ -148,7 +148,7 @@ def test_operators_that_are_too_old_are_refused() -> None:
         phalanx.cli.export.command(['runs/any', '--opset', '9'])
 
 
-def test_absent_packages_are_named_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phalanx.cli.export, 'NEEDED', ('onnx', 'no_such_package'))
     with pytest.raises(RequestError, match=r'export needs no_such_package: pip install "phalanx-vision\[export\]"'):
         phalanx.cli.export.command(['runs/any'])

@@ -68,7 +68,7 @@ def test_a_script_that_knows_nothing_of_us_runs_as_it_is(tmp_path: Path, launche
     assert 'rank 0 of 2 total 3.0' in (tmp_path / 'log' / 'workerlog.0').read_text()
 
 
-def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning(tmp_path: Path) -> None:
+def test_missing_devices_become_cpu_ranks_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / 'count.py').write_text('import os; print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])')
     done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--gpus', '0,1', 'count.py', CUDA_VISIBLE_DEVICES='')
     assert done.returncode == 0
@@ -104,7 +104,7 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
     assert last.endswith("KeyError: 'no such image' (exit status 1)")
 
 
-def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(tmp_path: Path) -> None:
     """In the place of the kernel, which counts such ends, stands a count that grows during the attempt."""
     (tmp_path / 'killed.py').write_text('import os; os.kill(os.getpid(), 9)')
     start = (
@@ -119,7 +119,7 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_reported_as_such(tmp
     )
 
 
-def test_two_launches_on_one_node_keep_out_of_each_others_way(tmp_path: Path) -> None:
+def test_two_launches_on_one_node_do_not_disturb_each_other(tmp_path: Path) -> None:
     """At the same time, without a word about ports."""
     folders = [tmp_path / 'one', tmp_path / 'two']
     for folder in folders:
@@ -169,7 +169,7 @@ def test_a_wrong_request_to_ranks_of_another_launcher_is_reported_once(tmp_path:
     assert not (tmp_path / 'run' / 'config.yml').exists()
 
 
-def test_logs_are_begun_again_or_go_on(tmp_path: Path) -> None:
+def test_logs_are_restarted_or_appended_to(tmp_path: Path) -> None:
     (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
     command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--log_dir', 'logs')
     for words in (('say.py', 'one'), ('say.py', 'two'), ('--log_append', 'say.py', 'three')):
@@ -211,7 +211,7 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert (len(gone), alive) == (2, [])
 
 
-def test_doctor_says_what_this_node_is(phalanx: Command) -> None:
+def test_doctor_describes_this_node(phalanx: Command) -> None:
     done = phalanx('doctor', '--json')
     told = json.loads(done.stdout)
     assert done.returncode == 0
@@ -261,7 +261,7 @@ def test_a_rank_that_fails_while_it_is_stopped_is_reported_and_nothing_is_starte
 
 
 @pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
-def test_a_node_that_trains_alone_is_reported_once_what_it_lacks(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+def test_a_node_that_trains_alone_reports_missing_resources_once(tmp_path: Path, ranks: tuple[str, ...]) -> None:
     """No node has a billion GiB of disk, so here every one has too little."""
     wanting = (
         'import sys\n'

@@ -26,7 +26,7 @@ def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_each_line_of_rank_0_is_once_on_the_screen_and_once_in_its_log(tmp_path: Path) -> None:
+def test_each_line_of_rank_0_appears_once_on_the_terminal_and_once_in_its_log(tmp_path: Path) -> None:
     shutil.copytree(TOOLS, tmp_path / 'tools')
     (tmp_path / 'log').mkdir()
     (tmp_path / 'log' / 'workerlog.0').write_text('an error of an earlier run\n' * 1000)

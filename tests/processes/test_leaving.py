@@ -28,7 +28,7 @@ assert not any('gloo' in name for name in threads()), threads()
 
 
 @pytest.mark.skipif(not Path('/proc/self/task').is_dir(), reason='the names of threads are read from /proc')
-def test_no_thread_of_the_group_outlives_it_whatever_was_loaded_meanwhile(tmp_path: Path) -> None:
+def test_no_thread_of_the_group_outlives_it_even_if_modules_are_loaded_meanwhile(tmp_path: Path) -> None:
     """One that wakes up while the interpreter ends aborts the process, though all its work is done."""
     both_ranks(SCRIPT, tmp_path)
 

@@ -35,7 +35,7 @@ def test_detection_gives_named_boxes_inside_the_image_the_most_probable_first(fa
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
-def test_recognition_gives_a_text_and_how_sure_it_is(family_runs: dict[str, Path]) -> None:
+def test_recognition_returns_a_text_and_its_confidence(family_runs: dict[str, Path]) -> None:
     """Of a line that is wider than those of the training, too."""
     found = load_run(family_runs['recognition'], device='cpu')(noise(32, 200))
     assert isinstance(found, Reading)
@@ -77,7 +77,7 @@ def test_what_is_no_image_is_refused(family_runs: dict[str, Path], tmp_path: Pat
         ('table', ('of 24 tables for training have more than max_length=40 tokens and are left out',)),
     ],
 )
-def test_the_page_of_each_family_shows_what_its_metric_draws_and_what_its_data_note(
+def test_the_page_of_each_family_shows_the_plots_of_its_metric_and_the_notes_on_its_data(
     family: str, shown: tuple[str, ...], family_runs: dict[str, Path]
 ) -> None:
     page = (family_runs[family] / 'report.html').read_text()

@@ -91,7 +91,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_a_process_group_of_somebody_else_gives_the_run_of_ranks_started_from_python(started: Path, tmp_path: Path) -> None:
+def test_a_foreign_process_group_gives_the_run_of_ranks_started_from_python(started: Path, tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [sys.executable, '-c', MEMBER, str(rank), json.dumps(OVERRIDES), str(tmp_path / 'store')],

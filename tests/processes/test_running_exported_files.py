@@ -67,7 +67,9 @@ def assert_alike(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_file_gives_what_the_run_predicts(family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]) -> None:
+def test_an_exported_file_gives_the_predictions_of_the_run(
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
+) -> None:
     """Images of three sizes, one by one and as a batch."""
     own, run = phalanx.runtime.load(exported(family)), load_run(family_runs[family], device='cpu')
     images = [image(*size) for size in SIZES]
@@ -115,7 +117,9 @@ def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None
     assert done.stderr.endswith('phalanx train needs torch: pip install "phalanx-vision[train]"\n')
 
 
-def test_what_is_no_exported_model_is_refused_in_words(exported: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_exported_model_is_refused_with_the_reason(
+    exported: Callable[[str], Path], tmp_path: Path
+) -> None:
     with pytest.raises(ArtifactError, match='there is no such file'):
         phalanx.runtime.load(tmp_path / 'none.onnx')
     (tmp_path / 'model.txt').touch()
@@ -153,7 +157,7 @@ WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'prepa
         (json.dumps({**WHOLE, 'task': 'pose'}), "is for 'pose'; this version knows segmentation, detection, "),
     ],
 )
-def test_a_file_with_other_metadata_is_refused_in_words(
+def test_a_file_with_foreign_metadata_is_refused_with_the_reason(
     said: str, told: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     model = onnx.load(exported('recognition'))
@@ -172,7 +176,7 @@ def test_an_exported_file_in_place_of_a_run_is_reported(
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_image_is_refused_in_words(exported: Callable[[str], Path]) -> None:
+def test_an_input_that_is_not_an_image_is_refused_with_the_reason(exported: Callable[[str], Path]) -> None:
     predict = phalanx.runtime.load(exported('recognition'))
     with pytest.raises(ValueError, match=r'of uint8, in RGB order; got \[64, 96\] of float64'):
         predict(np.zeros((64, 96)))

@@ -56,7 +56,7 @@ def test_frozen_statistics_of_norms_stay_and_the_cut_of_the_batch_does_not_show(
     assert not [name for name in changed if 'running' in name]
 
 
-def test_a_share_that_cannot_be_even_changes_nothing(phalanx: Command, tmp_path: Path, warm: Path) -> None:
+def test_uneven_shares_of_a_batch_change_nothing(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     """A global batch of 5 on 3 ranks is 2, 2 and 1 samples. (A fresh network would turn the last bit of one into 1e-4.)
 
     Of the 4 batches of the validation loss, rank 0 has two.
@@ -116,7 +116,7 @@ def test_a_run_continues_with_another_number_of_ranks(phalanx: Command, tmp_path
     assert losses(tmp_path / 'mixed') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
 
 
-def test_epochs_of_batches_per_rank_are_whole_whatever_the_numbers_of_ranks(phalanx: Command, tmp_path: Path) -> None:
+def test_epochs_with_a_batch_per_rank_are_complete_at_any_number_of_ranks(phalanx: Command, tmp_path: Path) -> None:
     """Two epochs of 24 samples, 2 on each rank: 3 steps of 2, 3 of 4, 3 of 6, and 6 of 2 for the 12 that are left."""
     recipe = (*TINY, 'evaluate.enabled=false', 'data.train_scenes=24', 'train.epochs=2', 'train.global_batch_size=null')
     recipe = (*recipe, 'train.batch_size_per_rank=2', 'schedule={power: 1, warmup_steps: 0}', '--save_dir', 'run')

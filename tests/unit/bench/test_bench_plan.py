@@ -63,7 +63,7 @@ def test_latencies_have_units(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize('text', ['25', 'fast', '25 Gbyte', '0Gbit', '1.2.3Gbit'])
-def test_what_is_no_bandwidth_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_bandwidth_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match='25Gbit'):
         parse_bandwidth(text)
 
@@ -144,7 +144,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('text', ['', '{}', '[1]', '{"recipe": "x"}'])
-def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_profile_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / 'other.json').write_text(text)
     with pytest.raises(ValueError, match='is not a profile'):
         Profile.read(tmp_path / 'other.json')

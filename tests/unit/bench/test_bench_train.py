@@ -146,7 +146,7 @@ def milliseconds(step: Step) -> dict[str, float]:
     return {phase: round(1000 * seconds, 6) for phase, seconds in step.phases.items() if seconds}
 
 
-def test_what_a_cpu_waits_for_an_exchange_is_communication() -> None:
+def test_time_that_a_cpu_waits_for_an_exchange_is_communication() -> None:
     """A bucket travels from 9 to 15, of which the backward pass computes until 12; the next work begins at 16."""
     work = (event('aten::mm', 3, 5), event('aten::mm', 8, 10), event('aten::mm', 11, 12), event('aten::add_', 16, 22))
     (step,) = split_steps((*LABELS, *work, event('gloo:all_reduce', 9, 15, is_async=True)), 4, 0)
@@ -198,7 +198,7 @@ def test_operations_are_those_of_the_convolutions(trainer: Trainer) -> None:
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
-def test_a_depthwise_convolution_counts_a_filter_a_channel(trainer: Trainer) -> None:
+def test_a_depthwise_convolution_counts_one_filter_per_channel(trainer: Trainer) -> None:
     """4 images of 64 pixels, 3 channels with a filter of 3 x 3 each; the input needs no gradient."""
     trainer.model[0] = nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False)  # type: ignore[index, operator]
     trainer.model[1], trainer.model[2] = nn.Identity(), nn.Identity()  # type: ignore[index, operator]
@@ -211,7 +211,7 @@ def test_counting_operations_leaves_the_network_as_it_was(trainer: Trainer) -> N
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
 
-def test_what_a_part_calls_counts_without_it() -> None:
+def test_time_of_nested_parts_counts_only_for_them() -> None:
     clock = Clock()
     begin = clock.since
     with clock.during('outer'), clock.during('inner'):
@@ -261,7 +261,7 @@ def test_waiting_for_data_names_the_workers_that_would_do() -> None:
     assert 'train.workers=4' in tip
 
 
-def test_a_step_far_from_the_peak_is_shown_what_makes_arithmetic_faster() -> None:
+def test_a_step_far_from_the_peak_gets_suggestions_for_faster_arithmetic() -> None:
     tips = ' '.join(suggest(figures(gflops_per_s=20.0)))
     assert 'bf16' in tips and 'channels_last' in tips and 'compile' in tips
 
@@ -272,7 +272,7 @@ def test_a_share_of_a_peak_that_a_step_exceeds_is_not_shown() -> None:
     assert '%' not in format_peak_share(1.1)
 
 
-def test_what_was_tried_is_not_suggested_again() -> None:
+def test_settings_that_were_measured_are_not_suggested_again() -> None:
     slow = figures(gflops_per_s=20.0)
     tips = suggest(slow, [slow, figures(precision='bf16', channels_last=True, compiled=True)])
     assert tips == []

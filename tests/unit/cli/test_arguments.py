@@ -27,7 +27,7 @@ def test_dashes_and_underscores_name_the_same_option_and_values_keep_theirs(word
     assert parser.parse_args(words).save_dir == 'a-b'
 
 
-def test_what_is_no_option_is_left_alone() -> None:
+def test_words_that_are_not_options_are_unchanged() -> None:
     assert replace_dashes(['a-b', '-o', '--', '--x-y=p-q', 'k-e=v']) == ['a-b', '-o', '--', '--x_y=p-q', 'k-e=v']
 
 
@@ -57,7 +57,7 @@ def test_a_recipe_and_its_assignments_in_the_orders_that_people_write(words: str
     assert sorted(text for text, _ in assigned) == ['a=1', 'b=2']
 
 
-def test_help_shows_an_option_once_and_what_must_be_given_in_the_first_line() -> None:
+def test_help_shows_an_option_once_and_required_arguments_in_the_first_line() -> None:
     """`--log_dir DIR, --log-dir DIR`, as argparse has it, hides what is new in every second word."""
     parser = Parser('phalanx try', 'About.', ['phalanx try it'])
     parser.add_argument('run', metavar='RUN')
@@ -83,7 +83,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize('words', [*([name, '--help'] for name in COMMANDS), ['config'], ['weights', 'list']], ids=' '.join)
-def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
+def test_commands_that_need_no_torch_do_not_import_it(words: list[str]) -> None:
     """It is nine tenths of the time that `phalanx config RECIPE` takes to answer."""
     said = subprocess.run([sys.executable, '-X', 'importtime', '-m', 'phalanx', *words], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
@@ -108,7 +108,7 @@ def test_a_training_imports_no_family_but_its_own(recipe: str, family: str) -> N
     assert len(loaded) < 200
 
 
-def test_what_is_loaded_for_good_is_no_work_for_the_garbage_collector() -> None:
+def test_modules_loaded_at_the_start_are_exempt_from_garbage_collection() -> None:
     asked = 'import gc, phalanx.__main__ as it; print(it.main(), gc.isenabled(), gc.get_freeze_count() > 100_000)'
     words = [sys.executable, '-c', asked, 'config', 'crnn_digits']
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout

@@ -103,7 +103,7 @@ def test_tables_are_aligned() -> None:
     assert format_markdown(rows) == '| a | b |\n| --- | ---: |\n| long | 1 |\n| x | 22 |'
 
 
-def test_bus_bandwidth_is_what_passes_the_busiest_link_of_a_ring() -> None:
+def test_bus_bandwidth_is_the_traffic_on_the_busiest_link_of_a_ring() -> None:
     """4 ranks: each link carries 6/4 of the result."""
     assert Exchange(8_000_000, 0.1).bus_bandwidth(4) == pytest.approx(120e6)
 
@@ -137,7 +137,7 @@ def test_the_pipeline_is_reported_by_transform(capsys: pytest.CaptureFixture[str
         (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world gives the numbers of ranks'),
     ],
 )
-def test_a_wrong_request_is_reported_with_the_cure(words: list[str], told: str) -> None:
+def test_a_wrong_request_is_reported_with_the_fix(words: list[str], told: str) -> None:
     with pytest.raises(RequestError, match=told):
         command(words)
 

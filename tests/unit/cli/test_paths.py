@@ -49,7 +49,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(('working', 'given', 'recipe'), PLACES)
-def test_new_reads_a_folder_however_it_is_written(
+def test_new_reads_a_folder_in_every_spelling_of_its_path(
     home: Path, monkeypatch: pytest.MonkeyPatch, working: str, given: str, recipe: str
 ) -> None:
     monkeypatch.chdir(home / working)
@@ -60,7 +60,7 @@ def test_new_reads_a_folder_however_it_is_written(
 
 
 @pytest.mark.parametrize('out', ['../out', '../../work/here/../out/', '~/work/out', '../here/../out'])
-def test_prepare_and_new_write_where_out_says(home: Path, out: str) -> None:
+def test_prepare_and_new_write_to_the_folder_of_out(home: Path, out: str) -> None:
     assert main(['new', '../../my photos', '--no_trial', '--out', out]) == 0
     assert (home / 'work' / 'out' / 'out.yml').is_file()
     assert main(['data', 'prepare', 'masks', '../../elsewhere/inner/..', f'--out={out.rstrip("/")}2']) == 0
@@ -77,7 +77,7 @@ def test_a_recipe_takes_paths_with_a_tilde(home: Path) -> None:
 
 
 @pytest.mark.parametrize('given', ['.', '../run/', '../../work/here/../run', '~/work/run', '../linked'])
-def test_a_run_folder_is_known_by_its_name_however_it_is_written(
+def test_a_run_folder_has_one_name_in_every_spelling_of_its_path(
     home: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     run = home / 'work' / 'run'
@@ -102,7 +102,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     'given',
     ['../../work/here/../a run/', *(pytest.param(path, marks=pytest.mark.long) for path in ('~/work/a run', '../linked'))],
 )
-def test_commands_take_a_run_folder_and_write_results_however_paths_are_written(home: Path, trained: Path, given: str) -> None:
+def test_commands_take_every_spelling_of_a_path(home: Path, trained: Path, given: str) -> None:
     shutil.copytree(trained, home / 'work' / 'a run', symlinks=True)
     (home / 'work' / 'linked').symlink_to(home / 'work' / 'a run')
     image, out = '../../elsewhere/inner/0.png', f'{given}/../out'
@@ -116,7 +116,7 @@ def test_commands_take_a_run_folder_and_write_results_however_paths_are_written(
 
 
 @pytest.mark.parametrize(('given', 'near'), [('own.yaml', 'own.yml'), ('runs/mein', 'runs/mine')])
-def test_a_recipe_or_run_that_is_not_there_is_answered_with_the_nearest(
+def test_a_missing_recipe_or_run_is_reported_with_the_nearest_name(
     home: Path, capsys: pytest.CaptureFixture[str], given: str, near: str
 ) -> None:
     Path('runs/mine').mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_a_recipe_or_run_that_is_not_there_is_answered_with_the_nearest(
 
 
 @pytest.mark.parametrize('text', ['~nobody-of-this-name/x', 'a b/~', '~~'])
-def test_what_is_no_home_stays_as_it_is(text: str) -> None:
+def test_a_tilde_that_is_not_a_home_stays_as_it_is(text: str) -> None:
     assert parse_path(text) == Path(text)
 
 

@@ -190,7 +190,7 @@ def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
     assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
 
 
-def test_one_trouble_in_many_files_is_reported_once() -> None:
+def test_one_problem_in_many_files_is_reported_once() -> None:
     census = Census({}, {}, [Problem('train', f'{n}.png', f'{n}.png: is empty') for n in range(3)], [])
     census.problems.insert(0, Problem('eval', 'x.png', 'x.png: is cut off'))
     assert [(reason, count, first.name) for reason, count, first in census.reasons()] == [
@@ -325,14 +325,14 @@ def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest
     assert told == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
 
 
-def test_a_mask_that_is_a_scaled_copy_is_reported_with_the_cure(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
+def test_a_mask_that_is_a_scaled_copy_is_reported_with_the_fix(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
     tree.put('train', 'scaled', picture(4, 40, 60), labels(*[[0] * 30] * 20))
     found = check()[1]
     problems = {Path(problem['sample']).stem: problem['problem'] for problem in found['problems']}
     assert problems['scaled'].endswith('it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it')
 
 
-def test_what_training_refuses_is_never_called_sound(check: Callable[..., tuple[int, dict]]) -> None:
+def test_data_that_training_refuses_never_passes_the_check(check: Callable[..., tuple[int, dict]]) -> None:
     """Every sample can be read, but the recipe makes nothing of them that can be trained."""
     status, found = check('--set', 'train.micro_batches=8')
     assert (status, len(found['problems'])) == (1, 1)

@@ -231,7 +231,7 @@ def test_a_labelme_file_that_cannot_be_used_is_reported_and_can_be_left_out(
     assert set(prepared(Path('out'))) == {'a_1.png', 'b.jpg'}
 
 
-def test_when_all_is_left_out_nothing_is_made(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_if_every_sample_is_left_out(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ('a 1', 'b'):
         (source / f'json/{name}.json').write_text('{')
     assert prepare('labelme', source, '--out', 'out', '--skip') == 1
@@ -380,7 +380,7 @@ def test_masks_need_an_image_of_their_size(colours: Path, source: Path, capsys: 
         (('--classes', 'a=#000000', '--out', 'source'), '--out source: exists'),
     ],
 )
-def test_a_wrong_request_makes_nothing(
+def test_a_wrong_request_writes_nothing(
     colours: Path, capsys: pytest.CaptureFixture[str], how: tuple[str, ...], message: str
 ) -> None:
     Path('lines.txt').write_text('0 0 255 lake\n0 0 256 sea\n')
@@ -399,7 +399,7 @@ def test_two_images_of_one_name_are_reported(colours: Path, source: Path, capsys
 # Any other format.
 
 
-def test_boxes_in_csv_become_a_data_set_that_stands_by_itself(source: Path) -> None:
+def test_boxes_in_csv_become_a_self_contained_data_set(source: Path) -> None:
     (source / 'boxes.csv').write_text('image,xmin,ymin,xmax,ymax,label\na 1.png,1,1,5,4,cat\nb.jpg,2,0,8,6,dog\n')
     assert prepare('csv', source, '--out', 'out', '--split', '0.5,0.5') == 0
     found = []
@@ -418,7 +418,7 @@ def test_labelme_polygons_become_boxes_where_detection_is_asked_for(source: Path
     assert ('car', [5, 0, 3, 2]) in found and ('road', [0, 0, 6, 4]) in found
 
 
-def test_a_format_that_a_folder_does_not_hold_makes_nothing(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_that_a_folder_does_not_contain_writes_nothing(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare('voc', source, '--out', 'out') == 2
     assert 'holds nothing of the format voc' in capsys.readouterr().err
     assert not Path('out').exists()
@@ -434,7 +434,7 @@ def test_a_box_in_csv_whose_number_is_none_is_reported(source: Path, capsys: pyt
     assert not Path('out').exists()
 
 
-def test_a_place_that_cannot_be_written_to_is_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / 'boxes.csv').write_text('image,xmin,ymin,xmax,ymax,label\na 1.png,1,1,5,4,cat\nb.jpg,2,0,8,6,dog\n')
     Path('file').touch()
     assert prepare('csv', source, '--out', 'file/out', '--split', '0.5,0.5') == 1

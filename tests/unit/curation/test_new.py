@@ -83,7 +83,7 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
 
 
 @pytest.mark.parametrize('family', STARTS)
-def test_published_weights_are_trained_on_where_they_are_there(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
+def test_installed_published_weights_are_fine_tuned(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = {'recognition': drawn.csv_texts, 'text_detection': drawn.ppocrlabel, 'table': drawn.html_files}[family]
     drawing(Path('mine'))
     weights, start = Path('weights.onnx'), STARTS[family]

@@ -181,7 +181,7 @@ def test_segments_of_a_panoptic_image_are_found_by_their_colours() -> None:
         ({'a.xml': '<annotation><object><name>x</name></object></annotation>'}, 'has no bndbox'),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_with_the_reason(files: dict[str, object], reason: str) -> None:
+def test_annotations_that_cannot_be_used_are_refused_with_the_reason(files: dict[str, object], reason: str) -> None:
     assert reason in str(read(files, 'a.png', 'b.png'))
 
 

@@ -77,7 +77,7 @@ BOXES = {f'part {number}': [(drawn.label_of(number), drawn.box_of(number))] for 
         (drawn.yolo_polygons, 'yolo'),
     ],
 )
-def test_boxes_are_those_that_were_drawn(drawing: object, name: str) -> None:
+def test_boxes_are_those_of_the_annotations(drawing: object, name: str) -> None:
     assert callable(drawing)
     drawing(Path('mine'))
     boxes = boxes_in(found_in('mine', name))
@@ -91,7 +91,7 @@ def test_boxes_are_those_that_were_drawn(drawing: object, name: str) -> None:
 @pytest.mark.parametrize(
     'drawing', [drawn.masks_palette, drawn.masks_coloured, drawn.pairs, drawn.labelme, drawn.yolo_polygons]
 )
-def test_label_maps_are_those_that_were_drawn(drawing: object) -> None:
+def test_label_maps_are_those_of_the_annotations(drawing: object) -> None:
     assert callable(drawing)
     drawing(Path('mine'))
     assert new() == 0
@@ -199,7 +199,7 @@ def test_a_set_of_pages_is_prepared_from_each_tool(drawing: Callable[[Path], Non
     LabelFiles(root=Path('pages'), train=('train.txt',)).split('train').check_files()
 
 
-def test_a_page_without_a_text_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_without_text_is_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.pages_icdar(Path('mine'))
     Path('mine/gt/gt_part 3.txt').write_text('')
     assert new('--family', 'text_detection') == 0
@@ -250,7 +250,7 @@ def test_html_that_is_no_table_is_reported(html: str, message: str) -> None:
 # What is left out.
 
 
-def test_what_cannot_be_used_is_left_out_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_annotations_that_cannot_be_used_are_left_out_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.voc(Path('mine'))
     Path('mine/JPEGImages/part 2.JPG').write_bytes(b'no image')
     Path('mine/Annotations/part 3.xml').write_text('<annotation><object>')
@@ -328,7 +328,7 @@ def test_an_archive_is_unpacked_once() -> None:
     assert len(json.loads(Path('mine_phalanx/train.json').read_text())['images']) == 16
 
 
-def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.csv_boxes(Path('mine'))
     assert new() == 0
     assert new() == 2
@@ -505,7 +505,7 @@ def test_lines_of_a_page_may_have_four_numbers_before_them() -> None:
     assert (thing.text, thing.box, len(thing.corners)) == ('two, three', (8, 6, 24, 18), 4)
 
 
-def test_folders_of_roboflow_and_lists_of_voc_say_what_belongs_to_which_split() -> None:
+def test_folders_of_roboflow_and_lists_of_voc_give_the_split() -> None:
     for split, name in (('train', 'a'), ('valid', 'b'), ('test', 'c')):
         drawn.draw(Path(f'yolo/{split}/images/{name}.png'), 1)
         drawn.write(Path(f'yolo/{split}/labels/{name}.txt'), drawn.yolo_line(1))
@@ -574,9 +574,7 @@ def coco_of(**changes: Any) -> None:
         ({'segmentation': [[4, 5, 9000, 15, 4, 9]]}, 'nut', 'points far outside the image'),
     ],
 )
-def test_a_box_of_coco_is_used_whatever_its_outline_and_the_type_of_its_numbers(
-    changes: dict[str, Any], label: str, note: str
-) -> None:
+def test_a_coco_box_is_used_with_any_outline_and_any_type_of_numbers(changes: dict[str, Any], label: str, note: str) -> None:
     coco_of(**changes)
     found = found_in('mine', 'coco')
     assert boxes_in(found) == {str(n): [(label, (4, 5, 16, 15))] for n in range(6)}

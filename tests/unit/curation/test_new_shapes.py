@@ -114,7 +114,7 @@ def test_frames_of_a_video_are_read_by_their_number() -> None:
     assert 'frame 3: of a video, and there is no image frame_000003: export' in found.left_out[0]
 
 
-def test_images_of_one_name_are_told_apart_by_their_subset() -> None:
+def test_images_of_one_name_are_distinguished_by_their_subset() -> None:
     image = '<image id="{}" name="a.png" subset="{}"><box label="{}" xtl="1" ytl="2" xbr="9" ybr="9"/></image>'
     content = f'<annotations>{image.format(0, "Train", "x")}{image.format(0, "Validation", "y")}</annotations>'
     found = read('cvat', content, 'a.xml', 'images/Train/a.png', 'images/Validation/a.png')

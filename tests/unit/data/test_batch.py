@@ -34,7 +34,7 @@ def test_all_tensors_move_and_nothing_else_does() -> None:
     assert (moved.inner.ratios, moved.names) == (None, ('a', 'b'))
 
 
-def test_the_batch_itself_stays_as_it_was() -> None:
+def test_the_batch_itself_is_unchanged() -> None:
     here = batch()
     here.to(torch.device('meta'))
     assert here.images.device.type == here.inner.ids.device.type == 'cpu'

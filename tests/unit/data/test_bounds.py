@@ -115,7 +115,7 @@ def test_augmentations_enlarge_up_to_the_pixels_that_a_file_may_have() -> None:
 
 
 @pytest.mark.parametrize('size', [(1, 40000), (40000, 1)])
-def test_what_opencv_cannot_turn_stays(size: tuple[int, int]) -> None:
+def test_an_image_too_large_for_opencv_is_not_rotated(size: tuple[int, int]) -> None:
     image = white(*size)
     turned, _ = of_labels.RandomRotation(max_degrees=90)(image, labels_of(image), np.random.default_rng(0))
     assert turned.shape == image.shape
@@ -162,14 +162,14 @@ class Pages:
         return (np.broadcast_to(np.uint8(0), (8192, 8192, 3)) if draw.index == 0 else white(64, 64)), Texts()
 
 
-def test_training_passes_over_a_sample_that_is_too_large_by_its_name() -> None:
+def test_training_skips_and_names_a_sample_that_is_too_large() -> None:
     samples = PageSamples(Pages(), (), 'train', TargetOptions())
     sample, bad = _Reader(samples, 1, replace=True, cache=None, is_cancelled=lambda: False).read(Draw(0))
     assert sample is not None and sample.index == 1
     assert bad[0].startswith('page 0: the network would be given 8192 x 8192 pixels')
 
 
-def test_classes_of_a_large_image_are_chosen_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_of_a_large_image_are_processed_a_few_classes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.random.default_rng(0).standard_normal((7, 9, 11)).astype(np.float32)
     guide = {'preparation': {'transforms': [{'name': 'Resize', 'target_size': [9, 11]}], **PIXELS}, 'reading': {}}
     image, family = white(18, 22), Segmentation(guide)
@@ -194,7 +194,7 @@ def read_whole(cuts: Sequence[Image]) -> list[Reading]:
     return [Reading(f'{cut.shape[1]} x {cut.shape[0]}', 1.0) for cut in cuts]
 
 
-def test_texts_are_sought_on_a_reduced_page_and_read_on_the_page_itself() -> None:
+def test_texts_are_detected_on_a_reduced_page_and_read_at_full_resolution() -> None:
     seen = []
 
     def find(page: Image) -> list[TextRegion]:
@@ -208,7 +208,7 @@ def test_texts_are_sought_on_a_reduced_page_and_read_on_the_page_itself() -> Non
     assert line.text == '195 x 40'
 
 
-def test_a_strip_gets_a_margin_in_which_nothing_is_found() -> None:
+def test_a_strip_gets_a_margin_without_detections() -> None:
     """1600 x 100 becomes 1600 x 400, as with rapidocr: 150 rows above and below."""
     seen = []
 
@@ -222,7 +222,7 @@ def test_a_strip_gets_a_margin_in_which_nothing_is_found() -> None:
     assert (second.points[0], second.points[2]) == ((400, 0), (500, 100))
 
 
-def test_ordinary_pages_are_seen_as_they_are() -> None:
+def test_ordinary_pages_are_not_resized() -> None:
     page, seen = white(300, 2000), []
     lines_of(page, lambda image: seen.append(image) or [], read_whole)
     assert seen[0] is page

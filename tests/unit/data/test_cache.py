@@ -44,7 +44,7 @@ def child(run: Callable[[], None]) -> int:
     return process.exitcode
 
 
-def test_pictures_come_back_as_they_were(cache: PictureCache) -> None:
+def test_cached_pictures_are_unchanged(cache: PictureCache) -> None:
     """Images and label maps, of any size; what was never there is not found."""
     pictures = {'a': picture(0), 'labels a': picture(1, 33, 7), 'b': picture(2, 1, 200, 3)}
     for name, pixels in pictures.items():
@@ -54,7 +54,7 @@ def test_pictures_come_back_as_they_were(cache: PictureCache) -> None:
     assert cache.get('c') is None
 
 
-def test_what_one_process_keeps_another_one_finds(cache: PictureCache) -> None:
+def test_a_picture_cached_by_one_process_is_found_by_another(cache: PictureCache) -> None:
     """A forked one, as loader workers are, and one that got the handle, as other ranks and spawned workers do."""
     again = pickle.loads(pickle.dumps(cache))  # noqa: S301  # our own
     cache.put('a', picture(0))
@@ -78,7 +78,7 @@ def test_processes_that_write_at_once_do_not_mix_up_their_pictures(cache: Pictur
         assert_array_equal(cache.get(str(number)), picture(number, 40, 40))
 
 
-def test_a_full_cache_keeps_what_it_has_and_takes_no_more(cache: PictureCache) -> None:
+def test_a_full_cache_keeps_its_pictures_and_accepts_no_others(cache: PictureCache) -> None:
     size = os.fstat(cache._file).st_size
     for number in range(200):
         cache.put(str(number), picture(number))
@@ -112,7 +112,7 @@ def test_a_writer_that_is_killed_leaves_no_half_picture(cache: PictureCache, mon
     assert_array_equal(cache.get('a'), picture(0))
 
 
-def test_a_picture_that_cannot_be_written_is_not_kept(cache: PictureCache) -> None:
+def test_a_picture_that_cannot_be_written_is_not_cached(cache: PictureCache) -> None:
     """A disk that is full after all; here, files must not grow beyond 64 KiB."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
@@ -145,7 +145,7 @@ def test_a_handle_that_leads_to_another_file_is_refused(cache: PictureCache) -> 
         open_cache(path, device, inode + 1)
 
 
-def test_what_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:
+def test_a_cache_that_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'train.cache.gib: 1e\+06 GiB requested, but memory has only'):
         check_room(CacheOptions(gib=1e6))
     with pytest.raises(ValueError, match=r'GiB requested, but the disk of .* has only'):
@@ -170,7 +170,7 @@ def test_images_and_label_maps_are_decoded_once(cache: PictureCache, tmp_path: P
         assert_array_equal(read_labels(tmp_path / 'a.png'), plain[1])
 
 
-def test_without_a_cache_nothing_is_kept() -> None:
+def test_without_a_cache_every_picture_is_decoded_again() -> None:
     read: Iterator[Any] = iter([picture(0), picture(1)])
     assert_array_equal(read_cached('a', lambda: next(read)), picture(0))
     assert_array_equal(read_cached('a', lambda: next(read)), picture(1))

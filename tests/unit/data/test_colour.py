@@ -33,7 +33,7 @@ def test_a_change_is_that_of_pillow(image: np.ndarray, factor: float, change: Ca
 
 
 @pytest.mark.parametrize('turn', [-18.0, -0.5, 0.0, 7.9, 200.0])
-def test_a_hue_turns_round_the_circle(turn: float) -> None:
+def test_a_hue_wraps_around(turn: float) -> None:
     expected = np.zeros(SMOOTH.shape)
     for place in np.ndindex(SMOOTH.shape[:2]):
         hue, saturation, value = colorsys.rgb_to_hsv(*(SMOOTH[place] / 255))
@@ -56,7 +56,7 @@ def test_turning_the_hue_by_the_whole_circle_is_turning_it_by_nothing() -> None:
     np.testing.assert_array_equal(rotate_hue(PICTURE, -18), rotate_hue(PICTURE, 238))
 
 
-def test_each_change_comes_with_its_probability() -> None:
+def test_each_change_has_its_probability() -> None:
     never = {f'{name}_probability': 0 for name in ('brightness', 'contrast', 'saturation', 'hue')}
     kept = ColourDistortion(**never)
     assert kept.distort(PICTURE, np.random.default_rng(0)) is PICTURE

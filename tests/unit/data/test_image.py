@@ -27,7 +27,7 @@ def encoded(array: np.ndarray, kind: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def test_a_picture_comes_back_as_rgb(tmp_path: Path) -> None:
+def test_a_picture_is_decoded_as_rgb(tmp_path: Path) -> None:
     Image.fromarray(PICTURE).save(tmp_path / 'a.png')
     assert_array_equal(read_image(tmp_path / 'a.png'), PICTURE)
 
@@ -188,7 +188,7 @@ def test_images_of_a_batch_wait_pixel_by_pixel_and_reach_the_network_colour_by_c
     assert normalise_images(batch, (0, 0, 0), (1, 1, 1)).is_contiguous()
 
 
-def test_what_other_programs_append_to_an_image_does_not_matter(tmp_path: Path) -> None:
+def test_bytes_appended_to_an_image_are_ignored(tmp_path: Path) -> None:
     for name, data in (('a.png', PNG), ('a.jpg', JPEG)):
         (tmp_path / name).write_bytes(data)
         (tmp_path / f'longer_{name}').write_bytes(data + bytes(3000))

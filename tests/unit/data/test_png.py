@@ -50,7 +50,7 @@ def test_a_picture_is_not_read_as_labels_nor_labels_as_a_picture() -> None:
     assert png.decode_png(encoded(Image.fromarray(PICTURE[..., 0])), 'RGB') is None
 
 
-def test_a_colour_that_stands_for_transparency_stays_as_it_is() -> None:
+def test_a_transparent_colour_stays_as_it_is() -> None:
     written = encoded(Image.fromarray(PICTURE), transparency=tuple(PICTURE[0, 0].tolist()))
     assert_array_equal(png.decode_png(written, 'RGB'), PICTURE)
 
@@ -68,7 +68,7 @@ def test_a_file_that_ends_anywhere_too_early_is_refused() -> None:
     assert [end for end in range(len(whole)) if png.decode_png(whole[:end], 'RGB') is not None] == []
 
 
-def test_what_other_programs_append_does_not_matter() -> None:
+def test_bytes_appended_by_other_programs_are_ignored() -> None:
     assert_array_equal(png.decode_png(encoded(Image.fromarray(PICTURE)) + b'more', 'RGB'), PICTURE)
 
 

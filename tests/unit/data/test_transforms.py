@@ -44,7 +44,7 @@ class AtTheTop(np.random.Generator):
         return high
 
 
-def test_changes_of_colour_come_in_random_order() -> None:
+def test_changes_of_colour_are_made_in_random_order() -> None:
     """Brightness and contrast, both times 1.5, do not commute."""
     both = RandomDistort(brightness_probability=1, contrast_probability=1, saturation_probability=0, hue_probability=0)
     images = {both(SMOOTH, LABELS, AtTheTop(np.random.PCG64(seed)))[0].tobytes() for seed in range(20)}
@@ -94,7 +94,7 @@ def test_a_crop_of_a_small_image_is_filled_up_on_the_right_and_at_the_bottom() -
     assert set(labels[2].flat) == set(labels[:, 3].flat) == {VOID}
 
 
-def test_padding_leaves_what_is_there_and_fills_up_the_rest() -> None:
+def test_padding_keeps_the_image_and_fills_the_rest() -> None:
     image, labels = Padding(target_size=(50, 62))(NOISE, LABELS, RNG(0))
     assert (image.shape, labels.shape) == ((50, 62, 3), (50, 62))
     assert_array_equal(image[:40, :60], NOISE)

@@ -85,7 +85,7 @@ def test_integers_are_scaled_by_channel(network: Path) -> None:
         ('LSTM', 'fp16', 'no LSTM in float16'),
     ],
 )
-def test_a_network_without_such_a_form_is_refused(
+def test_a_network_that_cannot_be_quantised_is_refused(
     operator: str, precision: compact.Precision, said: str, tmp_path: Path
 ) -> None:
     graph = onnx.helper.make_graph([onnx.helper.make_node(operator, ['x'], ['y'])], 'network', [], [])

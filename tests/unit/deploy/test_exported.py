@@ -18,7 +18,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path('runs/mine').mkdir(parents=True)
 
 
-def test_a_run_folder_stands_for_its_exported_file() -> None:
+def test_a_run_folder_means_its_exported_file() -> None:
     for name in ('other.onnx', 'model.onnx'):
         Path('runs/mine', name).touch()
         assert find_exported(Path('runs/mine')) == Path('runs/mine', name)  # the only one, then the usual one

@@ -46,14 +46,14 @@ def test_pages_of_one_name_in_two_folders_are_distinguished_by_folder(tmp_path: 
     assert list_files([tmp_path / 'x', tmp_path / 'y'], tmp_path / 'o')[second] == Path('y/page.png')
 
 
-def test_what_is_no_image_in_a_folder_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_in_a_folder_that_are_not_images_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, 'a.png', 'a.json', 'b.json', 'scan.heic', 'c.gif', 'd.pdf')
     assert {file.name for file in list_files([tmp_path], tmp_path / 'o')} == {'a.png', 'c.gif', 'd.pdf'}
     assert capsys.readouterr().err == 'left out: 1 .heic, 2 .json\n'
 
 
 @pytest.mark.parametrize('address', ['https://example.org/a.jpg', 's3://bucket/a.jpg'])
-def test_an_address_is_refused_with_what_to_do(address: str, tmp_path: Path) -> None:
+def test_an_address_is_refused_with_the_fix(address: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match='is an address; fetch it first'):
         list_files([Path(address)], tmp_path)
 
@@ -81,7 +81,7 @@ def test_each_page_has_a_result_and_one_that_fails_does_not_end_the_others(
     assert page == f'skipped: {tmp_path / "many.tif"}, page 2: the network does not take it'
 
 
-def test_a_pdf_file_is_read_or_says_what_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pdf_file_is_read_or_names_the_missing_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     PIL.Image.new('RGB', (72, 72), 'red').save(tmp_path / 'a.pdf')
     inputs = Inputs(list_files([tmp_path / 'a.pdf'], tmp_path / 'o'), tmp_path / 'o', 'reading')
     done = sum(inputs.pages(file, stem, lambda image, _: None) for file, stem in inputs.each())

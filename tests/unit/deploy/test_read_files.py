@@ -52,7 +52,7 @@ def test_changed_pages_and_other_options_are_read_again(
     assert 'read before' not in capsys.readouterr().out
 
 
-def test_a_stopped_reading_goes_on(
+def test_a_stopped_reading_resumes(
     read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C at the second page, and a journal whose last line is cut off, as by a loss of power."""

@@ -47,7 +47,7 @@ def test_texts_are_found_read_and_put_in_order(det: Path, rec: Path, page: Image
     assert all(line.confidence > 0.9 for line in lines)
 
 
-def test_files_and_pictures_say_what_was_read(
+def test_files_and_pictures_show_the_texts(
     det: Path, rec: Path, page: Image, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     PIL.Image.fromarray(page).save(tmp_path / 'page.png')
@@ -85,7 +85,7 @@ def test_files_and_pictures_say_what_was_read(
         (('--det', 'absent', '--rec', 'rec.onnx'), 'absent: no such file or shipped recipe'),
     ],
 )
-def test_what_cannot_read_is_refused_with_its_reason(
+def test_a_model_that_cannot_read_is_refused_with_the_reason(
     words: tuple[str, ...],
     said: str,
     det: Path,
@@ -149,7 +149,7 @@ def test_rows_of_a_page_upside_down_stay_whole_where_rectangles_slant_by_chance(
 
 
 @pytest.mark.parametrize('quarter', [0, 1, 3])
-def test_a_page_that_lies_on_its_side_is_read_as_if_it_stood(quarter: int) -> None:
+def test_a_page_on_its_side_is_read_like_an_upright_one(quarter: int) -> None:
     """Lines brighter towards their end, found where the page is not black, and read with confidence only that way round."""
     upright = np.zeros((60, 120, 3), np.uint8)
     upright[10:20, 10:50] = np.linspace(50, 150, 40)[None, :, None]
@@ -232,7 +232,7 @@ def test_a_line_that_is_turned_by_less_than_a_quarter_is_read_from_its_beginning
     assert angle_of(points) == pytest.approx(degrees, abs=2)
 
 
-def test_hocr_says_how_far_a_text_is_turned(page: Image, tmp_path: Path) -> None:
+def test_hocr_has_the_angle_of_a_text(page: Image, tmp_path: Path) -> None:
     """Counter-clockwise, as hOCR counts: 45 degrees upwards, and 270 for a text that goes from top to bottom."""
     rising = Line('up', 0.9, 0.8, ((10.0, 60.0), (60.0, 10.0), (70.0, 20.0), (20.0, 70.0)))
     (file,) = as_hocr([rising, line('down', 0, 0, 10, 60), line('level', 0, 0, 60, 10)], page, tmp_path / 'a')
@@ -253,7 +253,7 @@ def test_hocr_has_the_words_of_a_line_which_tools_lay_over_a_scan(page: Image, t
     ]
 
 
-def test_hocr_escapes_what_it_holds(page: Image, tmp_path: Path) -> None:
+def test_hocr_escapes_texts(page: Image, tmp_path: Path) -> None:
     (file,) = as_hocr([line('a < b & "c"', 20, 20, 99, 39)], page, tmp_path / 'a"b')
     (found,) = spans(file, 'ocr_line')
     assert ''.join(found.itertext()) == 'a < b & "c"'

@@ -123,7 +123,7 @@ def picture(bright: int) -> bytes:
     return cv2.imencode('.png', pixels)[1].tobytes()
 
 
-def test_everybody_gets_the_answer_for_his_own_image(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_request_gets_the_result_of_its_own_image(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Eight clients at a time; the number of bright pixels tells whose answer it is."""
     with served(load(file)) as server, ThreadPoolExecutor(8) as clients:
         begin = time.perf_counter()
@@ -136,7 +136,7 @@ def test_everybody_gets_the_answer_for_his_own_image(file: Path, capsys: pytest.
     assert int(counted['phalanx_batches_total']) <= 160
 
 
-def test_a_stop_loses_no_request_that_was_taken(file: Path) -> None:
+def test_a_stop_loses_no_accepted_request(file: Path) -> None:
     """The model waits until the server has been asked to stop: one request is in its hands by then, three wait."""
     model, stopped = load(file), threading.Event()
     run = model.run
@@ -155,7 +155,7 @@ def test_a_stop_loses_no_request_that_was_taken(file: Path) -> None:
         assert [answer.result()[1]['pixels']['bright'] for answer in answers] == [1, 2, 3, 4]
 
 
-def test_images_come_as_bytes_in_json_or_in_a_form(file: Path) -> None:
+def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
     with served(load(file)) as server:
         status, said = asked(server.port, '/predict', picture(7))
         as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
@@ -168,7 +168,7 @@ def test_images_come_as_bytes_in_json_or_in_a_form(file: Path) -> None:
         assert 'Drop an image here' in asked(server.port, '/')[1]
 
 
-def test_what_is_wrong_with_a_request_is_reported(file: Path) -> None:
+def test_a_wrong_request_gets_the_reason(file: Path) -> None:
     with served(load(file), most_bytes=10_000) as server:
         status, said = asked(server.port, '/predict', b'no image')
         assert (status, 'the image: is not an image that can be decoded' in said['detail']) == (422, True)
@@ -183,7 +183,7 @@ def test_what_is_wrong_with_a_request_is_reported(file: Path) -> None:
         assert (status, said['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
 
 
-def test_a_request_for_which_there_is_no_room_is_turned_away(file: Path) -> None:
+def test_a_request_beyond_the_queue_is_rejected(file: Path) -> None:
     """One is with the model, one waits, the third has no place."""
     model, goes_on, begun = load(file), threading.Event(), threading.Event()
     run = model.run

@@ -44,7 +44,7 @@ def test_devices_count_within_those_that_are_visible(monkeypatch: pytest.MonkeyP
     assert 'there is no device 3; this process sees 3: 0 to 2' in refused('--gpus', '3', available=3)
 
 
-def test_devices_that_are_not_there_become_ranks_on_the_cpu_with_a_warning() -> None:
+def test_missing_devices_become_cpu_ranks_with_a_warning() -> None:
     made, warnings = Cluster.from_flags(flags('--gpus', '0,1'), 0, HERE)
     assert made is not None
     assert made.ranks_per_node == 2
@@ -107,12 +107,12 @@ def test_impossible_flags_are_reported_by_name(words: tuple[str, ...], message: 
     assert message in refused(*words)
 
 
-def test_nodes_may_come_and_go_between_two_numbers() -> None:
+def test_nodes_may_join_and_leave_between_two_numbers() -> None:
     made = cluster('--nnodes', '2:4', '--master', '10.0.0.2:7000')
     assert (made.min_nodes, made.max_nodes, made.hosts_rendezvous, made.nodes) == (2, 4, True, ())
 
 
-def test_the_environment_says_what_the_flags_do_not() -> None:
+def test_the_environment_sets_flags_that_are_not_given() -> None:
     environment = {'PADDLE_TRAINERS': '10.0.0.1,10.0.0.2', 'FLAGS_START_PORT': '7001', 'PADDLE_NPROC_PER_NODE': '2'}
     asked = flags(environment=environment)
     assert (asked.ips, asked.start_port, asked.nproc_per_node) == ('10.0.0.1,10.0.0.2', 7001, 2)

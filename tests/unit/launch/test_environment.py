@@ -269,7 +269,7 @@ def test_one_process_that_nobody_else_started_decides_for_itself(environment: di
     assert chosen(environment, '--nproc_per_node', '2') == {'nproc_per_node': 2}
 
 
-def test_a_batch_script_of_several_nodes_is_told_that_it_has_one() -> None:
+def test_a_batch_script_of_several_nodes_gets_a_note_that_it_runs_on_one() -> None:
     assert str(detect(BATCH)) == (
         'in the batch script of SLURM job 7, which has 2 nodes: this runs on one of them (srun COMMAND runs on all)'
     )
@@ -325,7 +325,7 @@ def test_flags_that_agree_with_the_launcher_are_accepted(environment: dict[str, 
     flags(environment, *words)
 
 
-def test_tasks_of_slurm_meet_where_a_flag_says() -> None:
+def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
     met = detect(STEP).at('gpu02:7000', None).exports
     assert (met['MASTER_ADDR'], met['MASTER_PORT']) == ('gpu02', '7000')
     assert detect(STEP).at(None, 7000).exports['MASTER_PORT'] == '7000'

@@ -14,7 +14,7 @@ from phalanx.launch.jobs import write_kubernetes, write_pytorchjob, write_slurm
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
 
 
-def test_the_slurm_script_is_a_shell_script_that_starts_one_launcher_a_node(tmp_path: Path) -> None:
+def test_the_slurm_script_starts_one_launcher_per_node(tmp_path: Path) -> None:
     file = tmp_path / 'job.sh'
     write_slurm(file, COMMAND, nodes=4, devices=2)
     subprocess.run(['bash', '-n', str(file)], check=True)

@@ -62,7 +62,7 @@ def test_nodes_without_a_common_family_are_reported(resolver: Resolver) -> None:
         names.resolve_all(['gpu01', 'gpu02'])
 
 
-def test_a_loopback_address_in_a_list_stays_what_it_is(resolver: Resolver) -> None:
+def test_a_loopback_address_in_a_list_is_not_replaced(resolver: Resolver) -> None:
     resolver.answers |= {'localhost': ['127.0.0.1']}
     assert names.resolve_all(['localhost', '10.0.0.2']) == ['127.0.0.1', '10.0.0.2']
 
@@ -92,7 +92,7 @@ def test_a_master_known_here_by_a_loopback_address_is_this_node(resolver: Resolv
         assert (made.rendezvous, made.interface, made.hosts_rendezvous) == (('10.0.0.1', 7000), 'eth0', True)
 
 
-def test_a_master_with_addresses_of_both_families_is_reached_by_one_that_has_a_way(
+def test_a_master_with_addresses_of_both_families_is_reached_by_one_with_a_route(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def towards(address: str) -> str:

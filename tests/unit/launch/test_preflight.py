@@ -19,7 +19,7 @@ def test_equal_nodes_have_nothing_to_report() -> None:
 
 
 @pytest.mark.parametrize('fact', ['phalanx', 'code', 'torch', 'ranks', 'recipe', 'data', 'max_restart'])
-def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> None:
+def test_incompatible_nodes_are_an_error_with_both_values_and_the_fix(fact: str) -> None:
     (finding,) = compare_facts(infos(**{fact: 'other'}))
     assert finding.level == 'error'
     assert '10.0.0.1: ' in finding.text
@@ -28,7 +28,7 @@ def test_what_must_hurt_is_an_error_with_both_values_and_a_cure(fact: str) -> No
 
 
 @pytest.mark.parametrize('fact', ['python', 'devices'])
-def test_what_only_may_hurt_is_a_warning(fact: str) -> None:
+def test_differences_that_may_do_harm_are_warnings(fact: str) -> None:
     (finding,) = compare_facts(infos(**{fact: 'other'}))
     assert finding.level == 'warning'
 
@@ -46,5 +46,5 @@ def test_a_fingerprint_knows_where_its_parts_end() -> None:
     assert hash_parts(iter(['ab', 'c'])) == hash_parts(iter([b'ab', 'c']))
 
 
-def test_the_way_between_nodes_reads_in_milliseconds_and_gigabits() -> None:
+def test_the_link_between_nodes_is_shown_in_milliseconds_and_gigabits() -> None:
     assert str(Link(0.0012, 9.4e9)) == '1.2 ms and 9.40 Gbit/s between nodes'

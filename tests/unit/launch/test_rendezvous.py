@@ -43,7 +43,7 @@ def joined(seats: list[Rendezvous]) -> Members:
     return members[0]
 
 
-def test_nodes_are_ordered_by_the_list_whoever_comes_first(seat: Seat) -> None:
+def test_nodes_are_ordered_by_the_list_and_not_by_their_arrival(seat: Seat) -> None:
     first, third, second = (seat(address) for address in ('127.0.0.1', '127.0.0.3', '127.0.0.2'))
     assert [info['address'] for _, info in joined([third, first, second]).nodes] == list(ADDRESSES)
 
@@ -58,7 +58,7 @@ def test_a_node_with_another_list_is_shown_both(seat: Seat) -> None:
     ) in str(told.value)
 
 
-def test_a_node_that_waits_says_whether_another_takes_itself_for_the_first(seat: Seat) -> None:
+def test_a_waiting_node_reports_another_node_that_acts_as_the_first(seat: Seat) -> None:
     """The second node was given the list the other way round, so it listens for the first one."""
     first = seat('127.0.0.1')
     with listen('127.0.0.2', first.port), pytest.raises(RendezvousError, match='have not joined') as told:
@@ -74,14 +74,14 @@ def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monke
     assert '127.0.0.2 takes part in this run already (process 7 there)' in str(told.value)
 
 
-def test_the_first_node_to_decide_says_why_for_all(seat: Seat) -> None:
+def test_the_first_node_to_decide_gives_the_reason_for_all(seat: Seat) -> None:
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
     assert seats[1].put_if_unset(members.verdict, 'a rank failed') == 'a rank failed'
     assert [one.put_if_unset(members.verdict, 'another') for one in seats] == ['a rank failed'] * 3
 
 
-def test_a_node_without_a_pulse_is_lost_but_not_one_whose_ranks_have_ended(
+def test_a_node_without_heartbeats_is_lost_but_not_one_whose_ranks_have_ended(
     seat: Seat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The second node says that it has ended, the third says nothing; the first watches."""

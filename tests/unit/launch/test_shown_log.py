@@ -9,9 +9,7 @@ import pytest
 from phalanx.launch import agent
 
 
-def test_what_the_launcher_says_does_not_come_between_the_bytes_of_a_character(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_lines_of_the_launcher_do_not_split_a_character(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     line, log = '─'.encode(), tmp_path / 'workerlog.0'
     with agent._shown(log, 'w'):
         log.write_bytes(b'a' + line[:2])

@@ -39,7 +39,7 @@ def test_weights_of_a_named_network_are_written(original: Path, tmp_path: Path) 
     pp_liteseg(3).load_state_dict(weights)
 
 
-def test_a_configuration_that_says_its_classes_needs_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_with_its_classes_needs_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PaddleDetection's `num_classes`, of a data set that is not here."""
     monkeypatch.chdir(tmp_path)
     for name, text in DETECTION.items():

@@ -145,7 +145,7 @@ def test_what_fits_is_taken_and_the_rest_is_counted_by_part(tmp_path: Path, mode
     np.testing.assert_array_equal(first(model), drawn)
 
 
-def test_weights_of_another_network_are_an_error_that_says_so(tmp_path: Path, model: nn.Module) -> None:
+def test_weights_of_another_network_are_reported_as_such(tmp_path: Path, model: nn.Module) -> None:
     safetensors.torch.save_file(unet(3).state_dict(), tmp_path / 'unet.safetensors')
     drawn = first(model)
     with pytest.raises(CheckpointError, match='these are weights of another network: of the 247 tensors of PPLiteSeg 247 are'):
@@ -237,7 +237,7 @@ def test_of_weights_and_their_ema_the_ema_is_loaded_with_a_hint_for_the_others(
     assert (first(model) == TRAINED).all()
 
 
-def test_an_average_without_names_is_passed_over_with_a_remark(tmp_path: Path, model: nn.Module) -> None:
+def test_an_average_without_names_is_skipped_with_a_note(tmp_path: Path, model: nn.Module) -> None:
     shadow = {'shadow_params': [torch.zeros(2)], 'decay': 0.9}
     torch.save({'epoch': 3, 'model': {'state_dict': renamed(model, '*')}, 'ema': shadow}, tmp_path / 'model.pth')
     (note,) = load_weights(model, tmp_path / 'model.pth').notes

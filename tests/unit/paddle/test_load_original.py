@@ -86,7 +86,7 @@ def test_nothing_is_filled_when_something_is_wrong(model: nn.Module, arrays: Arr
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_an_attention_scale_of_one_says_nothing_new(model: nn.Module, arrays: Arrays, path: Path) -> None:
+def test_an_attention_scale_of_one_is_dropped(model: nn.Module, arrays: Arrays, path: Path) -> None:
     load(model, {**arrays, 'ppseg_head.arm_list.1._scale': np.ones(1, np.float32)}, path)
     with pytest.raises(CheckpointError, match=r'left over: ppseg_head\.arm_list\.1\._scale \[1\]'):
         load(model, {**arrays, 'ppseg_head.arm_list.1._scale': np.full(1, 2, np.float32)}, path)

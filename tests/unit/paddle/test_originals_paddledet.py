@@ -369,7 +369,7 @@ def test_a_student_without_its_teacher_trains_alone(folder: Path) -> None:
         recipe('ppyoloe', 'slim_method=PPYOLOEDistill')
 
 
-def test_a_file_for_slim_config_says_who_teaches_and_what(folder: Path) -> None:
+def test_a_file_for_slim_config_sets_the_teacher_and_its_losses(folder: Path) -> None:
     """X teaches L, as in configs/slim/distill; the training itself stays that of the student."""
     (folder / 'teacher.yml').write_text(DISTILLING.lstrip())
     alone, got = recipe('ppyoloe_plus'), recipe('ppyoloe_plus', 'slim_config=teacher.yml')

@@ -510,7 +510,7 @@ def test_keys_without_a_counterpart_are_reported_with_their_line(folder: Path, w
 
 
 @pytest.mark.parametrize('name', sorted(FILES.keys() - {'cityscapes'}))
-def test_the_recipe_that_is_written_says_the_same(folder: Path, name: str) -> None:
+def test_the_written_recipe_means_the_same(folder: Path, name: str) -> None:
     assert main(['convert', 'recipe', f'{name}.yml', '--out', 'made/recipe.yml', '--set', 'iters=7']) == 0
     assert recipe('made/recipe') == recipe(name, 'iters=7')
 

@@ -151,7 +151,7 @@ def test_linear_layers_and_layer_norms_are_read_too() -> None:
     ]
 
 
-def test_a_network_of_sums_is_refused_with_its_cure() -> None:
+def test_a_network_of_sums_is_refused_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r'build it with `merged: true`$'):
         svtr_onnx_layers(svtr_lcnetv3(5))
 

@@ -76,7 +76,7 @@ def job(line: str) -> tuple[Job, dict[str, Any]]:
         (f'--nproc_per_node 2 pdseg/train.py --use_gpu {PDSEG}', 2),
     ],
 )
-def test_the_script_of_a_document_stands_for_phalanx_train(folder: Path, started: list[Any], line: str, ranks: int) -> None:
+def test_the_training_script_of_a_document_means_phalanx_train(folder: Path, started: list[Any], line: str, ranks: int) -> None:
     assert launching.command(shlex.split(line)) == 0
     script = next(word for word in line.split() if word.endswith('train.py'))
     own = shlex.split(line.partition(script)[2])

@@ -107,7 +107,7 @@ def test_a_log_line_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
         assert len(lines(tmp_path)) == 1
 
 
-def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
+def test_infinite_numbers_and_nan_are_null_in_json(tmp_path: Path) -> None:
     with a_report(tmp_path) as report:
         report.train({**record(1, float('nan')), 'grad_norm': float('inf')})
         table = [{'class': 'one', 'iou': float('nan')}]

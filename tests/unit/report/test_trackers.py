@@ -93,7 +93,7 @@ def test_only_the_main_rank_builds_trackers(tmp_path: Path) -> None:
         report.finish({})
 
 
-def test_what_an_earlier_start_logged_is_known_by_group_at_the_next(tmp_path: Path) -> None:
+def test_values_logged_by_an_earlier_start_are_known_by_group(tmp_path: Path) -> None:
     """Killed after log line 4, while step 4 was evaluated; the only checkpoint is that of step 2."""
     events: list[Any] = []
     for start in (0, 2):

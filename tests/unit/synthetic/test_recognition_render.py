@@ -113,7 +113,7 @@ def test_words_come_in_three_cases_and_those_no_font_has_never(fonts: Path, tmp_
     assert {sample(source, index)[1] for index in range(30)} == {'apple', 'Apple', 'APPLE'}
 
 
-def test_what_no_font_can_write_is_left_out_of_the_dictionary(fonts: Path, tmp_path: Path) -> None:
+def test_characters_that_no_font_has_are_left_out_of_the_dictionary(fonts: Path, tmp_path: Path) -> None:
     (tmp_path / 'dictionary.txt').write_text('中\nЖ\nб\n', encoding='utf-8')
     source = Rendered(fonts=fonts, dictionary=tmp_path / 'dictionary.txt').split('train')
     assert set(''.join(sample(source, index)[1] for index in range(20))) == {'Ж', 'б'}

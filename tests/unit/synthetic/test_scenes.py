@@ -87,7 +87,7 @@ def test_the_numbers_of_lines_and_digits_can_be_asked_for() -> None:
         assert 2 <= len(text) <= 6
 
 
-def test_what_finds_no_place_is_left_out() -> None:
+def test_digits_without_a_free_place_are_left_out() -> None:
     empty = render_scene(0, 'train', size=(9, 9), lines=(1, 1), singles=(1, 1))
     assert (empty.boxes.shape, empty.classes.shape, empty.texts, empty.text_boxes.shape) == ((0, 4), (0,), (), (0, 4))
     assert not empty.labels.any()
