@@ -22,6 +22,8 @@ def new_parser() -> Parser:
     parser.add_argument('--format', choices=tuple(FORMATS), help='the annotations to read, if there are several kinds')
     masks = "the folder of the masks, or a pattern of their names such as '*_seg.png', if `new` does not find them"
     parser.add_argument('--masks', metavar='FOLDER', help=masks)
+    parser.add_argument('--images', metavar='FOLDER', help='the folder of the images, if others lie beside them')
+    parser.add_argument('--labels', metavar='FOLDER', help='the folder of the annotations, if `new` does not find or know it')
     parser.add_argument(
         '--out', type=parse_path, metavar='FOLDER', help='where to write (default: NAME_phalanx in this folder)'
     )

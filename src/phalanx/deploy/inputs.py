@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from phalanx.config.read import did_you_mean
 from phalanx.data import pdf
 from phalanx.data.image import Pages
 from phalanx.data.samples import Image, SampleError
@@ -18,6 +19,7 @@ from phalanx.system.errors import RequestError, describe_error
 
 SUFFIXES = {'.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.pbm', '.pgm', '.ppm'}
 PDF = '.pdf'
+MOST_NAMED = 10  # files that a message about a missing one names
 ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 
 
@@ -100,7 +102,9 @@ def _expanded(given: Sequence[Path]) -> Iterator[Path]:
         elif ADDRESS.match(str(path)):
             raise RequestError(f'{path}: is an address; fetch it first (curl -O, wget) and give the file')
         elif not any(sign in str(path) for sign in '*?['):
-            raise RequestError(f'{path}: there is no such file or folder')
+            there = sorted(str(other) for other in path.parent.iterdir()) if path.parent.is_dir() else []
+            near = did_you_mean(path, there) or (f'; there are {", ".join(there[:MOST_NAMED])}' if there else '')
+            raise RequestError(f'{path}: there is no such file or folder{near}')
         elif matches := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             yield from matches
         else:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from phalanx.paddle.configs import Translation, dialect_of, translate
 from phalanx.system.paths import normalise_path, parse_path
 
 log = logging.getLogger('phalanx')
+
+MOST_NAMED = 10  # runs and recipes that a message about a missing one names
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def find_recipe(recipe: str) -> Path:
     if path.is_dir():
         raise ConfigError([f'{recipe}: is not a run folder: it has no config.yml'])
     there = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
-    near = did_you_mean(recipe, [str(file.parent if file.name == 'config.yml' else file) for file in there])
-    raise ConfigError(
-        [f'{recipe}: no such file or shipped recipe{near or did_you_mean(name, known)} (`phalanx config` lists them)']
-    )
+    places = sorted({str(file.parent if file.name == 'config.yml' else file) for file in there})
+    near = did_you_mean(recipe, places) or did_you_mean(name, known)
+    if not near and places and os.sep in recipe:  # a run or file of the user's, not a shipped one
+        near = f'; there are {", ".join(places[:MOST_NAMED])}' + (' ...' if len(places) > MOST_NAMED else '')
+    raise ConfigError([f'{recipe}: no such file or shipped recipe{near} (`phalanx config` lists them)'])

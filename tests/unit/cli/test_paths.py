@@ -136,3 +136,18 @@ def test_a_settled_path_keeps_links_but_those_in_front_of_a_step_up(home: Path) 
     assert normalise_path(elsewhere / 'link' / 'images') == elsewhere / 'link' / 'images'
     assert normalise_path(elsewhere / 'inner' / os.pardir / 'masks') == home / 'my photos' / 'masks'
     assert normalise_path(Path('../x')) == home / 'work' / 'x'
+
+
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ('mine', 'other'):
+        Path(f'runs/{name}').mkdir(parents=True)
+        Path(f'runs/{name}/config.yml').touch()
+    assert main(['export', 'runs/xxxxxxxx']) == 2
+    assert 'no such file or shipped recipe; there are runs/mine, runs/other' in capsys.readouterr().err
+
+
+def test_an_image_that_is_not_there_is_answered_with_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path('pictures').mkdir()
+    Path('pictures/eins.png').touch()
+    assert main(['predict', 'unet_digits', 'pictures/ein.png', '--out', 'out']) == 2
+    assert "pictures/ein.png: there is no such file or folder; did you mean 'pictures/eins.png'?" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from phalanx.curation.prepare.formats import choose_format, find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.samples import Found, LeftOut
 from phalanx.curation.prepare.tree import Tree
+from running import run_here
 
 Row = tuple[str, tuple[int, ...], bool]  # label, box, whether it is ignored
 
@@ -225,3 +226,18 @@ def test_words_between_quotes_are_the_names_of_images_with_blanks() -> None:
     picked = read({'train.txt': '"/train/a 1.png" "other/a 1.png"\n/train/a 2.png other/a 2.png\n', 'c.json': json.dumps([])})
     assert not isinstance(picked, str), picked
     assert [(s.image.parent.name, s.mask and s.mask.parent.name) for s in picked[1].samples] == [('train', 'other')] * 2
+
+
+def test_folders_of_images_and_labels_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(8):
+        drawn.draw(Path(f'mine/pics/{number}.png'), number)
+        drawn.draw(Path(f'mine/previews/{number}.png'), number + 3)
+        drawn.write(Path(f'mine/notes/{number}.txt'), drawn.yolo_line(number))
+    assert run_here('new', 'mine', '--no_trial') == 2
+    assert '8 files *.txt are named like images, --labels FOLDER takes them for labels' in capsys.readouterr().err
+    assert run_here('new', 'mine', '--no_trial', '--labels', 'note', '--images', 'pics') == 2
+    assert "--labels note: mine has no such folder with files in it; did you mean 'notes'?" in capsys.readouterr().err
+    assert run_here('new', 'mine', '--no_trial', '--labels', 'notes', '--images', 'mine/pics') == 0
+    content = json.loads(Path('mine_phalanx/train.json').read_text())
+    assert all(image['file_name'].startswith('mine/pics/') for image in content['images'])
+    assert len(content['annotations']) == len(content['images'])

@@ -106,6 +106,9 @@ def test_an_ending_of_names_is_offered_with_the_option_that_takes_it(capsys: pyt
 def test_masks_that_are_nowhere_and_masks_of_another_format_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.masks_palette(Path('mine'))
     assert new('--masks', 'nowhere') == 2
-    assert '--masks nowhere: no image lies in such a folder, or has such a name' in capsys.readouterr().err
+    assert (
+        '--masks nowhere: mine has no such folder with files in it; there are JPEGImages, SegmentationClass'
+        in capsys.readouterr().err
+    )
     assert new('--masks', 'y', '--format', 'coco') == 2
     assert '--masks: is for --format masks, not coco' in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from statistics import fmean
 
+from phalanx.config.read import did_you_mean
 from phalanx.curation.new import plan
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
@@ -19,6 +20,7 @@ from phalanx.curation.new.recipe import compose_recipe
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import collect_splits, deal, val_share
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
+from phalanx.curation.prepare.masks import is_mask
 from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, LeftOut, Sample, SplitName
 from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
@@ -41,7 +43,7 @@ CLEARLY = 1.1  # bf16 must exceed the rate of float32 by this factor: the trial 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     """Write a recipe for the data in `folder` into `out`; return the exit status. Raises RequestError."""
     try:
-        tree = Tree(unpack_data(folder, out / UNPACKED), given.masks or '')
+        tree = _tree(unpack_data(folder, out / UNPACKED), given)
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     # read every format that the files could be, then choose the one to use
@@ -89,6 +91,28 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     _print_findings(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)
+
+
+def _tree(root: Path, given: argparse.Namespace) -> Tree:
+    """The files below `root`; of images and annotations those in the folders that options name. Raises RequestError."""
+    names: dict[str, str] = {option: _folder_below(root, vars(given)[option] or '') for option in ('images', 'masks', 'labels')}
+    tree = Tree(root, names['masks'], names['labels'])
+    for option, name in names.items():
+        if name and '*' not in name and not any(tree.is_below(path, name) for path in tree.files):
+            there = sorted({path.parent.relative_to(root).as_posix() for path in tree.files} - {'.'})
+            near = did_you_mean(name, there) or f'; there are {", ".join(there[:SHOWN])}'
+            raise RequestError(f'--{option} {name}: {given.folder} has no such folder with files in it{near}')
+    if names['images']:
+        tree.use_images([path for path in tree.images if tree.is_below(path, names['images']) or is_mask(path, tree)])
+    return tree
+
+
+def _folder_below(root: Path, name: str) -> str:
+    """A folder as a path below `root`, which may be given as one from the working folder (`photos/masks`), too."""
+    path = normalise_path(Path(name)) if name else root
+    return (
+        path.relative_to(root).as_posix() if path.is_dir() and path != root and path.is_relative_to(root) else name.strip('/')
+    )
 
 
 def _explain_failure(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:

@@ -67,7 +67,7 @@ def _other_files(tree: Tree) -> list[str]:
         if path.suffix.lower() not in IMAGES and stem in stems:
             endings[dot + ending].add(stem)
     return [
-        f'{len(named)} files *{ending} are named like images'
+        f'{len(named)} files *{ending} are named like images' + (', --labels FOLDER takes them for labels' * (ending == '.txt'))
         for ending, named in endings.items()
         if len(named) >= max(2, len(stems) // 2)
     ]

@@ -41,13 +41,13 @@ FEW = 64  # images with more colours are photographs, or masks saved as JPEG
 
 def find_masks(tree: Tree, found: Found) -> None:
     """Add pairs of images and masks; masks lie in a folder `masks` (labels, annotations, ...) or have names that end so."""
-    is_mask = {path: _is_mask(path, tree) for path in tree.images}
+    of_masks = {path: is_mask(path, tree) for path in tree.images}
     of_stem = defaultdict(list)
     for path in tree.images:
-        if not is_mask[path]:
+        if not of_masks[path]:
             of_stem[CITYSCAPES.sub('', path.stem.lower())].append(path)
     for mask in tree.images:
-        if is_mask[mask]:
+        if of_masks[mask]:
             stem = (own_stem(mask, tree) or mask.stem).lower()
             known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or of_stem.get(CITYSCAPES.sub('', stem)) or []
             if not known:
@@ -55,7 +55,7 @@ def find_masks(tree: Tree, found: Found) -> None:
                 continue
             image = max(known, key=lambda path: (not _is_aside(path, tree), len(set(path.parts) & set(mask.parts))))
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
-    if tree.masks and not any(is_mask.values()):
+    if tree.masks and not any(of_masks.values()):
         found.left_out.append(f'--masks {tree.masks}: no image lies in such a folder, or has such a name')
     # Exporters write masks of classes, of instances, and pictures to look at, side by side; those of classes count.
     rank = {sample.mask: _rank(sample, tree) for sample in found.samples}
@@ -67,7 +67,8 @@ def find_masks(tree: Tree, found: Found) -> None:
         found.classes_from = find_class_file(tree)
 
 
-def _is_mask(path: Path, tree: Tree) -> bool:
+def is_mask(path: Path, tree: Tree) -> bool:
+    """True for the masks that `tree.masks` names, or else those in a folder or with a name that says so."""
     if tree.masks:
         return own_stem(path, tree) is not None
     folders = [_words(folder) for folder in path.relative_to(tree.root).parts[:-1]]
@@ -82,9 +83,7 @@ def own_stem(path: Path, tree: Tree) -> str | None:
     """The name of the image that `path` is the mask of by `tree.masks`, a folder or a pattern `*_l.png`; None if it is none."""
     relative, wanted = path.relative_to(tree.root), tree.masks.strip('/')
     if '*' not in wanted:
-        folders = relative.parts[:-1]
-        parts = Path(wanted).parts
-        return path.stem if any(folders[n : n + len(parts)] == parts for n in range(len(folders))) else None
+        return path.stem if tree.is_below(path, wanted) else None
     before, _, behind = Path(wanted).name.partition('*')
     is_there = relative.match(wanted) and len(path.name) > len(before) + len(behind)
     return path.name[len(before) : len(path.name) - len(behind)] if is_there else None

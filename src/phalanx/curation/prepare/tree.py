@@ -22,24 +22,35 @@ SPLITS: dict[str, SplitName] = {
 class Tree:
     """All files below `root` that are not hidden, in order."""
 
-    def __init__(self, root: Path, masks: str = '') -> None:
-        """`masks`: the folder of the masks, or a pattern of their names, where these are not the usual ones."""
-        self.root, self.masks = root, masks
+    def __init__(self, root: Path, masks: str = '', labels: str = '') -> None:
+        """`masks`: the folder of the masks, or a pattern of their names, where these are not the usual ones; `labels`: the
+        folder of the files with annotations."""
+        self.root, self.masks, self.labels = root, masks, labels
         self.files: list[Path] = []
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if not name.startswith(('.', '__MACOSX')))
             self.files += [Path(folder, name) for name in sorted(names) if not name.startswith('.')]
-        self.images = [path for path in self.files if path.suffix.lower() in IMAGES]
-        self._named, self._stems = defaultdict[str, list[Path]](list), defaultdict[str, list[Path]](list)
-        for path in self.images:
-            self._named[path.name.lower()].append(path)
-            self._stems[path.stem.lower()].append(path)
+        self.use_images([path for path in self.files if path.suffix.lower() in IMAGES])
         self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
         self.unreadable = LeftOut()  # messages about .json files that are not JSON
 
+    def use_images(self, images: list[Path]) -> None:
+        """Let these be the images, and no others."""
+        self.images = images
+        self._named, self._stems = defaultdict[str, list[Path]](list), defaultdict[str, list[Path]](list)
+        for path in images:
+            self._named[path.name.lower()].append(path)
+            self._stems[path.stem.lower()].append(path)
+
+    def is_below(self, path: Path, folder: str) -> bool:
+        """True if `path` lies below a folder of this name, or of several names one in the other (`data/labels`)."""
+        own, wanted = path.relative_to(self.root).parts[:-1], Path(folder).parts
+        return any(own[n : n + len(wanted)] == wanted for n in range(len(own)))
+
     def having(self, *suffixes: str) -> list[Path]:
-        """Files with one of these suffixes."""
-        return [path for path in self.files if path.suffix.lower() in suffixes]
+        """Files with one of these suffixes; those of annotations only below `labels`, if it was given."""
+        there = [path for path in self.files if path.suffix.lower() in suffixes]
+        return [path for path in there if not self.labels or self.is_below(path, self.labels) or _names_all(path)]
 
     @cached_property
     def jsons(self) -> dict[Path, Any]:
@@ -90,6 +101,11 @@ class Tree:
         named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
         words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
         return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
+
+
+def _names_all(path: Path) -> bool:
+    """True for files about all images: settings, and lists of splits or classes."""
+    return path.suffix.lower() in ('.yaml', '.yml', '.data') or path.stem.lower() in SPLITS
 
 
 def _alike(path: Path, parts: tuple[str, ...]) -> int:

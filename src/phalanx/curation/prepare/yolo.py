@@ -73,6 +73,8 @@ def _rows(path: Path, keypoints: int) -> list[YoloRow]:
 
 def _belongs(path: Path, image: Path, tree: Tree) -> bool:
     """True if labels at `path` may belong to `image`: beside it, or below `labels` for an image below `images`."""
+    if tree.labels:
+        return tree.is_below(path, tree.labels)
     if path.parent == image.parent:
         return True
     own, other = (file.relative_to(tree.root).parts[:-1] for file in (path, image))
