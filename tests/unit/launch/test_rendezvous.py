@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ import pytest
 from phalanx.launch import preflight, watchdog
 from phalanx.launch import rendezvous as room
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Members, Rendezvous, RendezvousError, listen
+from phalanx.launch.rendezvous import Members, Rendezvous, RendezvousError, listen, probe
 from phalanx.launch.watchdog import Watchdog
 
 Seat = Callable[..., Rendezvous]
@@ -146,3 +148,9 @@ def test_a_node_whose_port_is_taken_is_named_on_all_with_the_holder(seat: Seat) 
         for found in [pool.submit(preflight.compare_nodes, one, members) for one in seats]:
             with pytest.raises(RendezvousError, match=rf'127\.0\.0\.2: port {seats[0].port} is in use'):
                 found.result()
+
+
+def test_a_connection_that_fails_is_explained_in_the_words_of_the_system() -> None:
+    """203.0.113.1, an address of documentation, is no node's own."""
+    _, error = probe('203.0.113.1', '127.0.0.1', 9)
+    assert error == os.strerror(errno.EADDRNOTAVAIL)
