@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from running import TINY, Command, clean_environment, run_here
+from running import TINY, Command, clean_environment, made_once, run_here
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,10 +53,12 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Freshly drawn, its gradient is some 50 times as long, and steps of any size that trains blow a difference in the last bit of
     a float32 up to percents within ten steps: no cut, and no other order of summation, could agree.
     """
-    folder = tmp_path_factory.mktemp('warm')
-    done = command_in(folder)('train', *TINY, 'train.steps=150', 'evaluate.enabled=false', '--save_dir', 'run')
-    assert done.returncode == 0, done.stderr
-    return folder / 'run'
+
+    def train(folder: Path) -> None:
+        done = command_in(folder)('train', *TINY, 'train.steps=150', 'evaluate.enabled=false', '--save_dir', 'run')
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory, 'warm', train) / 'run'
 
 
 def command_in(folder: Path) -> Command:

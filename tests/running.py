@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from filelock import FileLock
 
 from phalanx.cli.main import main
 
@@ -75,6 +78,18 @@ def both_ranks(script: str, folder: Path, *words: str) -> str:
     said = [rank.communicate()[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return said[0]
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name` with what `make` writes into it: made by the first worker of this run of the tests that asks for it."""
+    own = factory.getbasetemp()
+    folder = (own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own) / name
+    with FileLock(f'{folder}.lock'):
+        if not folder.is_dir():
+            making = Path(tempfile.mkdtemp(dir=folder.parent))
+            make(making)
+            making.rename(folder)
+    return folder
 
 
 def records(folder: Path, kind: str = 'train') -> list[dict[str, Any]]:

@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from running import clean_environment, run_here
+from running import clean_environment, made_once, run_here
 
 COMMON = (
     'ema=null',
@@ -51,15 +50,22 @@ sys.exit(max(main(words, fast_imports) for words in json.loads(sys.argv[1])))
 @pytest.fixture(scope='session')
 def family_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The run folder of each family, after three steps and an evaluation."""
-    root = tmp_path_factory.mktemp('runs')
-    runs = [
-        ['train', recipe, '--save_dir', str(root / family), '--set', *COMMON, *settings]
-        for family, (recipe, *settings) in RECIPES.items()
-    ]
-    done = subprocess.run(
-        [sys.executable, '-c', TRAIN, json.dumps(runs)], env=clean_environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def train(root: Path) -> None:
+        runs = [
+            ['train', recipe, '--save_dir', str(root / family), '--set', *COMMON, *settings]
+            for family, (recipe, *settings) in RECIPES.items()
+        ]
+        done = subprocess.run(
+            [sys.executable, '-c', TRAIN, json.dumps(runs)],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    root = made_once(tmp_path_factory, 'runs', train)
     return {family: root / family for family in RECIPES}
 
 
@@ -67,10 +73,10 @@ def family_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def exported(family_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The exported model of a family; its guide lies beside it."""
 
-    @cache
     def file(family: str) -> Path:
-        out = tmp_path_factory.mktemp('exported') / f'{family}.onnx'
-        assert run_here('export', str(family_runs[family]), '--out', str(out)) == 0
-        return out
+        def export(folder: Path) -> None:
+            assert run_here('export', str(family_runs[family]), '--out', str(folder / f'{family}.onnx')) == 0
+
+        return made_once(tmp_path_factory, f'exported_{family}', export) / f'{family}.onnx'
 
     return file

@@ -52,6 +52,7 @@ def test_gradients_arrive_as_exactly_as_their_compression_can(tmp_path: Path) ->
     assert 1e-4 < apart['bf16'] < 2**-7
 
 
+@pytest.mark.long
 def test_a_compressed_run_that_was_resumed_ends_bit_for_bit_like_one_that_was_not(tmp_path: Path) -> None:
     """Compressed from the second step on; what each rank has not sent after the fourth goes into the fifth."""
     recipe = ('train', *TINY, 'train.steps=6', 'evaluate.enabled=false', 'gradients={compression: power_sgd, plain_steps: 1}')

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from phalanx.families.segmentation.labels import VOID
 from phalanx.families.table.annotation import Table
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.parallel import dist
+from running import made_once
 
-WORKERS = (0, 1)  # of the loader
 SMALL = (
     'train={steps: 6, global_batch_size: 2, workers: 0}',
     'optimizer={name: sgd, lr: 0.01}',
@@ -126,43 +125,40 @@ def trained(family: str, folder: Path, *words: str) -> Found:
 
 def as_rank(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
+    torch.multiprocessing.set_start_method('fork', force=True)  # of loader workers, as in a rank of a launcher
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{folder}/rendezvous'}
     dist.join(torch.device('cpu'))
-    for family, workers in product(FAMILIES, WORKERS):
-        found = trained(family, folder / f'{family}_{workers}_{rank}', f'train.workers={workers}')
+    for family in FAMILIES:
+        found = trained(family, folder / f'{family}_{rank}', 'train.workers=1')
         if rank == 0:
-            torch.save(found, folder / f'{family}_{workers}.pt')
+            torch.save(found, folder / f'{family}.pt')
     gc.collect()  # DDP lets go of the process group
     dist.leave()
 
 
 @pytest.fixture(scope='module')
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the losses and metrics of two ranks, a file per family and number of loader workers."""
-    folder = tmp_path_factory.mktemp('ranks')
-    torch.multiprocessing.spawn(as_rank, (folder,), nprocs=2)
-    return folder
+    """A folder with the losses and metrics of two ranks, a file per family; each rank has a loader worker."""
+    return made_once(tmp_path_factory, 'few_targets', lambda folder: torch.multiprocessing.spawn(as_rank, (folder,), nprocs=2))
 
 
 @pytest.fixture(scope='module')
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Found]:
-    """The losses and metrics of one rank, by family and number of loader workers."""
-    return cache(lambda family, workers: trained(family, tmp_path_factory.mktemp(family), f'train.workers={workers}'))
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
+    """The losses and metrics of one rank without loader workers, by family."""
+    return cache(lambda family: trained(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_samples_without_targets_count_the_same_on_two_ranks_as_on_one(
-    family: str, alone: Callable[[str, int], Found], two_ranks: Path
+    family: str, alone: Callable[[str], Found], two_ranks: Path
 ) -> None:
-    """With a loader worker and without, on both."""
-    losses, *metrics = alone(family, 1)
+    losses, *metrics = alone(family)
     assert len(losses) == 6
     assert np.isfinite(losses).all()
-    for others in (alone(family, 0), *(torch.load(two_ranks / f'{family}_{workers}.pt') for workers in WORKERS)):
-        losses_of_others, *metrics_of_others = others
-        np.testing.assert_allclose(losses_of_others, losses, rtol=1e-5, atol=1e-12)
-        for ours, theirs in zip(metrics, metrics_of_others, strict=True):
-            assert theirs == pytest.approx(ours, rel=1e-4, nan_ok=True)
+    losses_of_ranks, *metrics_of_ranks = torch.load(two_ranks / f'{family}.pt')
+    np.testing.assert_allclose(losses_of_ranks, losses, rtol=1e-5, atol=1e-12)
+    for ours, theirs in zip(metrics, metrics_of_ranks, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, nan_ok=True)
 
 
 UNDEFINED = {  # where nothing is annotated
@@ -175,7 +171,7 @@ UNDEFINED = {  # where nothing is annotated
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_metrics_of_nothing_are_undefined_and_never_zero(family: str, alone: Callable[[str, int], Found]) -> None:
-    _, metrics, of_nothing = alone(family, 1)
+def test_metrics_of_nothing_are_undefined_and_never_zero(family: str, alone: Callable[[str], Found]) -> None:
+    _, metrics, of_nothing = alone(family)
     assert not [name for name, value in metrics.items() if math.isnan(value)]
     assert {name for name, value in of_nothing.items() if math.isnan(value)} - {'precision'} == UNDEFINED[family]

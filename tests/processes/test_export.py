@@ -87,7 +87,9 @@ USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our ow
 }
 
 
-@pytest.mark.parametrize('family', USES)
+@pytest.mark.parametrize(
+    'family', [pytest.param(each, marks=() if each == 'recognition' else pytest.mark.long) for each in USES]
+)
 def test_the_commands_of_the_written_readme_give_the_results_of_the_run(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
 ) -> None:
@@ -112,6 +114,7 @@ def test_the_commands_of_the_written_readme_give_the_results_of_the_run(
     assert use(image, guide, network) == expected
 
 
+@pytest.mark.long
 def test_a_file_for_torch_gives_the_outputs_of_the_network(family_runs: dict[str, Path], tmp_path: Path) -> None:
     file, run = tmp_path / 'net.pt2', family_runs['segmentation']
     assert phalanx.cli.export.command([str(run), '--format', 'torch_export', '--out', str(file)]) == 0

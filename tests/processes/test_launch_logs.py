@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from running import TINY, clean_environment
 
@@ -15,9 +14,9 @@ TOOLS = Path(__file__).parents[2] / 'tools'
 
 
 def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m phalanx.launch --log_dir ./log WORDS...`, two ranks."""
+    """`python -m phalanx.launch --log_dir=./log/ WORDS...`, two ranks."""
     return subprocess.run(
-        [sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', '--log_dir', './log', *words],
+        [sys.executable, '-m', 'phalanx.launch', '--log_dir=./log/', '--nproc_per_node', '2', *words],
         cwd=folder,
         env=clean_environment(),
         capture_output=True,
@@ -34,19 +33,12 @@ def test_each_line_of_rank_0_appears_once_on_the_terminal_and_once_in_its_log(tm
     assert done.returncode == 0, done.stderr
     log = (tmp_path / 'log' / 'workerlog.0').read_text()
     assert done.stdout == log
+    assert 'step' in (tmp_path / 'log' / 'workerlog.1').read_text()
+    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['world_size'] == 2
     for step in (1, 2, 3):
         assert log.count(f'step {step}/3  epoch') == 1
     assert log.count('peak memory') == 1
     assert '\0' not in log
-
-
-@pytest.mark.parametrize('append', [(), ('--log_append',)], ids=['again', 'append'])
-def test_a_second_launch_shows_nothing_of_the_first(tmp_path: Path, append: tuple[str, ...]) -> None:
-    (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
-    launched(tmp_path, 'say.py', 'one')
-    assert launched(tmp_path, *append, 'say.py', 'two').stdout == 'two\n'
-    for rank in (0, 1):
-        assert (tmp_path / 'log' / f'workerlog.{rank}').read_text() == ('one\ntwo\n' if append else 'two\n')
 
 
 def test_an_error_of_the_user_is_one_line_with_its_cause_and_without_a_traceback(tmp_path: Path) -> None:

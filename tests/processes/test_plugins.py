@@ -65,7 +65,9 @@ def catalogs_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         parts.update(known)
 
 
-@pytest.mark.parametrize('example', RECIPES)
+@pytest.mark.parametrize(
+    'example', [pytest.param(each, marks=() if each == 'attention_recogniser' else pytest.mark.long) for each in RECIPES]
+)
 def test_a_network_of_a_user_is_trained_resumed_evaluated_used_and_exported(
     example: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
+FEW = ('detection', 'recognition')  # whose files `make test` writes: each takes seconds
 SIZES = ((64, 96), (40, 200), (97, 70))
 # Networks that have hardly trained: many boxes have one score, so that their order is chance, and many pixels of a map are near
 # the threshold, each of which may change the outline of a text.
@@ -66,10 +67,8 @@ def assert_alike(found: Any, expected: Any) -> None:
             assert_alike(getattr(found, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize('family', FAMILIES)
-def test_an_exported_file_gives_the_predictions_of_the_run(
-    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
-) -> None:
+@pytest.mark.parametrize('family', [pytest.param(each, marks=() if each in FEW else pytest.mark.long) for each in FAMILIES])
+def test_an_exported_file_gives_the_predictions_of_the_run(family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]) -> None:
     """Images of three sizes, one by one and as a batch."""
     own, run = phalanx.runtime.load(exported(family)), load_run(family_runs[family], device='cpu')
     images = [image(*size) for size in SIZES]
@@ -92,7 +91,7 @@ def are_alike(one: Found | TextRegion, other: Found | TextRegion) -> bool:
     return True
 
 
-@pytest.mark.parametrize('family', ['recognition', 'table'])
+@pytest.mark.parametrize('family', ['recognition', pytest.param('table', marks=pytest.mark.long)])
 def test_openvino_gives_the_same(family: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip('openvino')
     source = tmp_path / 'model.onnx'
@@ -182,7 +181,9 @@ def test_an_input_that_is_not_an_image_is_refused_with_the_reason(exported: Call
         predict(np.zeros((64, 96)))
 
 
-@pytest.mark.parametrize('family', ['segmentation', 'table'])
+@pytest.mark.parametrize(
+    'family', ['recognition', *(pytest.param(each, marks=pytest.mark.long) for each in ('segmentation', 'table'))]
+)
 def test_a_file_is_evaluated_beside_its_weights(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command, tmp_path: Path
 ) -> None:
@@ -210,10 +211,10 @@ def test_a_file_is_evaluated_beside_its_weights(
 def test_an_evaluation_on_other_data_is_refused(
     family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command
 ) -> None:
-    file = str(exported('segmentation'))
+    file = str(exported('recognition'))
     alone = phalanx_here('eval', file)
     assert alone.returncode == 2
     assert 'lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN' in alone.stderr
     other = phalanx_here('eval', file, '--data', str(family_runs['detection']))
     assert other.returncode == 2
-    assert 'is a segmentation model, the recipe is for detection' in other.stderr
+    assert 'is a recognition model, the recipe is for detection' in other.stderr

@@ -7,32 +7,30 @@ from statistics import mean
 import pytest
 from safetensors.torch import load_file
 
-from running import TINY, Command, losses, records
+from running import IN_TURN, TINY, Command, both_ranks, losses, records
 
 COMPARED = ('evaluate.enabled=false', 'optimizer.lr=2e-4', 'schedule={name: constant}')
-CUTS = {
-    'three ranks': (('--nproc_per_node', '3'), ()),
-    'two ranks with two loader workers': (('--nproc_per_node', '2'), ('train.workers=2',)),
-}
 
 
-def test_ranks_and_workers_train_like_one_process(phalanx: Command, tmp_path: Path, warm: Path) -> None:
+@pytest.mark.parametrize(('ranks', 'workers'), [('2', '2'), pytest.param('3', '0', marks=pytest.mark.long)])
+def test_ranks_and_workers_train_like_one_process(
+    phalanx: Command, phalanx_here: Command, tmp_path: Path, warm: Path, ranks: str, workers: str
+) -> None:
     """Loss within 1e-5 relative on the way and 1e-4 after 50 steps of PP-LiteSeg, float32, batch norm synchronised."""
     recipe = (*TINY, *COMPARED, 'train.steps=50', f'train.init_from={warm}')
-    alone = phalanx('train', *recipe, '--save_dir', 'alone')
+    alone = phalanx_here('train', *recipe, '--save_dir', 'alone')
     assert alone.returncode == 0, alone.stderr
     expected = losses(tmp_path / 'alone')
     assert len(expected) == 50
     assert mean(expected[-10:]) < mean(expected[:10])  # it does train
-    for name, (flags, sets) in CUTS.items():
-        folder = name.replace(' ', '-')
-        run = phalanx('train', *recipe, *sets, *flags, '--save_dir', folder)
-        assert run.returncode == 0, run.stderr
-        apart = [abs(a - b) / b for a, b in zip(losses(tmp_path / folder), expected, strict=True)]
-        assert max(apart[:25]) < 1e-5, (name, apart)
-        assert max(apart) < 1e-4, (name, apart)
+    run = phalanx('train', *recipe, f'train.workers={workers}', '--nproc_per_node', ranks, '--save_dir', 'ranks')
+    assert run.returncode == 0, run.stderr
+    apart = [abs(a - b) / b for a, b in zip(losses(tmp_path / 'ranks'), expected, strict=True)]
+    assert max(apart[:25]) < 1e-5, apart
+    assert max(apart) < 1e-4, apart
 
 
+@pytest.mark.long
 def test_a_micro_batch_is_a_virtual_rank(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     """With norms per rank; hard pixels are mined over the whole step all the same."""
     recipe = (*TINY, *COMPARED, 'train.steps=20', 'norm_sync=off', 'train.global_batch_size=4', f'train.init_from={warm}')
@@ -42,6 +40,7 @@ def test_a_micro_batch_is_a_virtual_rank(phalanx: Command, tmp_path: Path, warm:
     assert losses(tmp_path / 'parts') == pytest.approx(losses(tmp_path / 'ranks'), rel=1e-5)
 
 
+@pytest.mark.long
 def test_frozen_statistics_of_norms_stay_and_the_cut_of_the_batch_does_not_show(
     phalanx: Command, tmp_path: Path, warm: Path
 ) -> None:
@@ -56,6 +55,7 @@ def test_frozen_statistics_of_norms_stay_and_the_cut_of_the_batch_does_not_show(
     assert not [name for name in changed if 'running' in name]
 
 
+@pytest.mark.long
 def test_uneven_shares_of_a_batch_change_nothing(phalanx: Command, tmp_path: Path, warm: Path) -> None:
     """A global batch of 5 on 3 ranks is 2, 2 and 1 samples. (A fresh network would turn the last bit of one into 1e-4.)
 
@@ -72,13 +72,15 @@ def test_uneven_shares_of_a_batch_change_nothing(phalanx: Command, tmp_path: Pat
     assert three == pytest.approx(one, rel=1e-4)
 
 
-def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics(phalanx: Command, tmp_path: Path) -> None:
+def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics(
+    phalanx: Command, phalanx_here: Command, tmp_path: Path
+) -> None:
     """Promise 3: evaluation is exact, whatever the number of ranks."""
-    trained = phalanx('train', *TINY, 'train.steps=4', '--save_dir', 'alone')
+    trained = phalanx_here('train', *TINY, 'train.steps=4', '--save_dir', 'alone')
     assert trained.returncode == 0, trained.stderr
     found = []
-    for ranks in ('1', '4'):
-        run = phalanx('eval', 'alone', '--json', '--nproc_per_node', ranks)
+    for command, ranks in ((phalanx_here, ()), (phalanx, ('--nproc_per_node', '4'))):
+        run = command('eval', 'alone', '--json', *ranks)
         assert run.returncode == 0, run.stderr
         found.append(json.loads(run.stdout))
     assert [result['samples'] for result in found] == [13, 13]
@@ -87,19 +89,23 @@ def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics
         assert found[0][key] == found[1][key] == records(tmp_path / 'alone', 'eval')[-1][key]
 
 
-@pytest.mark.parametrize(('ranks', 'sync'), [('1', 'global'), ('3', 'global'), ('2', 'off')])
-def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_not(
-    phalanx: Command, tmp_path: Path, ranks: str, sync: str
-) -> None:
+@pytest.mark.parametrize('sync', ['global', 'off'])
+def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_not(tmp_path: Path, sync: str) -> None:
     """Promise 2, in the middle of an epoch (8 steps here), optimizer, EMA and data position included."""
-    recipe = (*TINY, 'train.steps=7', 'evaluate.every=3', 'checkpoint.every=2', 'ema={decay: 0.9}', '--nproc_per_node', ranks)
-    recipe = (*recipe, '--set', f'norm_sync={sync}')
-    assert phalanx('train', *recipe, '--save_dir', 'whole').returncode == 0
-    first = phalanx('train', *recipe, 'train.until=3', '--save_dir', 'halves')
-    assert first.returncode == 0, first.stderr
-    second = phalanx('train', *recipe, '--save_dir', 'halves')
-    assert second.returncode == 0, second.stderr
-    assert 'resumed at step 3' in second.stdout
+    recipe = (
+        'train',
+        *TINY,
+        'train.steps=7',
+        'evaluate.every=3',
+        'checkpoint.every=2',
+        'ema={decay: 0.9}',
+        f'norm_sync={sync}',
+    )
+    halves = (*recipe, '--save_dir', 'halves')
+    output = both_ranks(
+        IN_TURN, tmp_path, json.dumps([(*recipe, '--save_dir', 'whole'), (*halves, '--set', 'train.until=3'), halves])
+    )
+    assert 'resumed at step 3' in output
     for name in ('model.safetensors', 'averaged.safetensors'):
         whole, halves = (load_file(tmp_path / run / 'latest' / name) for run in ('whole', 'halves'))
         assert whole.keys() == halves.keys()
@@ -108,14 +114,17 @@ def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_n
     assert losses(tmp_path / 'whole') == losses(tmp_path / 'halves')
 
 
-def test_a_run_continues_with_another_number_of_ranks(phalanx: Command, tmp_path: Path, warm: Path) -> None:
+def test_a_run_continues_with_another_number_of_ranks(
+    phalanx: Command, phalanx_here: Command, tmp_path: Path, warm: Path
+) -> None:
     recipe = (*TINY, *COMPARED, 'train.steps=8', f'train.init_from={warm}')
-    assert phalanx('train', *recipe, '--save_dir', 'alone').returncode == 0
+    assert phalanx_here('train', *recipe, '--save_dir', 'alone').returncode == 0
     assert phalanx('train', *recipe, 'train.until=4', '--nproc_per_node', '2', '--save_dir', 'mixed').returncode == 0
     assert phalanx('train', *recipe, '--nproc_per_node', '3', '--save_dir', 'mixed').returncode == 0
     assert losses(tmp_path / 'mixed') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
 
 
+@pytest.mark.long
 def test_epochs_with_a_batch_per_rank_are_complete_at_any_number_of_ranks(phalanx: Command, tmp_path: Path) -> None:
     """Two epochs of 24 samples, 2 on each rank: 3 steps of 2, 3 of 4, 3 of 6, and 6 of 2 for the 12 that are left."""
     recipe = (*TINY, 'evaluate.enabled=false', 'data.train_scenes=24', 'train.epochs=2', 'train.global_batch_size=null')
