@@ -87,6 +87,7 @@ def test_a_folder_that_is_not_a_run_is_never_moved_aside(phalanx_here: Command, 
     assert [path.name for path in tmp_path.rglob('*')] == ['precious', 'thesis.txt']
 
 
+@pytest.mark.long
 def test_gpus_on_a_node_without_any_start_cpu_ranks_with_a_note(phalanx: Command) -> None:
     run = phalanx('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', '--gpus', '0,1')
     assert run.returncode == 0, run.stderr

@@ -71,12 +71,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ('words', 'made'),
     [
         (('eval', 'run', '--page', 'out/eval.html'), 'out/eval.html'),
-        (('predict', 'run', 'photos', '--out', 'out/results'), 'out/results/b.png'),
-        (('export', 'run', '--out', 'out/model.onnx'), 'out/model.onnx'),
-        (('report', 'run'), 'run/report.html'),
-        (('data', 'check', 'run', '--page', 'out/data.html', '--workers', '0'), 'out/data.html'),
-        (('bench', 'data', 'run', '--samples', '6'), None),
         (('config', 'run'), None),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                (('predict', 'run', 'photos', '--out', 'out/results'), 'out/results/b.png'),
+                (('export', 'run', '--out', 'out/model.onnx'), 'out/model.onnx'),
+                (('report', 'run'), 'run/report.html'),
+                (('data', 'check', 'run', '--page', 'out/data.html', '--workers', '0'), 'out/data.html'),
+                (('bench', 'data', 'run', '--samples', '6'), None),
+            )
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else '',
 )

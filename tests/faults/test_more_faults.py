@@ -121,7 +121,9 @@ def test_a_rank_that_is_slow_is_named_with_the_slow_phase(tmp_path: Path) -> Non
     assert 'rank 0 is slower than the others: predicting' not in journal
 
 
-@pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'launcher'])
+@pytest.mark.parametrize(
+    'ranks', [(), pytest.param(('--nproc_per_node', '2'), marks=pytest.mark.long)], ids=['one process', 'launcher']
+)
 def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Command, ranks: tuple[str, ...]) -> None:
     """/sys takes no folders, not even from root."""
     run = phalanx('train', *TINY, 'train.steps=1', '--save_dir', '/sys/run', *ranks)
@@ -130,8 +132,12 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
     assert 'Traceback' not in run.stderr
 
 
-@pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
-def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize(
+    'steps', [pytest.param(3, marks=pytest.mark.long), 2]
+)  # the evaluation after step 2 is one on the way, or the last
+def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(
+    tmp_path: Path, steps: int
+) -> None:
     words = (
         *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
         *('ema={decay: 0.9}', 'train.workers=1', '--nproc_per_node', '2'),
@@ -170,6 +176,7 @@ def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> N
     assert left(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path) -> None:
     """For Python in all processes, launcher and torch's agent included; only the times in the journal show it."""
     (tmp_path / 'sitecustomize.py').write_text(JUMPING)
@@ -225,7 +232,7 @@ os.fsync = fsync
 """
 
 
-@pytest.mark.parametrize(('asynchronous', 'reached'), [(True, 6), (False, 4)])
+@pytest.mark.parametrize(('asynchronous', 'reached'), [(True, 6), pytest.param(False, 4, marks=pytest.mark.long)])
 def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, asynchronous: bool, reached: int) -> None:
     """The disk stops answering within the second checkpoint. The run goes on, but not beyond the step of the third.
 
@@ -244,6 +251,7 @@ def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, async
     assert (newest.step, damaged) == (2, [])
 
 
+@pytest.mark.long
 def test_a_disk_that_does_not_answer_one_rank_ends_both(tmp_path: Path) -> None:
     (tmp_path / 'stalled.py').write_text(
         'import os, sys, time\n'

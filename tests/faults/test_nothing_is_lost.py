@@ -105,10 +105,20 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert file.read_bytes() == b'after'
 
 
-@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
-@pytest.mark.parametrize('ranks', [(), ('--nproc_per_node', '2')], ids=['one process', 'two ranks'])
+TWO = ('--nproc_per_node', '2')
+
+
+@pytest.mark.parametrize(
+    ('ranks', 'number'),
+    [
+        pytest.param((), signal.SIGHUP, id='one process, SIGHUP'),
+        pytest.param(TWO, signal.SIGUSR1, id='two ranks, SIGUSR1'),
+        pytest.param((), signal.SIGUSR2, id='one process, SIGUSR2', marks=pytest.mark.long),
+        pytest.param(TWO, signal.SIGHUP, id='two ranks, SIGHUP', marks=pytest.mark.long),
+    ],
+)
 def test_signals_of_schedulers_and_terminals_save_and_end_the_run(
-    tmp_path: Path, number: signal.Signals, ranks: tuple[str, ...]
+    tmp_path: Path, ranks: tuple[str, ...], number: signal.Signals
 ) -> None:
     started = Started(tmp_path, 'train', *LONG, *ranks)
     started.until(lambda: started.steps() >= 2, BOUND)

@@ -24,7 +24,7 @@ print([int(batch.max()) for batch in loader.batches(iter([[Draw(n, 0, 0, 0)] for
 """
 
 
-@pytest.mark.parametrize('mebibytes', [64, 16, 1])
+@pytest.mark.parametrize('mebibytes', [*(pytest.param(size, marks=pytest.mark.long) for size in (64, 16)), 1])
 def test_batches_larger_than_dev_shm_arrive_and_leave_nothing_there(tmp_path: Path, mebibytes: int) -> None:
     if os.geteuid() != 0 or shutil.which('unshare') is None:
         pytest.skip('needs root and unshare, for a /dev/shm of its own')

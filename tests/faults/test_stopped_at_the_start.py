@@ -13,7 +13,9 @@ from faults.started import Started, left
 from running import TINY
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    'number', [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGUSR1))]
+)
 def test_a_launcher_that_is_stopped_before_its_ranks_run_clears_up(number: int, tmp_path: Path) -> None:
     temporary = tmp_path / 'tmp'
     temporary.mkdir()
@@ -43,7 +45,7 @@ def test_a_rank_of_another_launcher_that_waits_for_the_others_is_stopped_in_one_
     assert 'Traceback' not in run.said()
 
 
-@pytest.mark.parametrize(('ranks', 'step'), [(1, 0), (2, 0), (1, 3)])
+@pytest.mark.parametrize(('ranks', 'step'), [pytest.param(1, 0, marks=pytest.mark.long), (2, 0), (1, 3)])
 def test_a_stop_while_a_batch_is_read_does_not_wait_for_it(ranks: int, step: int, tmp_path: Path) -> None:
     """Before the first step there is nothing to save; later one rank saves the step reached, since no other needs the batch."""
     (tmp_path / 'sitecustomize.py').write_text(

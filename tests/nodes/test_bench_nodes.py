@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from nodes.conftest import Node
 from running import TINY
 
 
+@pytest.mark.long
 def test_worlds_take_turns_over_the_nodes_and_the_first_has_the_table(nodes: list[Node]) -> None:
     recipe, *settings = TINY
     words = ('bench', 'scaling', recipe, '--world', '1,2', '--ips', '10.78.0.1,10.78.0.2', '--nproc_per_node', '1')

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from nodes.conftest import Node
 from nodes.slurm import Slurm, slurm, slurm_packages  # noqa: F401 - fixtures
 from running import TINY, losses
@@ -50,6 +52,7 @@ def _azure(rank: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
 
 
+@pytest.mark.long
 def test_every_contract_gives_the_run_of_the_list_of_nodes(nodes: list[Node]) -> None:
     def command(name: str) -> tuple[str, ...]:
         return ('train', *TINY, *SHORT, 'norm_sync=node', '--save_dir', name)
@@ -76,6 +79,7 @@ def test_every_contract_gives_the_run_of_the_list_of_nodes(nodes: list[Node]) ->
         assert losses(nodes[0].folder / name) == expected
 
 
+@pytest.mark.long
 def test_tasks_of_slurm_are_nodes_or_ranks(slurm: Slurm) -> None:  # noqa: F811
     train = (sys.executable, '-m', 'phalanx', 'train', *TINY, *SHORT)
     per_node = slurm.start('srun', '-N2', '-n2', *train, '--nproc_per_node', '2', '--save_dir', 'nodes')

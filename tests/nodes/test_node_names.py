@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from nodes.conftest import Node, Started, ip
 from running import TINY, clean_environment
 
@@ -12,6 +14,7 @@ TRAIN = ('train', *TINY, 'train.steps=2', 'evaluate.enabled=false', 'report.pict
 WITHIN = 'mount --bind hosts /etc/hosts && mount --bind resolv.conf /etc/resolv.conf && exec "$@"'
 
 
+@pytest.mark.long
 def test_a_silent_name_server_and_debians_own_name_keep_no_run_from_starting(nodes: list[Node]) -> None:
     """Each node knows itself as 127.0.1.1, and questions to the name server go to a node that drops them."""
     started = []

@@ -52,12 +52,12 @@ def nobody_left(nodes: list[Node], seconds: float = 120) -> bool:
     return not any(node.processes() for node in nodes)
 
 
-@pytest.mark.parametrize(('count', 'ranks'), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(('count', 'ranks'), [(2, 2), pytest.param(3, 1, marks=pytest.mark.long)])
 def test_nodes_train_as_one_process_does(
-    nodes: list[Node], phalanx: Command, warm: Path, tmp_path: Path, count: int, ranks: int
+    nodes: list[Node], phalanx_here: Command, warm: Path, tmp_path: Path, count: int, ranks: int
 ) -> None:
     start = (f'train.init_from={warm}', 'optimizer.lr=2.0e-4')
-    assert phalanx('train', *TINY, *SHORT, *start, '--save_dir', 'alone').returncode == 0
+    assert phalanx_here('train', *TINY, *SHORT, *start, '--save_dir', 'alone').returncode == 0
     started = train(nodes[:count], '--nproc_per_node', str(ranks), extra=(*SHORT, *start))
     assert [one.end() for one in started] == [0] * count, started[0].said
     assert losses(nodes[0].folder / 'run') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
@@ -89,14 +89,7 @@ def test_a_node_that_waits_alone_names_the_missing_nodes(nodes: list[Node]) -> N
     assert 'cannot reach the first node, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.said
 
 
-def test_a_node_may_join_late(nodes: list[Node]) -> None:
-    command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]))
-    first = nodes[0].phalanx(*command)
-    first.until_said('10.78.0.2 has not joined; start this same command there')
-    second = nodes[1].phalanx(*command)
-    assert (first.end(), second.end()) == (0, 0)
-
-
+@pytest.mark.long
 def test_another_port_on_one_node_is_reported_on_both(nodes: list[Node]) -> None:
     words = ('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '3')
     first, second = nodes[0].phalanx(*words), nodes[1].phalanx(*words, '--start_port', '6300')
@@ -122,7 +115,7 @@ def test_a_port_in_use_is_reported_with_the_process_that_holds_it(nodes: list[No
     ('change', 'told'),
     [
         (('--set', 'optimizer.lr=0.02'), 'not the same on all nodes: the recipe'),
-        (('--max_restart', '1'), 'not the same on all nodes: --max_restart'),
+        pytest.param(('--max_restart', '1'), 'not the same on all nodes: --max_restart', marks=pytest.mark.long),
     ],
 )
 def test_a_node_with_another_request_stops_the_start(nodes: list[Node], change: tuple[str, ...], told: str) -> None:
@@ -172,6 +165,7 @@ def test_a_node_with_another_version_stops_the_start(nodes: list[Node], tmp_path
     )
 
 
+@pytest.mark.long
 def test_of_two_network_cards_the_one_that_connects_is_used(nodes: list[Node]) -> None:
     """The second node has another card, which leads nowhere and comes first."""
     from nodes.conftest import ip
@@ -185,7 +179,7 @@ def test_of_two_network_cards_the_one_that_connects_is_used(nodes: list[Node]) -
     assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].said
 
 
-@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim: int) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -197,6 +191,7 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim
     assert nobody_left(nodes)
 
 
+@pytest.mark.long
 def test_the_error_of_one_rank_is_the_last_line_on_every_node(nodes: list[Node]) -> None:
     """Its loader worker is killed."""
     started = train(nodes[:2], extra=(*LONG, 'train.workers=1'))
@@ -209,7 +204,7 @@ def test_the_error_of_one_rank_is_the_last_line_on_every_node(nodes: list[Node])
     assert nobody_left(nodes)
 
 
-@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize('victim', [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_launcher_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim: int) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -230,6 +225,7 @@ def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     assert nobody_left(nodes)
 
 
+@pytest.mark.long
 def test_a_link_and_a_rank_that_return_in_time_change_nothing(nodes: list[Node], phalanx: Command, tmp_path: Path) -> None:
     """The run is that of two ranks on one node, to the last bit."""
     extra = (*SHORT, 'train.steps=40')
@@ -248,6 +244,7 @@ def test_a_link_and_a_rank_that_return_in_time_change_nothing(nodes: list[Node],
     assert losses(nodes[0].folder / 'run') == losses(tmp_path / 'alone')
 
 
+@pytest.mark.long
 def test_clocks_that_jump_on_all_nodes_end_no_run(nodes: list[Node], tmp_path: Path) -> None:
     (tmp_path / 'sitecustomize.py').write_text(JUMPING)
     started = train(nodes[:2], PYTHONPATH=str(tmp_path))
@@ -255,6 +252,7 @@ def test_clocks_that_jump_on_all_nodes_end_no_run(nodes: list[Node], tmp_path: P
     assert steps(nodes[0]) == 12
 
 
+@pytest.mark.long
 def test_a_rank_that_stops_answering_is_named_with_every_stack(nodes: list[Node]) -> None:
     started = train(nodes[:2], '--hang_timeout', '10', extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -302,7 +300,11 @@ END
     ('end', 'cause'),
     [
         ('dist.destroy_process_group(); time.sleep(2); raise KeyError("the cause")', "KeyError: 'the cause' (exit status 1)"),
-        ('os.kill(os.getppid(), signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)', 'was ended by SIGKILL'),
+        pytest.param(
+            'os.kill(os.getppid(), signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)',
+            'was ended by SIGKILL',
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_cause_is_reported_instead_of_its_consequence_even_if_it_arrives_later(
@@ -332,6 +334,7 @@ def _is_rank(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) -> None:
     started = train(nodes[:2], '--heartbeat_timeout', '30', extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 1)
@@ -358,10 +361,17 @@ def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
     assert steps(nodes[0]) == 30
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def listening(node: Node) -> set[str]:
+    """The addresses on which processes of a node listen."""
+    found = [one for pid in node.processes() for one in psutil.Process(pid).net_connections('tcp')]
+    return {one.laddr.ip for one in found if one.status == 'LISTEN'}
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stop_of_one_node_saves_and_stops_all(nodes: list[Node], number: signal.Signals) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
+    assert {'10.78.0.1'} <= listening(nodes[0]) | listening(nodes[1]) <= {'10.78.0.1', '10.78.0.2'}  # and at no other address
     started[1].process.send_signal(number)
     others, own = 128 + signal.SIGTERM, 128 + number  # the others are asked by SIGTERM
     assert [one.end() for one in started] == [others, own], started[0].said + started[1].said
@@ -370,6 +380,7 @@ def test_a_stop_of_one_node_saves_and_stops_all(nodes: list[Node], number: signa
     assert nobody_left(nodes)
 
 
+@pytest.mark.long
 def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> None:
     command = (
         'train',
@@ -421,17 +432,3 @@ def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(nodes: list[Node
     assert nodes[2].start(sys.executable, '-c', knock).end() == 0
     second = nodes[1].phalanx(*command)
     assert (first.end(), second.end()) == (0, 0), first.said
-
-
-def _listening(node: Node) -> list[psutil._common.pconn]:
-    return [c for pid in node.processes() for c in psutil.Process(pid).net_connections('tcp') if c.status == 'LISTEN']
-
-
-def test_only_the_chosen_address_listens(nodes: list[Node]) -> None:
-    started = train(nodes[:2], extra=LONG)
-    started[0].until(lambda: steps(nodes[0]) >= 2)
-    found = {c.laddr.ip for node in nodes[:2] for c in _listening(node)}
-    assert found <= {'10.78.0.1', '10.78.0.2'}
-    for one in started:
-        one.process.send_signal(signal.SIGTERM)
-    assert [one.end() for one in started] == [143, 143]

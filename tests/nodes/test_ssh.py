@@ -35,6 +35,7 @@ def ssh(nodes: list[Node], tmp_path: Path) -> dict[str, str]:
     return {'PATH': f'{folder}:{os.environ["PATH"]}'}
 
 
+@pytest.mark.long
 def test_one_command_trains_on_all_nodes(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[0].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     assert one.end() == 0, one.said
@@ -119,6 +120,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(nodes: list[Node], ssh: dict[str, str]) -> None:
     for node in nodes[:2]:
         (node.folder / 's.py').write_text(SCRIPT)
