@@ -43,7 +43,7 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ('line', 'options'),
-    [('"$@" 2>&1 | head -n 1', ('--nproc_per_node', '2')), ('"$@" >&- 2>/dev/full', ())],
+    [pytest.param('"$@" 2>&1 | head -n 1', ('--nproc_per_node', '2'), marks=pytest.mark.long), ('"$@" >&- 2>/dev/full', ())],
     ids=['two ranks, a reader that ends', 'one rank, closed and full'],
 )
 def test_a_run_without_a_reader_finishes(line: str, options: tuple[str, ...], tmp_path: Path) -> None:

@@ -132,9 +132,8 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
     assert 'Traceback' not in run.stderr
 
 
-@pytest.mark.parametrize(
-    'steps', [pytest.param(3, marks=pytest.mark.long), 2]
-)  # the evaluation after step 2 is one on the way, or the last
+@pytest.mark.long
+@pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
 def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(
     tmp_path: Path, steps: int
 ) -> None:
@@ -166,7 +165,7 @@ def outcome(run: Path) -> list[object]:
 
 
 def test_a_stop_while_a_checkpoint_is_written_loses_no_step(tmp_path: Path) -> None:
-    started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=1', '--nproc_per_node', '2')
+    started = Started(tmp_path, 'train', *LONG, 'checkpoint.every=1')
     root = tmp_path / 'run' / 'checkpoints'
     started.until(lambda: any(root.glob('.new_*')), BOUND)
     started.process.send_signal(signal.SIGTERM)

@@ -112,7 +112,7 @@ TWO = ('--nproc_per_node', '2')
     ('ranks', 'number'),
     [
         pytest.param((), signal.SIGHUP, id='one process, SIGHUP'),
-        pytest.param(TWO, signal.SIGUSR1, id='two ranks, SIGUSR1'),
+        pytest.param(TWO, signal.SIGUSR1, id='two ranks, SIGUSR1', marks=pytest.mark.long),
         pytest.param((), signal.SIGUSR2, id='one process, SIGUSR2', marks=pytest.mark.long),
         pytest.param(TWO, signal.SIGHUP, id='two ranks, SIGHUP', marks=pytest.mark.long),
     ],

@@ -351,14 +351,14 @@ def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) 
 
 
 def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
-    extra = ('train.steps=30', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
+    extra = ('train.steps=16', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
     started = train(nodes[:2], '--max_restart', '1', extra=extra)
     started[0].until(lambda: steps(nodes[0]) >= 6)
     os.kill(rank_on(nodes[1]), signal.SIGKILL)
     assert [one.end() for one in started] == [0, 0], started[0].said
     assert 'starting again from the last checkpoint (0 restarts left)' in started[0].said
     assert 'resumed at step' in started[0].said
-    assert steps(nodes[0]) == 30
+    assert steps(nodes[0]) == 16
 
 
 def listening(node: Node) -> set[str]:

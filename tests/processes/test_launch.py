@@ -121,6 +121,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(tmp_path: P
     )
 
 
+@pytest.mark.long
 def test_two_launches_on_one_node_do_not_disturb_each_other(tmp_path: Path) -> None:
     """At the same time, without a word about ports."""
     folders = [tmp_path / 'one', tmp_path / 'two']

@@ -25,7 +25,7 @@ from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
-FEW = ('detection', 'recognition')  # whose files `make test` writes: each takes seconds
+FEW = ('segmentation', 'recognition')  # whose files `make test` writes: each takes seconds
 SIZES = ((64, 96), (40, 200), (97, 70))
 # Networks that have hardly trained: many boxes have one score, so that their order is chance, and many pixels of a map are near
 # the threshold, each of which may change the outline of a text.
@@ -181,9 +181,7 @@ def test_an_input_that_is_not_an_image_is_refused_with_the_reason(exported: Call
         predict(np.zeros((64, 96)))
 
 
-@pytest.mark.parametrize(
-    'family', ['recognition', *(pytest.param(each, marks=pytest.mark.long) for each in ('segmentation', 'table'))]
-)
+@pytest.mark.parametrize('family', ['segmentation', pytest.param('table', marks=pytest.mark.long)])
 def test_a_file_is_evaluated_beside_its_weights(
     family: str, family_runs: dict[str, Path], exported: Callable[[str], Path], phalanx_here: Command, tmp_path: Path
 ) -> None:

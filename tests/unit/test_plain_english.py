@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ PATTERNS = {  # the pattern -> what to write in its place
 }
 
 
+@cache
 def strings_and_comments(file: Path) -> list[tuple[int, str]]:
     """The docstrings, messages and comments of a file, by line."""
     text = file.read_text(encoding='utf-8')

@@ -209,7 +209,10 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize('network', NETWORKS)
+FIRST = next(iter(NETWORKS))  # each takes seconds
+
+
+@pytest.mark.parametrize('network', [pytest.param(each, marks=() if each == FIRST else pytest.mark.long) for each in NETWORKS])
 def test_a_network_on_a_backbone_of_timm_is_trained_evaluated_and_exported(
     network: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
