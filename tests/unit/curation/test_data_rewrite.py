@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -20,6 +21,8 @@ def test_the_boxes_of_a_recipe_are_written_again(tmp_path: Path, capsys: pytest.
     keys = json.loads(capsys.readouterr().out.removeprefix('in a recipe: data: '))
     assert keys.pop('name') == 'pascal_voc'
     assert len(PascalVOC(**{**keys, 'root': Path(keys['root'])}).split('train')) == 2
+    sizes_written = [ElementTree.parse(file).find('size') for file in (tmp_path / 'out').rglob('*.xml')]
+    assert [[part.text for part in size or ()] for size in sizes_written] == [['64', '48', '3']] * 3  # width, height, depth
     with pytest.raises(RequestError, match='exists already; give a new folder'):
         command(words)
 
