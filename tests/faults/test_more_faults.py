@@ -134,9 +134,7 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_its_name(phalanx: Com
 
 @pytest.mark.long
 @pytest.mark.parametrize('steps', [3, 2])  # the evaluation after step 2 is one on the way, or the last
-def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(
-    tmp_path: Path, steps: int
-) -> None:
+def test_a_stop_during_an_evaluation_ends_it_early_and_the_same_command_repeats_it(tmp_path: Path, steps: int) -> None:
     words = (
         *('train', *TINY, f'train.steps={steps}', 'evaluate.every=2', 'evaluate.batch_size=1', 'data.eval_scenes=80'),
         *('ema={decay: 0.9}', 'train.workers=1', '--nproc_per_node', '2'),

@@ -68,7 +68,9 @@ def assert_alike(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize('family', [pytest.param(each, marks=() if each in FEW else pytest.mark.long) for each in FAMILIES])
-def test_an_exported_file_gives_the_predictions_of_the_run(family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]) -> None:
+def test_an_exported_file_gives_the_predictions_of_the_run(
+    family: str, family_runs: dict[str, Path], exported: Callable[[str], Path]
+) -> None:
     """Images of three sizes, one by one and as a batch."""
     own, run = phalanx.runtime.load(exported(family)), load_run(family_runs[family], device='cpu')
     images = [image(*size) for size in SIZES]
