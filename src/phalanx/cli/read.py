@@ -7,7 +7,6 @@ from phalanx.cli.deploy_options import read_parser
 from phalanx.data.video import VIDEOS
 from phalanx.deploy.inputs import is_camera, list_files
 from phalanx.deploy.pages import WRITERS
-from phalanx.deploy.predict import check_ways
 from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_reader, read_files
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
@@ -20,7 +19,7 @@ def command(words: Sequence[str]) -> int:
     given = read_parser().parse_args(words)
     # check the request before models are loaded
     save = given.save.split(',') if given.save else ()
-    check_ways(save, WRITERS)
+    WRITERS.check(save)
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:

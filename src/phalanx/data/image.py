@@ -21,8 +21,9 @@ import PIL.Image
 from phalanx.data import jpeg, pdf, png
 from phalanx.data.cache import read_cached
 from phalanx.data.samples import Image, SampleError
-from phalanx.runtime.prepare import MOST_PIXELS
+from phalanx.runtime.prepare import MOST_PIXELS, check_image
 
+AnImage = Image | str | Path
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
 SUBFILE_TYPE = 254  # of a page of a TIFF file: its lowest bit marks a reduced copy of another one
@@ -110,6 +111,12 @@ def file_bit_depth(path: Path) -> int:
     except SampleError:
         return 8
     return bit_depth(int(pixels.max())) if pixels.dtype == np.uint16 else 8
+
+
+def load_pixels(image: AnImage) -> Image:
+    """Load an image as [H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
+    # torch.from_numpy warns about read-only arrays.
+    return check_image(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 class Pages:

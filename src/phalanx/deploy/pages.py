@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from phalanx.data.samples import Image
 from phalanx.families.recognition.draw import find_font, find_fonts
 from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
+from phalanx.runtime.prepare import MAX_SIDE, resize, rounded_size
 from phalanx.runtime.reading import angle_of, is_upright, rows_of
 from phalanx.runtime.results import Line, Outline
 
@@ -89,6 +90,11 @@ def words_of(line: Line) -> list[tuple[str, Outline]]:
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
+    """Write the page beside its texts, reduced to MAX_SIDE pixels on its longer side."""
+    H, W = page.shape[:2]
+    if (scale := MAX_SIDE / max(H, W)) < 1:
+        page = resize(page, *rounded_size((H, W), scale))
+        lines = [replace(line, points=tuple((x * scale, y * scale) for x, y in line.points)) for line in lines]
     return write_picture(stem, '_read.jpg', draw_page(page, lines))
 
 

@@ -12,7 +12,6 @@ from phalanx.deploy.inputs import Inputs, is_camera, list_files
 from phalanx.engine.job import Job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
-from phalanx.system.errors import RequestError
 
 
 def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
@@ -23,7 +22,7 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
     when there is no image or a result would replace it, CheckpointError without weights.
     """
     writers = job.task.writers
-    check_ways(ways, writers)
+    writers.check(ways)
     files = list_files(given, out)
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
@@ -46,12 +45,6 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
         else:
             images += inputs.pages(file, stem, write)
     return images, frames, inputs.failed
-
-
-def check_ways(chosen: Sequence[str], writers: Writers) -> None:
-    """Raise RequestError when `--save` names an unknown result format."""
-    if unknown := [way for way in chosen if way not in writers.formats]:
-        raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(writers.formats)}')
 
 
 def predict_video(

@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
-import torch
 
 from phalanx import runtime
+from phalanx.data.image import AnImage, load_pixels
 from phalanx.data.samples import Image
 from phalanx.deploy.pages import draw_page
-from phalanx.engine.job import open_job
-from phalanx.engine.trained import AnImage, Trained, load_pixels
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
 from phalanx.system.disk import hash_file
@@ -21,6 +19,17 @@ from phalanx.weights.published import PUBLISHED
 from phalanx.weights.readers import choose_reader
 
 FILES = ('.onnx', '.xml')
+
+
+class Trained(Protocol):
+    """Trained model, `phalanx.Trained`, which is imported for run folders only: torch takes 0.4 GB and seconds."""
+
+    task: str
+    weights: str
+
+    def __call__(self, images: Any) -> Any: ...
+
+
 Model = Trained | runtime.Model
 
 
@@ -60,7 +69,6 @@ class Reader:
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
         if threads:
             cv2.setNumThreads(threads)
-            torch.set_num_threads(threads)
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -103,22 +111,24 @@ def read(
 
 def _name(given: Model | str | Path, model: Model) -> str:
     """Name of a model for people: the file, or the weights of a run."""
-    return (
-        model.weights if isinstance(model, Trained) else str(given) if isinstance(given, str | Path) else model.guide['model']
-    )
+    if not isinstance(model, runtime.Model):
+        return model.weights
+    return str(given) if isinstance(given, str | Path) else str(model.guide['model'])
 
 
 def _opened(role: str, given: Model | str | Path, device: str, threads: int) -> Model:
-    if isinstance(given, Trained | runtime.Model):
-        model: Model = given
+    model: Model
+    if not isinstance(given, str | Path):
+        model = given
     elif Path(given).suffix in FILES:
         model = runtime.load(given, threads=threads)
     elif (published := PUBLISHED.get(str(given))) is not None and published.address.endswith('.onnx'):
         model = runtime.load(find(str(given)).path, threads=threads)
-    elif published is not None:
-        model = Trained(open_job(published.network), str(given), device)
     else:
-        model = Trained(open_job(str(given)), None, device)
+        from phalanx.engine.job import open_job
+        from phalanx.engine.trained import Trained as Run
+
+        model = Run(open_job(published.network if published else str(given)), str(given) if published else None, device)
     task = model.guide['task'] if isinstance(model, runtime.Model) else model.task
     wanted = 'text_detection' if role == 'det' else 'recognition'
     if task != wanted:

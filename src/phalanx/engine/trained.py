@@ -5,20 +5,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from phalanx.data.image import read_image
+from phalanx.data.image import AnImage, load_pixels
 from phalanx.data.samples import Image
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.parallel import dist
-from phalanx.runtime.prepare import check_image
 from phalanx.weights.checkpoint import step_of
 from phalanx.weights.reading import load_weights
-
-AnImage = Image | str | Path
 
 
 class Trained:
@@ -76,12 +72,6 @@ class Trained:
                 batch = self._task.collate(samples).to(self._device)
                 results += self._task.results(self._task.predict(self.network, batch), batch)
         return results
-
-
-def load_pixels(image: AnImage) -> Image:
-    """Load an image as [H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
-    # torch.from_numpy warns about read-only arrays.
-    return check_image(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:

@@ -10,6 +10,7 @@ from typing import Any
 import PIL.Image
 
 from phalanx.data.samples import Image
+from phalanx.system.errors import RequestError
 
 Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path without suffix) -> files written
 
@@ -52,6 +53,11 @@ class Writers:
     draw: Callable[[Image, Any], Image]  # image, result -> image with the result on or beside it, [h, w, 3] RGB
     formats: Mapping[str, Write]
     default: Sequence[str]  # formats without --save
+
+    def check(self, chosen: Sequence[str]) -> None:
+        """Raise RequestError when `--save` names an unknown format."""
+        if unknown := [way for way in chosen if way not in self.formats]:
+            raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(self.formats)}')
 
     def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
         """Write the result of one image as `stem`.* in the formats `chosen`, and return the files. Raises OSError."""

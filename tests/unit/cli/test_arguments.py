@@ -108,6 +108,12 @@ def test_a_training_imports_no_family_but_its_own(recipe: str, family: str) -> N
     assert len(loaded) < 200
 
 
+def test_reading_pages_with_exported_files_loads_no_torch() -> None:
+    """It would take 0.4 GB of the memory of each process, and most of its start."""
+    code = "import sys, phalanx.cli.read; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout == 'False\n'
+
+
 def test_modules_loaded_at_the_start_are_exempt_from_garbage_collection() -> None:
     asked = 'import gc, phalanx.__main__ as it; print(it.main(), gc.isenabled(), gc.get_freeze_count() > 100_000)'
     words = [sys.executable, '-c', asked, 'config', 'crnn_digits']

@@ -27,7 +27,7 @@ from phalanx.families.segmentation.task import prepare_sample, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
 from phalanx.nn.layers import adaptive_avg_pool, pooling_matrix
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
-from phalanx.runtime.prepare import resize_maps
+from phalanx.runtime.prepare import normalise, resize_maps
 
 
 def rng() -> np.random.Generator:
@@ -192,3 +192,14 @@ def test_adaptive_pooling_can_be_written_as_products(H: int, W: int, cells: int)
     x = torch.from_numpy(rng().standard_normal((2, 3, H, W)).astype(np.float32))
     rows, columns = (pooling_matrix(length, cells, x) for length in (H, W))
     torch.testing.assert_close(rows @ x @ columns.T, adaptive_avg_pool(x, cells), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize('channels', ['RGB', 'BGR'])
+def test_values_of_pixels_are_normalised_to_the_last_bit(channels: str) -> None:
+    """Each of the 256 values, computed one operation after the other in float32, as PaddleOCR does."""
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, 2)
+    pixels[..., 1] = pixels[::-1, :, 0]
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    floats = (pixels if channels == 'RGB' else pixels[..., ::-1]).astype(np.float32) / np.float32(255)
+    found = normalise(pixels, {'channels': channels, 'mean': mean.tolist(), 'std': std.tolist()})
+    np.testing.assert_array_equal(found, ((floats - mean) / std).transpose(2, 0, 1))
