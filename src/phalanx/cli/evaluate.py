@@ -4,7 +4,8 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from phalanx.cli.options import eval_parser
@@ -64,12 +65,36 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
 
 
 def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:
+    """Print the metrics of an exported file beside those of the weights of its run; `--page` shows its worst samples."""
     from phalanx.deploy import deployed
+    from phalanx.deploy.exported import find_exported
     from phalanx.runtime import ArtifactError
 
     try:
-        deployed.command(file, given, assigned)
+        file = find_exported(file)
+        job, model, before = deployed.open_pair(file, given.data, assigned)
+        result, cost = deployed.evaluate(job, model, file, before)
+        if given.page:
+            write_evaluation(given.page, job.name, str(file), deployed.add_pictures(result, job, model))
+        try:
+            own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
+        except CheckpointError:  # a recipe, or a run without weights
+            own = None
     except (ArtifactError, BadSampleError, OSError, ValueError) as error:
         print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
+    if given.json:
+        differences = {name: value - own[name] for name, value in result.metrics.items()} if own else None
+        facts = {'metrics': result.metrics, 'samples': result.samples, 'cost': asdict(cost)}
+        print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
+        return 0
+    width = max(map(len, result.metrics))
+    print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
+    for name, value in result.metrics.items():
+        print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
+    print(
+        f'{result.samples} samples; {cost.median_ms:.1f} ms per image (median; 95 % within {cost.p95_ms:.1f} ms), '
+        f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
+        f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
+    )
     return 0

@@ -35,10 +35,8 @@ COMMANDS = {
     'export': Command('cli.export', 'cli.deploy_options', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('cli.serve', 'cli.deploy_options', 'Serves an exported model over HTTP, with a page to try it.'),
     'convert': Command('cli.convert', 'cli.options', 'Converts a configuration or weights of a Paddle project.'),
-    'launch': Command('launch.command', 'launch.options', 'Runs any script as the ranks of a run, on one node or many.'),
-    'doctor': Command(
-        'launch.doctor', 'launch.options', 'Checks this node, or whether several can run together; starts nothing.'
-    ),
+    'launch': Command('cli.launch', 'launch.options', 'Runs any script as the ranks of a run, on one node or many.'),
+    'doctor': Command('cli.doctor', 'launch.options', 'Checks this node, or whether several can run together; starts nothing.'),
     'bench': Command('cli.bench', 'cli.bench_options', 'Measures training, the input pipeline, the network, or scaling.'),
     'plan': Command('cli.plan', 'cli.bench_options', 'Predicts the speed-up of more nodes.'),
 }

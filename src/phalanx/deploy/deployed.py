@@ -1,13 +1,11 @@
-"""`phalanx eval MODEL.onnx`: metrics of an exported file on the evaluation samples, beside those of its weights.
+"""Metrics and cost of an exported file on the evaluation samples.
 
 The file runs in `phalanx.runtime`, with its own pre- and post-processing, as users run it. The metric is that of the recipe.
 """
 
-import argparse
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,15 @@ import torch
 
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
-from phalanx.deploy.exported import find_exported
-from phalanx.engine import worker
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad_samples, evaluation_draws
 from phalanx.families.figures import Grade
 from phalanx.report.evaluation import Evaluation
-from phalanx.report.report import PAGE_PICTURES, write_evaluation
+from phalanx.report.report import PAGE_PICTURES
 from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import RequestError
 
 BATCHES = (1, 2, 4, 8, 16)  # sizes to time
 
@@ -44,17 +40,16 @@ class Cost:
     size_mib: float  # of the file
 
 
-def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> None:
-    """Print the metrics of the file, of the weights of its run, and the differences; `--page` shows its worst samples.
+def open_pair(file: Path, data: str | None, assigned: Assignments) -> tuple[Job, Model, int]:
+    """Job whose data `file` is evaluated on (`data`, default: that of its run folder), its model, and the memory before it.
 
-    Raises RequestError, ConfigError, BadSampleError, and ArtifactError when the file does not take a sample.
+    Raises RequestError and ConfigError.
     """
-    file = find_exported(file)
-    if given.data is None and not (file.parent / 'config.yml').is_file():
+    if data is None and not (file.parent / 'config.yml').is_file():
         raise RequestError(
             f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'
         )
-    job = open_job(given.data or str(file.parent), assigned)
+    job = open_job(data or str(file.parent), assigned)
     before = psutil.Process().memory_info().rss
     try:
         model = load(file)
@@ -63,14 +58,7 @@ def command(file: Path, given: argparse.Namespace, assigned: Assignments) -> Non
     task = job.resolved.value['task'].value
     if model.guide['task'] != task:
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')
-    found, cost = evaluate(job, model, file, before)
-    if given.page:
-        write_evaluation(given.page, job.name, str(file), add_pictures(found, job, model))
-    try:
-        own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
-    except CheckpointError:  # a recipe, or a run without weights
-        own = None
-    _say(found, cost, own, given.json)
+    return job, model, before
 
 
 def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[int] = BATCHES) -> tuple[Evaluation, Cost]:
@@ -132,21 +120,3 @@ def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) ->
             taken[size] = (time.perf_counter() - begin) / size * 1000
     best = min(taken, key=taken.__getitem__)
     return best, taken[best]
-
-
-def _say(found: Evaluation, cost: Cost, own: Mapping[str, float] | None, as_json: bool) -> None:
-    metrics, samples = found.metrics, found.samples
-    differences = {name: value - own[name] for name, value in metrics.items()} if own else None
-    if as_json:
-        facts = {'metrics': metrics, 'samples': samples, 'cost': asdict(cost)}
-        print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
-        return
-    width = max(map(len, metrics))
-    print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))
-    for name, value in metrics.items():
-        print(f'{name:<{width}}  {value:>10.4f}' + (f'  {own[name]:>10.4f}  {value - own[name]:>+10.4f}' if own else ''))
-    print(
-        f'{samples} samples; {cost.median_ms:.1f} ms per image (median; 95 % within {cost.p95_ms:.1f} ms), '
-        f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
-        f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
-    )
