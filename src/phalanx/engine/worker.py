@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from torch import nn
 
 import phalanx
 from phalanx.config.read import to_plain
@@ -34,6 +35,7 @@ from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
+from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.parallel import dist
 from phalanx.parallel.flight_recorder import write_records
 from phalanx.parallel.heartbeat import FOLDER
@@ -112,7 +114,7 @@ def check_together(job: Job, resume: str | None, fresh: bool) -> Parts | None:
             parts = check_parts(job, dist.world_size())
             check_folder(job, resume, fresh)
             check_trackers(job.recipe.report.tracker_builders())
-            if dist.world_size() == 1 or not remote_sources(job.recipe.train):  # else fetched once per node, see `run`
+            if dist.world_size() == 1 or not remote_sources(job.recipe.train, parts.network):  # else fetched once per node, see `run`
                 check_initial(job, parts, resume, fresh)
         except RequestError as error:
             problem = str(error)
@@ -181,10 +183,11 @@ def run(
     with contextlib.ExitStack() as held:
         if job.recipe.train.compile:
             use_own_cache()
+        parts = parts or Parts(job.recipe, job.task)
         found, notes = prepare_folder(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
         progress = dist.broadcast_object(Progress.of(found.state, found.step) if found is not None else None)
         if progress is None:
-            fetch_initial_weights(job.recipe.train)
+            fetch_initial_weights(job.recipe.train, parts.network)
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress, parts=parts)
         checkpoint, notes = dist.broadcast_with_tensors((found, notes))
         del found
@@ -273,12 +276,12 @@ def describe_batch_change(trainer: Trainer) -> str | None:
     )
 
 
-def fetch_initial_weights(train: Train) -> None:
+def fetch_initial_weights(train: Train, network: nn.Module) -> None:
     """Download the initial weights once per node, while all ranks wait for the slowest, so that none times out.
 
     Raises FetchError on a node where the download fails.
     """
-    sources = remote_sources(train)
+    sources = remote_sources(train, network)
     if not sources:
         return
     with ThreadPoolExecutor(1, 'fetch') as pool:
@@ -288,9 +291,11 @@ def fetch_initial_weights(train: Train) -> None:
     fetching.result()
 
 
-def remote_sources(train: Train) -> list[str]:
-    """Initial weights that have to be downloaded."""
-    return [source for source in (train.init_from, *(train.init_networks or {}).values()) if source and is_remote(source)]
+def remote_sources(train: Train, network: nn.Module) -> list[str]:
+    """Initial weights that have to be downloaded, also those that parts of `network` name."""
+    own = (backbone.weights for _, backbone in find_pretrained_backbones(network))
+    named = (train.init_from, *(train.init_networks or {}).values(), *own)
+    return [source for source in named if source and is_remote(source)]
 
 
 def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, pictures: int = 0) -> Evaluation:

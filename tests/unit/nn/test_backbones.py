@@ -130,6 +130,31 @@ def test_patches_of_14_pixels_have_maps_of_the_same_strides() -> None:
     assert found.shape == (1, 256, 2, 4)
 
 
+def test_swin_takes_images_of_any_size() -> None:
+    """Timm's own default takes 224 x 224 only."""
+    backbone: Any = timm_backbone(SQUARE, model='swin_tiny_patch4_window7_224')
+    with torch.no_grad():
+        maps = backbone.eval()(torch.rand(1, 3, 32, 64))
+    assert [tuple(x.shape[2:]) for x in maps] == [(8, 16), (4, 8), (2, 4), (1, 2)]
+
+
+def test_a_network_for_one_size_is_told_that_size() -> None:
+    with pytest.raises(
+        ValueError, match=r"timm's pit_ti_224 takes images of one size only; give .* img_size: \[height, width\]"
+    ):
+        timm_backbone(SQUARE, model='pit_ti_224')
+    with pytest.raises(ValueError, match=r"img_size: timm's test_resnet takes images of any size; leave img_size out"):
+        timm_backbone(SQUARE, model='test_resnet', img_size=(64, 64))
+
+
+def test_an_image_of_another_size_than_that_of_the_network_is_refused() -> None:
+    backbone: Any = timm_backbone((16, 32), model='botnet26t_256', img_size=(64, 96))
+    with torch.no_grad():
+        assert [tuple(x.shape[2:]) for x in backbone.eval()(torch.rand(1, 3, 64, 96))] == [(4, 6), (2, 3)]
+        with pytest.raises(ValueError, match=r'model.backbone.img_size is \[64, 96\], but an image has \[64, 64\]'):
+            backbone(torch.rand(1, 3, 64, 64))
+
+
 @pytest.mark.parametrize('name', ['test_resnet', 'test_efficientnet'])
 def test_batch_norm_and_drop_path_of_timm_are_replaced_by_ours(name: str) -> None:
     model = nn.Sequential(timm_backbone(SQUARE, model=name, drop_path=0.5))  # type: ignore[arg-type]

@@ -21,10 +21,12 @@ from PIL import Image
 from phalanx import create_model
 from phalanx.cli.weights import command as weights_command
 from phalanx.engine.job import open_job
+from phalanx.engine.worker import fetch_initial_weights
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.weights.fetching import FetchedFile, FetchError, fetch
 from phalanx.weights.finding import NotFoundError, find
 from phalanx.weights.published import PUBLISHED, Published
+from phalanx.weights.reading import load_own_weights
 from running import TINY, run_here
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte
@@ -345,6 +347,18 @@ def test_a_run_says_what_it_fetched_and_what_it_took(server: Server, tmp_path: P
     assert len(server.asked) == 1
     page = (folder / 'report.html').read_text()
     assert 'Initial weights' in page and initial['sha256'] in page and 'missing, as initialised' in page
+
+
+def test_weights_that_a_backbone_names_are_fetched_with_those_of_the_run(server: Server) -> None:
+    """Before the ranks load them, so that all of a node wait for one download."""
+    timm = pytest.importorskip('timm', reason='timm, an optional library, is not installed')
+    server.content = safetensors.torch.save(timm.create_model('test_resnet', num_classes=2).state_dict())
+    backbone = {'name': 'timm_backbone', 'model': 'test_resnet', 'weights': f'{server.address}/net.safetensors'}
+    model = create_model('db', num_classes=1, backbone=backbone)
+    fetch_initial_weights(open_job('db_pages').recipe.train, model)
+    assert len(server.asked) == 1
+    load_own_weights(model)
+    assert len(server.asked) == 1
 
 
 def test_a_run_that_cannot_have_its_weights_does_not_start(

@@ -6,6 +6,7 @@ B batch, C channels.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +22,8 @@ from phalanx.parallel.norms import BatchNorm2d, convert_batch_norms
 
 PYRAMID_CHANNELS = 256  # as published
 VIT_STRIDE = 16  # of the map of a transformer: images are resized so that patches of any size have this stride
+TRIAL_SIZE = 896, 1344  # multiples of 14, 16 and 64 pixels, and no square
+REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, AssertionError)  # raised by timm
 
 
 class TimmBackbone(nn.Module):
@@ -29,15 +32,21 @@ class TimmBackbone(nn.Module):
     `weights`: source of the weights of a whole classifier, for `body`; None for random ones.
     """
 
-    def __init__(self, body: Any, weights: str | None) -> None:
-        """`body`: timm's network with `features_only`, its batch norms and dropout replaced by ours."""
+    def __init__(self, body: Any, weights: str | None, *, size: tuple[int, int] | None = None) -> None:
+        """`body`: timm's network with `features_only`, its batch norms and dropout replaced by ours.
+
+        `size`: the only (height, width) that it takes; None for any.
+        """
         super().__init__()
-        self.body, self.weights = body, weights
+        self.body, self.weights, self.size = body, weights, size
         self.channels: tuple[int, ...] = tuple(body.feature_info.channels())
         self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return crop_padding(self.body(pad_to_multiple(images, self.strides[-1])), self.strides, images)
+        x = pad_to_multiple(images, self.strides[-1])
+        if self.size not in (None, x.shape[-2:]):
+            raise ValueError(f'model.backbone.img_size is {list(self.size)}, but an image has {list(x.shape[-2:])}')
+        return crop_padding(self.body(x), self.strides, images)
 
 
 class TimmPyramid(TimmBackbone):
@@ -122,12 +131,20 @@ class BatchNormAct(BatchNorm2d):
         return activated
 
 
-def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None = None, drop_path: float = 0.0) -> Backbone:
+def timm_backbone(
+    strides: Sequence[Stride],
+    *,
+    model: str,
+    weights: str | None = None,
+    drop_path: float = 0.0,
+    img_size: tuple[int, int] | None = None,
+) -> Backbone:
     """Backbone from timm, for example `model: convnext_tiny`; needs `pip install phalanx-vision[timm]`.
 
     `weights`: a file of a whole classifier, a URL, `hf://owner/repo`, or a tag of timm, for example `fb_in1k`; default: random
     weights. `drop_path`: probability of skipping the last block in training; it falls
-    linearly to 0 at the first. Raises ValueError for an unknown name, and for a network without feature maps.
+    linearly to 0 at the first. `img_size`: (height, width) of all images, for networks that take one size only. Raises
+    ValueError for an unknown name, and for a network without feature maps.
     """
     timm = _timm()
     if not timm.is_model(model):
@@ -136,6 +153,7 @@ def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None 
         raise ValueError(f'model: timm has no network {model!r}{cure} (timm.list_models() has all)')
     options: dict[str, Any] = {'drop_path_rate': drop_path} if drop_path else {}
     weights = _resolve_weights(timm, model, weights)
+    options |= _size_options(timm, model, img_size)
     body = _build_body(timm, model, options)
     reductions: list[int] = body.feature_info.reduction()
     if len(reductions) > 1 and len(set(reductions)) == 1:  # a plain transformer: all its blocks have one stride
@@ -147,7 +165,8 @@ def timm_backbone(strides: Sequence[Stride], *, model: str, weights: str | None 
         reductions = _build_body(timm, model, options).feature_info.reduction()
     # Of several maps with one stride, the last is the deepest.
     indices = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
-    return TimmBackbone(_build_body(timm, model, {**options, 'out_indices': indices} if indices else options), weights)
+    body = _build_body(timm, model, {**options, 'out_indices': indices} if indices else options)
+    return TimmBackbone(body, weights, size=img_size)
 
 
 def _timm() -> Any:
@@ -158,11 +177,43 @@ def _timm() -> Any:
     return timm
 
 
+def _size_options(timm: Any, model: str, img_size: tuple[int, int] | None) -> dict[str, Any]:
+    """Options for images of any size, as Swin needs, or of `img_size` only. Raises ValueError if timm has none."""
+    config = timm.get_pretrained_cfg(model)
+    any_size: tuple[dict[str, Any], ...] = ({'dynamic_img_size': True}, {})
+    if config is None or not config.fixed_input_size:
+        fitting: dict[str, Any] | None = {}
+    else:
+        fitting = next((options for options in any_size if _takes(timm, model, options, TRIAL_SIZE)), None)
+    if fitting is not None and img_size is not None:
+        raise ValueError(f"img_size: timm's {model} takes images of any size; leave img_size out")
+    if fitting is not None:
+        return fitting
+    if img_size is None:
+        cure = 'give that of your images as img_size: [height, width], or take a network for any size, such as Swin or ConvNeXt'
+        raise ValueError(f"model: timm's {model} takes images of one size only; {cure}")
+    if not _takes(timm, model, {'img_size': img_size}, img_size):
+        raise ValueError(f"img_size: timm's {model} cannot take images of {img_size[0]} x {img_size[1]} pixels")
+    return {'img_size': img_size}
+
+
+def _takes(timm: Any, model: str, options: dict[str, Any], size: tuple[int, int]) -> bool:
+    """True if the network with `options` has maps of its strides for images of `size`; tried without data."""
+    with suppress(*REFUSALS):
+        body = timm.create_model(model, features_only=True, feature_cls='getter', pretrained=False, **options)
+        maps = body.eval().to('meta')(torch.zeros(1, 3, *size, device='meta'))
+        strides = body.feature_info.reduction()
+        return all(
+            tuple(x.shape[2:]) == tuple(side // stride for side in size) for x, stride in zip(maps, strides, strict=True)
+        )
+    return False
+
+
 def _build_body(timm: Any, model: str, options: dict[str, Any]) -> Any:
     """Build the network of timm with feature maps as outputs and random weights. Raises ValueError when timm cannot."""
     try:
         body = timm.create_model(model, features_only=True, feature_cls='getter', pretrained=False, **options)
-    except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, AssertionError) as error:
+    except REFUSALS as error:
         listed = ', '.join(f'{name} {value}' for name, value in options.items())
         raise ValueError(f"model: timm's {model} cannot be a backbone{f' with {listed}' if listed else ''}: {error}") from None
     # Layers whose results depend on the number of ranks are replaced by ours.
