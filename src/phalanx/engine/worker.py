@@ -114,7 +114,9 @@ def check_together(job: Job, resume: str | None, fresh: bool) -> Parts | None:
             parts = check_parts(job, dist.world_size())
             check_folder(job, resume, fresh)
             check_trackers(job.recipe.report.tracker_builders())
-            if dist.world_size() == 1 or not remote_sources(job.recipe.train, parts.network):  # else fetched once per node, see `run`
+            if dist.world_size() == 1 or not remote_sources(
+                job.recipe.train, parts.network
+            ):  # else fetched once per node, see `run`
                 check_initial(job, parts, resume, fresh)
         except RequestError as error:
             problem = str(error)

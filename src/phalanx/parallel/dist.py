@@ -2,10 +2,8 @@
 
 import os
 import platform
-import time
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,13 +14,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from phalanx.parallel.arrival import open_store
 from phalanx.parallel.flight_recorder import record_collectives
-from phalanx.system.cores import count_cores
 from phalanx.system.errors import RequestError
 
 Group = torch_dist.ProcessGroup
 HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # environment variable: seconds without progress that the launcher tolerates
 MESSAGE = 2**23  # elements per message: 32 MiB of float32
-SMALL = 2**20  # bytes from all ranks together up to which each rank fetches all values instead of a ring all-reduce
+SMALL = 2**20  # bytes from all ranks together up to which each rank receives all values instead of a ring all-reduce
 
 
 def rank() -> int:
@@ -187,26 +184,13 @@ def _is_small(value: Tensor, group: Group | None = None) -> bool:
 def _of_ranks(value: Tensor, group: Group | None = None) -> Tensor:
     """Return `value` of each rank, in order of rank, as [ranks, *value.shape].
 
-    Each rank sends to each other at once. Gloo's all-reduce takes 2 (ranks - 1) rounds, one after the other, and announces each
-    of its messages: for the few numbers of a batch norm that is three times slower. Most of the rest is the time to wake a
-    sleeping thread, so this one spins for a while, yielding its core.
+    Each rank sends to each other at once, where Gloo's all-reduce takes 2 (ranks - 1) rounds. Time of 129 to 16,384 numbers
+    against that all-reduce, medians of 350 in turns: 0.79 on 2 ranks; 0.35 to 0.66 on 3 and 0.6 on 4 that share two cores.
     """
-    ranks = group_size(group)
-    own = value.expand(ranks, *value.shape).contiguous()
+    own = value.expand(group_size(group), *value.shape).contiguous()
     of_ranks = torch.empty_like(own)
-    exchange = torch_dist.all_to_all_single(of_ranks, own, group=group, async_op=True)
-    assert exchange is not None
-    asleep = time.perf_counter() + _awake()
-    while not exchange.is_completed() and time.perf_counter() < asleep:
-        os.sched_yield()
-    exchange.wait()
+    torch_dist.all_to_all_single(of_ranks, own, group=group)
     return of_ranks
-
-
-@cache
-def _awake() -> float:
-    """Seconds that a rank spins before it sleeps: 0 if ranks share cores."""
-    return 0.02 if int(os.environ.get('LOCAL_WORLD_SIZE', 1)) <= count_cores() else 0.0
 
 
 def gather(value: Tensor, group: Group) -> Tensor:
