@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from xml.etree import ElementTree
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -139,7 +140,18 @@ def read_class_names(classes: str | tuple[str, ...], root: Path) -> tuple[str, .
     return check_names(tuple(line.strip() for _, line in read_lines(path)), str(path))
 
 
-def decode_xml(data: bytes) -> str:
+def parse_xml(data: bytes, path: Path) -> ElementTree.Element:
+    """Root of an XML file. Raises ValueError, also for a document type, whose entities can grow without bound or read files."""
+    text = _decode_xml(data, path)
+    if '<!DOCTYPE' in text or '<!ENTITY' in text:
+        raise ValueError(f'{path}: has a document type; annotations need none, remove it')
+    try:
+        return ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ValueError(f'{path}: is not well-formed XML ({error})') from None
+
+
+def _decode_xml(data: bytes, path: Path) -> str:
     """Text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
 
     Raises ValueError.
@@ -151,4 +163,4 @@ def decode_xml(data: bytes) -> str:
         with contextlib.suppress(UnicodeDecodeError, LookupError):
             if '\0' not in (text := data.decode(encoding)):
                 return text
-    raise ValueError(f'is not {named} text, as its head says or leaves open; save it as UTF-8')
+    raise ValueError(f'{path}: is not {named} text, as its head says or leaves open; save it as UTF-8')

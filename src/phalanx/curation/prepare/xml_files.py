@@ -11,7 +11,7 @@ from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, polygon, rotate
 from phalanx.curation.prepare.tree import Tree, read_bytes
-from phalanx.data.folders import decode_xml
+from phalanx.data import folders
 
 
 def read_voc(tree: Tree, found: Found) -> None:
@@ -74,15 +74,9 @@ def parse_xml(tree: Tree, tag: str, found: Found) -> list[tuple[Path, ElementTre
     for path in tree.having('.xml'):
         with found.left_out.catch():
             try:
-                text = decode_xml(read_bytes(path))
+                root = folders.parse_xml(read_bytes(path), path)
             except ValueError as error:
-                raise AnnotationError(f'{path}: {error}') from None
-            if '<!DOCTYPE' in text or '<!ENTITY' in text:  # entities can grow without bound, or read other files
-                raise AnnotationError(f'{path}: has a document type; annotations need none, remove it')
-            try:
-                root = ElementTree.fromstring(text)
-            except ElementTree.ParseError as error:
-                raise AnnotationError(f'{path}: is not well-formed XML ({error})') from None
+                raise AnnotationError(str(error)) from None
             if root.tag == tag:
                 files.append((path, root))
     return files

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from phalanx.data.folders import Problems, check_folder, check_inside, decode_xml, read_class_names, read_lines
+from phalanx.data.folders import Problems, check_folder, check_inside, parse_xml, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
 
@@ -81,7 +81,7 @@ def _images_in(folder: Path) -> dict[str, str]:
 
 def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
     """Adds an image and the boxes of its annotation file. Raises ValueError."""
-    tree = _parsed(path)
+    tree = parse_xml(path.read_bytes(), path)
     size = tree.find('size')
     annotated = UNKNOWN
     if size is not None:
@@ -115,17 +115,3 @@ def _inside(box: Box, size: tuple[int, int]) -> Box:
     """
     x0, y0, x1, y1 = max(0.0, box[0]), max(0.0, box[1]), min(size[1] - 1.0, box[2]), min(size[0] - 1.0, box[3])
     return (x0, y0, x1, y1) if size != UNKNOWN and x1 > x0 and y1 > y0 else box
-
-
-def _parsed(path: Path) -> ElementTree.Element:
-    """The tree of an XML file. A document type is refused: its entities can grow without bound, or read other files."""
-    try:
-        text = decode_xml(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from None
-    if '<!DOCTYPE' in text or '<!ENTITY' in text:
-        raise ValueError(f'{path}: has a document type; annotations need none, remove it')
-    try:
-        return ElementTree.fromstring(text)  # what makes it unsafe is refused above
-    except (ElementTree.ParseError, ValueError) as error:
-        raise ValueError(f'{path}: is not well-formed XML ({error})') from None
