@@ -15,7 +15,7 @@ import torch
 
 from phalanx.bench.data import measure_worker_rate
 from phalanx.bench.flops import measure_peak, read_clock, step_flops
-from phalanx.bench.profile import PHASES, Profile, profile_steps
+from phalanx.bench.profile import PHASES, Profile, Step, profile_steps
 from phalanx.bench.show import format_text
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.job import Job
@@ -115,18 +115,23 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         'loader_rate': rate,  # samples a second of one worker
         'slow_ranks': slower_ranks(dist.gather_objects(own)),  # slower than the median, by phase
     }
-    profile = Profile(
+    return {**figures, 'next': suggest(figures)}, _profile_of(job, trainer, median_step, name, rate)
+
+
+def _profile_of(job: Job, trainer: Trainer, step: Step, device: str, rate: float) -> Profile:
+    """Profile for a plan, of a representative `step`; `rate`: samples per second per loader worker."""
+    batch = trainer.stream.global_batch_size
+    return Profile(
         recipe=job.name,
-        device=name,
+        device=device,
         samples=batch,
         run_samples=trainer.steps * batch,
-        norm_sync=recipe.norm_sync,
+        norm_sync=job.recipe.norm_sync,
         loader_rate=rate,
-        workers=recipe.train.workers,
-        bucket_mb=recipe.gradients.bucket(trainer.model),
-        **{key: value for key, value in median_step._asdict().items() if key != 'exchanges'},
+        workers=job.recipe.train.workers,
+        bucket_mb=job.recipe.gradients.bucket(trainer.model),
+        **{key: value for key, value in step._asdict().items() if key != 'exchanges'},
     )
-    return {**figures, 'next': suggest(figures)}, profile
 
 
 def time_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[float]:
