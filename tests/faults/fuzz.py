@@ -344,19 +344,19 @@ def tried(name: str, reader: Reader, folder: Path, inputs: int, seed: int) -> di
     for _ in range(inputs):
         data = mutated(chance, reader.examples)
         (folder / reader.file).write_bytes(data)
-        begun, said = time.process_time(), ''
+        begun, problem = time.process_time(), ''
         try:
             reader.read(folder / reader.file)
         except OWN as error:
             if str(folder) not in str(error):
-                said = f'{type(error).__name__} without the name of the file: {str(error)[:80]}'
+                problem = f'{type(error).__name__} without the name of the file: {str(error)[:80]}'
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
-            said = f'{type(error).__name__}: {str(error)[:80]}'
+            problem = f'{type(error).__name__}: {str(error)[:80]}'
         if time.process_time() - begun > 10:
-            said = 'more than 10 seconds'
-        if said:
-            times, kept = unexpected.get(said, (0, data))
-            unexpected[said] = times + 1, kept
+            problem = 'more than 10 seconds'
+        if problem:
+            times, kept = unexpected.get(problem, (0, data))
+            unexpected[problem] = times + 1, kept
     return unexpected
 
 
@@ -381,11 +381,11 @@ def main(words: Sequence[str] | None = None) -> int:
             print(
                 f'{name:<14}{given.inputs // len(known):>9} inputs {seconds:8.1f} s  {len(unexpected)} unexpected', flush=True
             )
-            for number, (said, (times, data)) in enumerate(unexpected.items()):
+            for number, (problem, (times, data)) in enumerate(unexpected.items()):
                 given.keep.mkdir(parents=True, exist_ok=True)
                 kept = given.keep / f'{name.replace(" ", "_")}_{number}'
                 kept.write_bytes(data)
-                print(f'    {times} x {said} (the first: {kept})')
+                print(f'    {times} x {problem} (the first: {kept})')
             failures += len(unexpected)
     return 1 if failures else 0
 

@@ -227,7 +227,7 @@ class Soak:
         life = Life(self.folder, self.family, self.way, 2, self.nodes)
         statuses = [start.process.wait() for start in life.starts]
         if any(statuses):
-            sys.exit('the undisturbed run failed: ' + '\n'.join(start.said() for start in life.starts))
+            sys.exit('the undisturbed run failed: ' + '\n'.join(start.output() for start in life.starts))
         (self.folder / 'run').rename(self.folder / self.family)
         self.usual |= {file.name for file in (self.folder / 'tmp').iterdir()}
 

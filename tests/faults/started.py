@@ -108,7 +108,7 @@ class Started:
         except psutil.TimeoutExpired:
             for one in [*self.descendants(), self.process]:
                 one.kill()
-            raise AssertionError(f'still there after {seconds} s: {self.said()}') from None
+            raise AssertionError(f'still there after {seconds} s: {self.output()}') from None
 
     def send_to_all(self, number: int) -> None:
         """A signal to every process at once, as schedulers send it; the launcher passes its own on to its ranks as well."""
@@ -129,13 +129,13 @@ class Started:
         """True if a process reads its output."""
         return self.reader is None or self.reader.poll() != -signal.SIGKILL
 
-    def said(self) -> str:
+    def output(self) -> str:
         if self.reader is not None and self.process.poll() is not None:
             self.reader.wait(BOUND)  # it has the last line by then
         return self.output.read_text(errors='replace')
 
     def last_words(self) -> str:
-        lines = self.said().splitlines()
+        lines = self.output().splitlines()
         return lines[-1] if lines else ''
 
 

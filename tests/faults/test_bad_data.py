@@ -144,15 +144,15 @@ WRONG_LISTS = [
 ]
 
 
-@pytest.mark.parametrize(('family', 'file', 'text', 'told'), WRONG_LISTS)
+@pytest.mark.parametrize(('family', 'file', 'text', 'message'), WRONG_LISTS)
 def test_a_list_that_is_wrong_is_reported_and_nothing_is_started(
-    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str, file: str, text: str, told: str
+    prepared: Callable[[str], Path], capsys: pytest.CaptureFixture[str], family: str, file: str, text: str, message: str
 ) -> None:
     root = prepared(family)
     (root / file).write_text(text)
     recipe, *sets = RECIPES[family]
     assert run_here('train', recipe, '--set', *SMALL, *sets) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (root.parent / 'runs').exists()
 
 
@@ -292,19 +292,19 @@ UNUSABLE: list[tuple[str, str, Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(('family', 'file', 'spoil', 'told'), UNUSABLE)
+@pytest.mark.parametrize(('family', 'file', 'spoil', 'message'), UNUSABLE)
 def test_a_sample_that_cannot_be_used_is_replaced_counted_and_named(
-    prepared: Callable[[str], Path], family: str, file: str, spoil: Callable[[Path], None], told: str
+    prepared: Callable[[str], Path], family: str, file: str, spoil: Callable[[Path], None], message: str
 ) -> None:
     root = prepared(family)
     spoil(root / file)
     batches, bad = loaded(family, bad_samples=1)
     assert [len(batch) for batch in batches] == [1, 1, 1, 1]
     assert list(bad) == [1]
-    assert told in bad[1]
+    assert message in bad[1]
     with pytest.raises(BadSampleError, match='1 sample cannot be used, the recipe allows 0') as raised:
         loaded(family, bad_samples=0)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_characters_outside_the_dictionary_are_removed_and_counted(prepared: Callable[[str], Path]) -> None:
@@ -335,9 +335,9 @@ def test_a_run_skips_samples_that_it_cannot_read(
         no_image(path)
     recipe, *sets = RECIPES[family]
     assert run_here('train', recipe, '--set', *SMALL, *sets, 'train.bad_samples=1', '--save_dir', 'run') == 0
-    said = ' '.join(capsys.readouterr().out.split())
-    assert 'skipped: data/' in said
-    assert 'not evaluated: data/' in said
+    output = ' '.join(capsys.readouterr().out.split())
+    assert 'skipped: data/' in output
+    assert 'not evaluated: data/' in output
     summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
     assert len(summary['skipped_samples']) == 1
     assert '0.png: is not an image' in summary['skipped_samples'][0]
@@ -356,6 +356,6 @@ def test_an_image_that_a_mixture_repeats_is_one_bad_sample(
     mixture = f'data={{name: mixture, parts: [{part}], train_shares: [3]}}'
     words = ('train', 'crnn_digits', '--set', *SMALL, mixture, 'train.steps=6')  # two epochs
     assert run_here(*words, 'train.bad_samples=1', '--save_dir', 'run') == 0, capsys.readouterr().err
-    said = ' '.join(capsys.readouterr().out.split())
-    assert said.count('skipped: data/train/0.png') == 1
+    output = ' '.join(capsys.readouterr().out.split())
+    assert output.count('skipped: data/train/0.png') == 1
     assert len(json.loads((tmp_path / 'run' / 'summary.json').read_text())['skipped_samples']) == 1

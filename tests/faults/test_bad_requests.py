@@ -15,19 +15,19 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
     run = phalanx_here('train', 'mine.yml', '--nproc_per_node', '2', '--set', 'report.evry=1')
     assert run.returncode == 2
     assert run.stdout == ''
-    for told in (
+    for reason in (
         "mine.yml:2: model.name: 'pp_litseg' is not one of pp_liteseg, unet, ocrnet, segformer, deeplabv3p, lraspp; did",
         "mine.yml:4: train.stepps: unknown key; did you mean 'steps'?",
         "mine.yml:4: train.global_batch_size: expected an integer, got 'many'",
         "mine.yml:5: optimizer.lr: expected a number, got 'fast'",
         "--set report.evry=1: report.evry: unknown key; did you mean 'every'?",
     ):
-        assert told in run.stderr
+        assert reason in run.stderr
     assert not (tmp_path / 'runs').exists()
 
 
 @pytest.mark.parametrize(
-    ('words', 'told'),
+    ('words', 'reason'),
     [
         (('train', 'no_such_recipe'), 'no_such_recipe: no such file or shipped recipe'),
         (('train',), 'the recipe is missing'),
@@ -50,10 +50,10 @@ def test_all_mistakes_of_a_recipe_are_reported_before_any_process_starts(phalanx
         (('predict', 'pp_liteseg_digits', 'nothing.jpg', '--out', 'out'), 'nothing.jpg: there is no such file or folder'),
     ],
 )
-def test_a_wrong_request_is_refused_with_the_reason(phalanx_here: Command, words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_request_is_refused_with_the_reason(phalanx_here: Command, words: tuple[str, ...], reason: str) -> None:
     run = phalanx_here(*words)
     assert run.returncode == 2, run.stderr
-    assert told in run.stderr
+    assert reason in run.stderr
 
 
 def test_a_global_batch_smaller_than_the_world_is_refused(phalanx_here: Command) -> None:

@@ -32,7 +32,7 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
     started = Started(tmp_path, 'train', *words, within=shell('"$@" 2>&1 | tee log'))
     started.until(lambda: started.steps() >= 2, BOUND)
     os.killpg(started.process.pid, signal.SIGINT)
-    assert started.end(BOUND) == 130, started.said()
+    assert started.end(BOUND) == 130, started.output()
     (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
     reached = max(line['step'] for line in records(tmp_path / 'run'))
     assert load(saved).step == reached
@@ -48,7 +48,7 @@ def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path)
 )
 def test_a_run_without_a_reader_finishes(line: str, options: tuple[str, ...], tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *FEW, *options, within=shell(line))
-    assert started.end(BOUND) == 0, started.said()
+    assert started.end(BOUND) == 0, started.output()
     assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['steps'] == 3
     assert [line['step'] for line in records(tmp_path / 'run')] == [1, 2, 3]
     if options:

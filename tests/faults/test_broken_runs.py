@@ -64,7 +64,7 @@ def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(phalanx_here:
 
 
 @pytest.mark.parametrize(
-    ('name', 'text', 'told'),
+    ('name', 'text', 'message'),
     [
         ('train.txt', '', 'train.txt'),
         ('train.txt', '0.jpg 0.png\n1.jpg\n', 'train.txt:2'),
@@ -73,13 +73,13 @@ def test_a_wrong_label_image_ends_the_run_with_its_path_and_values(phalanx_here:
     ],
 )
 def test_a_broken_list_is_reported_before_anything_starts(
-    phalanx_here: Command, tmp_path: Path, name: str, text: str, told: str
+    phalanx_here: Command, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     data = write_data_set(tmp_path)
     (data / name).write_text(text)
     run = phalanx_here('train', *RECIPE, '--nproc_per_node', '2')
     assert run.returncode == 2
-    assert told in run.stderr
+    assert message in run.stderr
     assert not (tmp_path / 'runs').exists()
 
 
@@ -130,8 +130,8 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
         check=False,
     )
     assert run.returncode == 1
-    said = ' '.join(run.stdout.split())
-    assert 'the checkpoint of step 1 was not written (File too large; the checkpoint takes ' in said
+    output = ' '.join(run.stdout.split())
+    assert 'the checkpoint of step 1 was not written (File too large; the checkpoint takes ' in output
     assert 'the last checkpoint, of step 3, could not be written' in run.stderr.splitlines()[-1]
     assert len(losses(tmp_path / 'runs' / 'pp_liteseg_digits')) == 3
     assert list((tmp_path / 'runs' / 'pp_liteseg_digits' / 'checkpoints').iterdir()) == []
@@ -154,8 +154,8 @@ def test_a_stop_by_the_user_saves_and_the_same_command_resumes(
     started = Started(tmp_path, *words)
     started.until(lambda: started.steps() >= 2, BOUND)
     started.send_to_all(number)
-    assert started.end(BOUND) == status, started.said()
-    output = started.said()
+    assert started.end(BOUND) == status, started.output()
+    output = started.output()
     (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
     journal = [json.loads(line) for line in (tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()]
     written = [Path(event['path']).name for event in journal if event['kind'] == 'saved']
@@ -195,7 +195,7 @@ def test_a_stop_of_the_process_group_in_a_slow_step_saves(tmp_path: Path) -> Non
     started = Started(tmp_path, 'launch', '--nproc_per_node', '2', *words)
     started.until((tmp_path / 'slow').exists, BOUND)
     started.send_to_all(signal.SIGTERM)
-    assert started.end(BOUND) == 143, started.said()
+    assert started.end(BOUND) == 143, started.output()
     (saved,) = (tmp_path / 'run' / 'checkpoints').iterdir()
     assert load(saved).step == max(line['step'] for line in records(tmp_path / 'run'))
     assert left(tmp_path) == []

@@ -49,11 +49,11 @@ def test_files_that_no_run_writes_are_an_error_of_one_line_or_left_out(
     folder: Path, file: str, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / file).write_text(content, errors='surrogateescape')
-    status, said = cli.main(['report', str(folder)]), capsys.readouterr()
+    status, output = cli.main(['report', str(folder)]), capsys.readouterr()
     if status == 0:
-        assert said.out == f'{folder}/report.html\n'
+        assert output.out == f'{folder}/report.html\n'
     else:
-        assert status == 1 and said.err.startswith(f'the page could not be written: {folder}') and said.err.count('\n') == 1
+        assert status == 1 and output.err.startswith(f'the page could not be written: {folder}') and output.err.count('\n') == 1
 
 
 def test_words_of_the_folder_are_text_in_the_page(folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_all_stacks(tmp_path: P
     assert started.end(BOUND) == 1
     assert 'no progress for 15 s; rank 1 is furthest behind' in started.last_words()
     assert '(its process is stopped)' in started.last_words()
-    assert 'in train_step' in started.said()  # rank 0 waits for it there
+    assert 'in train_step' in started.output()  # rank 0 waits for it there
     assert left(tmp_path) == []
 
 
@@ -191,7 +191,7 @@ def test_a_clock_that_jumps_by_hours_every_second_changes_nothing(tmp_path: Path
     )
     assert Started(tmp_path, *words, '--save_dir', 'undisturbed').end(BOUND) == 0
     started = Started(tmp_path, *words, '--save_dir', 'run', PYTHONPATH=str(tmp_path))
-    assert started.end(BOUND) == 0, started.said()
+    assert started.end(BOUND) == 0, started.output()
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'undisturbed')
     journal = [json.loads(line) for line in (tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()]
     times = [event['time'] for event in journal]
@@ -240,7 +240,7 @@ def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, async
     started = Started(tmp_path, 'train', *LONG, *every, PYTHONPATH=str(tmp_path))
     started.until(lambda: started.steps() >= reached, BOUND)
     time.sleep(2)  # enough for ten steps
-    assert started.steps() == reached, started.said()
+    assert started.steps() == reached, started.output()
     started.process.kill()
     started.end(BOUND)
     newest, damaged = Checkpoints(tmp_path / 'run', keep=1).newest()

@@ -21,7 +21,7 @@ def test_a_launcher_that_is_stopped_before_its_ranks_run_clears_up(number: int, 
     temporary.mkdir()
     run = Started(tmp_path, 'train', *TINY, '--nproc_per_node', '2', '--save_dir', 'run', TMPDIR=str(temporary))
     assert run.until(lambda: any(temporary.glob('phalanx-launch-*')), 600)
-    assert run.process.poll() is None, run.said()
+    assert run.process.poll() is None, run.output()
     run.process.send_signal(number)
     assert run.end(600) == 128 + number
     assert not list(temporary.glob('phalanx-launch-*'))
@@ -42,7 +42,7 @@ def test_a_rank_of_another_launcher_that_waits_for_the_others_is_stopped_in_one_
     run.process.send_signal(signal.SIGINT)
     assert run.end(900) == 130
     assert run.last_words() == 'phalanx: stopped by SIGINT'
-    assert 'Traceback' not in run.said()
+    assert 'Traceback' not in run.output()
 
 
 @pytest.mark.parametrize(('ranks', 'step'), [pytest.param(1, 0, marks=pytest.mark.long), (2, 0), (1, 3)])
@@ -63,12 +63,12 @@ def test_a_stop_while_a_batch_is_read_does_not_wait_for_it(ranks: int, step: int
     )
     words = (*TINY, 'train.steps=9', 'train.workers=1', 'evaluate.enabled=false', '--save_dir', 'run')
     run = Started(tmp_path, 'train', *words, '--nproc_per_node', str(ranks), PYTHONPATH=str(tmp_path))
-    assert run.until(lambda: (tmp_path / 'reading').exists() and run.steps() == step, 900), run.said()
+    assert run.until(lambda: (tmp_path / 'reading').exists() and run.steps() == step, 900), run.output()
     run.process.send_signal(signal.SIGTERM)
-    assert run.end(900) == 143, run.said()
+    assert run.end(900) == 143, run.output()
     saved = sorted(path.name for path in (tmp_path / 'run').glob('checkpoints/step_*'))
     assert saved == ([f'step_{step:07}'] if step else [])
     # One rank may read while the other is not that far yet.
     where = f'stopped after step {step} of 9' if step else 'stopped (before the first step|by SIGTERM)'
-    assert re.search(where, ' '.join(run.said().split()))
+    assert re.search(where, ' '.join(run.output().split()))
     assert left(tmp_path) == []

@@ -71,23 +71,23 @@ def test_a_sequence_is_decoded_as_by_the_original() -> None:
 
 def test_structures_are_compared_as_by_the_original() -> None:
     facts = FACTS['c_table_structure_metric']
-    for (said, true), expected in zip(facts['pairs_pred_target'], facts['default_per_pair'], strict=True):
+    for (predicted, true), expected in zip(facts['pairs_pred_target'], facts['default_per_pair'], strict=True):
         metric = TableMetric(Vocabulary(), 500)
-        boxes = np.zeros((sum(token in CELLS for token in said), 4), np.float32)
+        boxes = np.zeros((sum(token in CELLS for token in predicted), 4), np.float32)
         cells = (Cell(),) * sum(token in CELLS for token in true)
-        metric.update([Prediction(tuple(said), boxes, 1.0)], Truth((Table(tuple(true), cells),)))
+        metric.update([Prediction(tuple(predicted), boxes, 1.0)], Truth((Table(tuple(true), cells),)))
         assert metric.compute()['accuracy'] == expected
 
 
 @pytest.mark.parametrize('case', FACTS['c_teds']['pairs'], ids=lambda case: case['name'])
 def test_teds_is_that_of_the_original(case: dict[str, Any]) -> None:
     """The original gives 0 where a table is missing, or not within a body."""
-    said, true = parsed(case['pred']), parsed(case['true'])
-    if said is None or true is None or '<body>' not in case['pred']:
+    predicted, true = parsed(case['pred']), parsed(case['true'])
+    if predicted is None or true is None or '<body>' not in case['pred']:
         assert case['teds'] == case['teds_struct'] == 0
         return
-    assert teds(said, true) == pytest.approx(case['teds'])
-    assert teds(said, true, structure_only=True) == pytest.approx(case['teds_struct'])
+    assert teds(predicted, true) == pytest.approx(case['teds'])
+    assert teds(predicted, true, structure_only=True) == pytest.approx(case['teds_struct'])
 
 
 def parsed(html: str) -> Element | None:

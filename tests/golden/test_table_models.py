@@ -57,13 +57,15 @@ def assert_close(key: str, ours: Tensor) -> None:
 def follow(model: SLANet) -> tuple[TableOutput, list[Tensor]]:
     """Outputs for the batch, and the two losses."""
     steps = int(BATCH['length'].max()) + 1
-    said = model(
+    prediction = model(
         torch.from_numpy(images(FACTS['input_shape'])).to(model.head.cell.weight_hh.dtype), BATCH['structure'][:, :steps]
     )
     after = slice(1, steps + 1)
-    targets = Targets(BATCH['structure'][:, after], BATCH['bboxes'][:, after].to(said.boxes), BATCH['bbox_masks'][:, after, 0])
-    terms = LOSSES['structure']()(said, targets) | LOSSES['smooth_l1']()(said, targets)
-    return said, [term.total / term.weight * factor for term, factor in zip(terms.values(), (1, 2), strict=True)]
+    targets = Targets(
+        BATCH['structure'][:, after], BATCH['bboxes'][:, after].to(prediction.boxes), BATCH['bbox_masks'][:, after, 0]
+    )
+    terms = LOSSES['structure']()(prediction, targets) | LOSSES['smooth_l1']()(prediction, targets)
+    return prediction, [term.total / term.weight * factor for term, factor in zip(terms.values(), (1, 2), strict=True)]
 
 
 @torch.no_grad()
@@ -77,34 +79,34 @@ def test_maps_are_those_of_the_original() -> None:
 
 @torch.no_grad()
 def test_greedy_decoding_is_that_of_the_original() -> None:
-    said = network().eval()(torch.from_numpy(images(FACTS['input_shape'])), max_steps=LIMIT + 1)
-    assert said.logits.argmax(-1).tolist() == FACTS['eval_decode']['argmax']
-    assert_close('eval/structure_probs', said.logits.softmax(-1))
-    assert_close('eval/loc_preds', said.boxes)
+    prediction = network().eval()(torch.from_numpy(images(FACTS['input_shape'])), max_steps=LIMIT + 1)
+    assert prediction.logits.argmax(-1).tolist() == FACTS['eval_decode']['argmax']
+    assert_close('eval/structure_probs', prediction.logits.softmax(-1))
+    assert_close('eval/loc_preds', prediction.boxes)
 
 
 @torch.no_grad()
 def test_maps_of_odd_sizes_are_upsampled_as_in_the_original() -> None:
     """488 / 32 is 15.25: maps have 122, 61, 31 and 16 pixels per side."""
-    said = network().eval()(random_images(1, (1, 3, 488, 488)), max_steps=11)
-    assert_close('eval488/structure_probs', said.logits.softmax(-1))
-    assert_close('eval488/loc_preds', said.boxes)
+    prediction = network().eval()(random_images(1, (1, 3, 488, 488)), max_steps=11)
+    assert_close('eval488/structure_probs', prediction.logits.softmax(-1))
+    assert_close('eval488/loc_preds', prediction.boxes)
 
 
 @torch.no_grad()
 def test_decoding_stops_when_all_tables_have_ended() -> None:
     model = network().eval()
     model.head.structure[1].bias[29] += 1.16
-    said = model(random_images(1, (2, 3, 128, 128)), max_steps=LIMIT + 1)
-    assert said.logits.argmax(-1).tolist() == FACTS['eval_eos']['argmax']
-    assert_close('eval_eos/structure_probs', said.logits.softmax(-1))
+    prediction = model(random_images(1, (2, 3, 128, 128)), max_steps=LIMIT + 1)
+    assert prediction.logits.argmax(-1).tolist() == FACTS['eval_eos']['argmax']
+    assert_close('eval_eos/structure_probs', prediction.logits.softmax(-1))
 
 
 def test_training_outputs_losses_and_running_statistics_are_those_of_the_original() -> None:
     model = network().train()
-    said, losses = follow(model)
-    assert_close('train/structure_logits', said.logits)
-    assert_close('train/loc_preds', said.boxes)
+    prediction, losses = follow(model)
+    assert_close('train/structure_logits', prediction.logits)
+    assert_close('train/loc_preds', prediction.boxes)
     expected = [FACTS['train_losses'][key] for key in ('structure_loss', 'loc_loss')]
     assert [loss.item() for loss in losses] == pytest.approx(expected, rel=5e-5)
     names = original(model).name

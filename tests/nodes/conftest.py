@@ -79,26 +79,26 @@ class Started:
             self.lines.append(line.rstrip('\n'))
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return '\n'.join(self.lines)
 
     def until(self, come: Callable[[], bool], seconds: float = BOUND) -> None:
         """Waits until `come` is true. Fails with what was said when it does not come, or the command ends before."""
         end = time.monotonic() + seconds
         while not come():
-            assert time.monotonic() < end, self.said
-            assert self.process.poll() is None, self.said
+            assert time.monotonic() < end, self.output
+            assert self.process.poll() is None, self.output
             time.sleep(0.05)
 
     def until_said(self, text: str, seconds: float = BOUND) -> None:
-        self.until(lambda: text in self.said, seconds)
+        self.until(lambda: text in self.output, seconds)
 
     def end(self, seconds: float = BOUND) -> int:
         """The exit status, within `seconds`."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f'still running after {seconds} s:\n{self.said}') from None
+            raise AssertionError(f'still running after {seconds} s:\n{self.output}') from None
         self.reader.join(5)
         return status
 

@@ -81,7 +81,7 @@ class Slurm:
         for answer in answers:
             answer.process.wait(60)
             answer.reader.join(5)
-        return '\n'.join(answer.said for answer in answers)
+        return '\n'.join(answer.output for answer in answers)
 
 
 class Request(Started):
@@ -177,4 +177,4 @@ def _idle(slurm: Slurm) -> str:
     asked = slurm.start('sinfo', '-h', '-t', 'idle', '-o', '%D')
     asked.process.wait(60)
     asked.reader.join(5)
-    return asked.said.strip()
+    return asked.output.strip()

@@ -17,10 +17,10 @@ def test_worlds_take_turns_over_the_nodes_and_the_first_has_the_table(nodes: lis
     short = ('--steps', '5', '--repeats', '1', '--threads', '1', '--out', 'scaling', '--json')
     small = ('train.steps=100', 'norm_sync=off', 'data.size=[32,64]')
     first, second = (node.phalanx(*words, *short, *settings, *small) for node in nodes[:2])
-    assert (first.end(), second.end()) == (0, 0), first.said + second.said
-    told = json.loads(first.lines[-1])
-    assert [world['world'] for world in told['worlds']] == [1, 2]
-    assert told['nodes'] == '10.78.0.1, 10.78.0.2'
+    assert (first.end(), second.end()) == (0, 0), first.output + second.output
+    table = json.loads(first.lines[-1])
+    assert [world['world'] for world in table['worlds']] == [1, 2]
+    assert table['nodes'] == '10.78.0.1, 10.78.0.2'
     assert (nodes[0].folder / 'scaling' / 'scaling.html').is_file()
     logs = {node.address: sorted(log.name for log in (node.folder / 'scaling').glob('*.log')) for node in nodes[:2]}
     assert logs == {'10.78.0.1': ['world_1_1.log', 'world_2_1.log'], '10.78.0.2': ['world_2_1.log']}

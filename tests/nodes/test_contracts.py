@@ -59,23 +59,23 @@ def test_every_contract_gives_the_run_of_the_list_of_nodes(nodes: list[Node]) ->
 
     listed = ('--ips', '10.78.0.1,10.78.0.2', '--nproc_per_node', '2')
     started = [node.phalanx(*command('listed'), *listed) for node in nodes[:2]]
-    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert [one.end() for one in started] == [0, 0], started[0].output
     expected = losses(nodes[0].folder / 'listed')
     per_node: tuple[Callable[[int], dict[str, str]], ...] = (_kubeflow, _counted, _listed, _aws_batch, _vertex)
     for contract in per_node:
         name = contract.__name__
         ranks = () if contract in (_kubeflow, _counted) else ('--nproc_per_node', '2')  # else one per device
         started = [node.phalanx(*command(name), *ranks, **contract(number)) for number, node in enumerate(nodes[:2])]
-        assert [one.end() for one in started] == [0, 0], started[0].said + started[1].said
-        assert '2 processes on 2 nodes, one per node' in started[1].said
-        assert 'ranks 2 to 3 of 4' in started[1].said
+        assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output
+        assert '2 processes on 2 nodes, one per node' in started[1].output
+        assert 'ranks 2 to 3 of 4' in started[1].output
         assert losses(nodes[0].folder / name) == expected
     for contract in (_open_mpi, _azure):
         name = contract.__name__
         started = [nodes[rank // 2].phalanx(*command(name), **contract(rank)) for rank in range(4)]
-        assert [one.end() for one in started] == [0] * 4, started[0].said + started[1].said
-        assert 'one per rank' in started[0].said
-        assert [one.said for one in started[1:]] == [''] * 3
+        assert [one.end() for one in started] == [0] * 4, started[0].output + started[1].output
+        assert 'one per rank' in started[0].output
+        assert [one.output for one in started[1:]] == [''] * 3
         assert losses(nodes[0].folder / name) == expected
 
 
@@ -83,17 +83,17 @@ def test_every_contract_gives_the_run_of_the_list_of_nodes(nodes: list[Node]) ->
 def test_tasks_of_slurm_are_nodes_or_ranks(slurm: Slurm) -> None:  # noqa: F811
     train = (sys.executable, '-m', 'phalanx', 'train', *TINY, *SHORT)
     per_node = slurm.start('srun', '-N2', '-n2', *train, '--nproc_per_node', '2', '--save_dir', 'nodes')
-    assert per_node.end() == 0, per_node.said
-    assert 'phalanx: started by SLURM: 2 tasks on 2 nodes, one per node, which starts its ranks' in per_node.said
+    assert per_node.end() == 0, per_node.output
+    assert 'phalanx: started by SLURM: 2 tasks on 2 nodes, one per node, which starts its ranks' in per_node.output
     per_rank = slurm.start('srun', '-N2', '-n4', '--ntasks-per-node=2', *train, '--save_dir', 'ranks')
-    assert per_rank.end() == 0, per_rank.said
-    assert 'phalanx: started by SLURM: 4 tasks on 2 nodes, one per rank' in per_rank.said
-    assert per_rank.said.count('run folder') == 1  # ranks 1 to 3 have logs
+    assert per_rank.end() == 0, per_rank.output
+    assert 'phalanx: started by SLURM: 4 tasks on 2 nodes, one per rank' in per_rank.output
+    assert per_rank.output.count('run folder') == 1  # ranks 1 to 3 have logs
     assert losses(slurm.folder / 'ranks') == losses(slurm.folder / 'nodes')
     assert (slurm.folder / 'ranks' / 'log' / 'workerlog.3').is_file()
     uneven = slurm.start('srun', '-N2', '-n3', *train, '--save_dir', 'uneven')
     assert uneven.end() == 2
-    assert 'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must have equal numbers of ranks' in uneven.said
+    assert 'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must have equal numbers of ranks' in uneven.output
 
     (slurm.folder / 'batch.sh').write_text(
         '#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=2 --output=batch.txt\n'

@@ -37,7 +37,7 @@ def test_a_silent_name_server_and_debians_own_name_keep_no_run_from_starting(nod
         )
         node.running.append(process)
         started.append(Started(process))
-    assert [one.end() for one in started] == [0, 0], started[0].said + started[1].said
-    assert 'no name server answers a lookup of 10.78.0.1' in started[0].said
-    assert '10.78.0.1 (eth1) is node 1 of 2' in started[0].said
-    assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].said
+    assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output
+    assert 'no name server answers a lookup of 10.78.0.1' in started[0].output
+    assert '10.78.0.1 (eth1) is node 1 of 2' in started[0].output
+    assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].output

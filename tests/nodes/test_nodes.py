@@ -59,7 +59,7 @@ def test_nodes_train_as_one_process_does(
     start = (f'train.init_from={warm}', 'optimizer.lr=2.0e-4')
     assert phalanx_here('train', *TINY, *SHORT, *start, '--save_dir', 'alone').returncode == 0
     started = train(nodes[:count], '--nproc_per_node', str(ranks), extra=(*SHORT, *start))
-    assert [one.end() for one in started] == [0] * count, started[0].said
+    assert [one.end() for one in started] == [0] * count, started[0].output
     assert losses(nodes[0].folder / 'run') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
     world = range(count * ranks)
     logs = [node.folder / 'run' / 'log' / f'workerlog.{rank}' for rank in world for node in [nodes[rank // ranks]]]
@@ -70,9 +70,9 @@ def test_nodes_train_as_one_process_does(
 def test_a_node_outside_the_list_is_shown_both_lists(nodes: list[Node]) -> None:
     one = nodes[2].phalanx('train', *TINY, '--ips', '10.78.0.1,10.78.0.2')
     assert one.end() == 2
-    assert '--ips:        10.78.0.1, 10.78.0.2' in one.said
-    assert 'this node: ' in one.said
-    assert '10.78.0.3 (eth3)' in one.said
+    assert '--ips:        10.78.0.1, 10.78.0.2' in one.output
+    assert 'this node: ' in one.output
+    assert '10.78.0.3 (eth3)' in one.output
 
 
 def test_a_missing_node_is_named(nodes: list[Node]) -> None:
@@ -80,13 +80,13 @@ def test_a_missing_node_is_named(nodes: list[Node]) -> None:
     del second
     nodes[1].running[0].kill()
     assert first.end() == 2
-    assert '10.78.0.2 has not joined after 3 s; nothing was started' in first.said
+    assert '10.78.0.2 has not joined after 3 s; nothing was started' in first.output
 
 
 def test_a_node_that_waits_alone_names_the_missing_nodes(nodes: list[Node]) -> None:
     second = nodes[1].phalanx('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '2')
     assert second.end() == 2
-    assert 'cannot reach the first node, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.said
+    assert 'cannot reach the first node, 10.78.0.1, port 6170: nothing listens there yet; gave up after 2 s' in second.output
 
 
 @pytest.mark.long
@@ -94,8 +94,8 @@ def test_another_port_on_one_node_is_reported_on_both(nodes: list[Node]) -> None
     words = ('train', *TINY, *SHORT, '--ips', ips(nodes[:2]), '--join_timeout', '3')
     first, second = nodes[0].phalanx(*words), nodes[1].phalanx(*words, '--start_port', '6300')
     assert (first.end(), second.end()) == (2, 2)
-    assert '10.78.0.2 has not joined' in first.said
-    assert '10.78.0.1, port 6300: nothing listens there yet' in second.said
+    assert '10.78.0.2 has not joined' in first.output
+    assert '10.78.0.1, port 6300: nothing listens there yet' in second.output
 
 
 def test_a_port_in_use_is_reported_with_the_process_that_holds_it(nodes: list[Node]) -> None:
@@ -107,25 +107,25 @@ def test_a_port_in_use_is_reported_with_the_process_that_holds_it(nodes: list[No
     holder.until_said('up')
     first = train(nodes[:1] + nodes[1:2])[0]
     assert first.end() == 2
-    assert '10.78.0.1: port 6170 is in use by process' in first.said
-    assert 'import socket,time; s=socket.socket()' in first.said
+    assert '10.78.0.1: port 6170 is in use by process' in first.output
+    assert 'import socket,time; s=socket.socket()' in first.output
 
 
 @pytest.mark.parametrize(
-    ('change', 'told'),
+    ('change', 'message'),
     [
         (('--set', 'optimizer.lr=0.02'), 'not the same on all nodes: the recipe'),
         pytest.param(('--max_restart', '1'), 'not the same on all nodes: --max_restart', marks=pytest.mark.long),
     ],
 )
-def test_a_node_with_another_request_stops_the_start(nodes: list[Node], change: tuple[str, ...], told: str) -> None:
+def test_a_node_with_another_request_stops_the_start(nodes: list[Node], change: tuple[str, ...], message: str) -> None:
     command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]))
     both = [nodes[0].phalanx(*command), nodes[1].phalanx(*command, *change)]
     assert [one.end() for one in both] == [2, 2]
     for one in both:
-        assert told in one.said
-        assert '10.78.0.1: ' in one.said
-        assert '10.78.0.2: ' in one.said
+        assert message in one.output
+        assert '10.78.0.1: ' in one.output
+        assert '10.78.0.2: ' in one.output
 
 
 def test_a_node_with_another_list_of_samples_stops_the_start(nodes: list[Node]) -> None:
@@ -140,9 +140,9 @@ def test_a_node_with_another_list_of_samples_stops_the_start(nodes: list[Node]) 
     words = [word for word in TINY if not word.startswith('data.')]
     command = ('train', *words, *SHORT, data, 'train.global_batch_size=4', '--save_dir', 'run', '--ips', ips(nodes[:2]))
     both = [node.phalanx(*command) for node in nodes[:2]]
-    assert [one.end() for one in both] == [2, 2], both[0].said + both[1].said
-    assert 'not the same on all nodes: the list of samples (10.78.0.1: ' in both[1].said
-    assert 'check data.root there' in both[1].said
+    assert [one.end() for one in both] == [2, 2], both[0].output + both[1].output
+    assert 'not the same on all nodes: the list of samples (10.78.0.1: ' in both[1].output
+    assert 'check data.root there' in both[1].output
 
 
 def test_a_node_with_another_version_stops_the_start(nodes: list[Node], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_node_with_another_version_stops_the_start(nodes: list[Node], tmp_path
     both = [nodes[0].phalanx(*command), nodes[1].phalanx(*command, PYTHONPATH=str(copy.parent))]
     assert [one.end() for one in both] == [2, 2]
     assert (
-        f'Phalanx (10.78.0.1: {package.__version__}; 10.78.0.2: 0.0.9): install the same version on all nodes' in both[0].said
+        f'Phalanx (10.78.0.1: {package.__version__}; 10.78.0.2: 0.0.9): install the same version on all nodes' in both[0].output
     )
 
 
@@ -176,7 +176,7 @@ def test_of_two_network_cards_the_one_that_connects_is_used(nodes: list[Node]) -
     ip('-n', name, 'link', 'set', 'aaa0', 'up')
     started = train(nodes[:2])
     assert [one.end() for one in started] == [0, 0]
-    assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].said
+    assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].output
 
 
 @pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.long), 1])
@@ -186,7 +186,7 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim
     os.kill(rank_on(nodes[victim]), signal.SIGKILL)
     assert [one.end() for one in started] == [1, 1]  # after some 2 s, on a node that does nothing else
     for one in started:
-        assert one.lines[-1].endswith('was ended by SIGKILL'), one.said
+        assert one.lines[-1].endswith('was ended by SIGKILL'), one.output
         assert f'rank {victim} of 2 on 10.78.0.{victim + 1}' in one.lines[-1]
     assert nobody_left(nodes)
 
@@ -199,7 +199,7 @@ def test_the_error_of_one_rank_is_the_last_line_on_every_node(nodes: list[Node])
     psutil.Process(rank_on(nodes[1])).children()[0].kill()
     assert [one.end() for one in started] == [1, 1]
     for one in started:
-        assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1], one.said
+        assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1], one.output
         assert 'a loader worker has died' in one.lines[-1]
     assert nobody_left(nodes)
 
@@ -211,7 +211,7 @@ def test_a_launcher_that_is_killed_ends_the_run_everywhere(nodes: list[Node], vi
     os.kill(started[victim].process.pid, signal.SIGKILL)
     other = started[1 - victim]
     assert other.end() == 1
-    assert 'lost' in other.lines[-1], other.said
+    assert 'lost' in other.lines[-1], other.output
     assert nobody_left(nodes)  # not even the ranks of the launcher that died
 
 
@@ -220,8 +220,8 @@ def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     started[0].until(lambda: steps(nodes[0]) >= 3)
     nodes[1].unplug()
     assert [one.end() for one in started] == [1, 1]
-    assert '10.78.0.2 is lost' in started[0].lines[-1], started[0].said
-    assert 'the first node' in started[1].lines[-1], started[1].said
+    assert '10.78.0.2 is lost' in started[0].lines[-1], started[0].output
+    assert 'the first node' in started[1].lines[-1], started[1].output
     assert nobody_left(nodes)
 
 
@@ -240,7 +240,7 @@ def test_a_link_and_a_rank_that_return_in_time_change_nothing(nodes: list[Node],
         assert reached < 30
         go_on()
         started[0].until(lambda reached=reached: steps(nodes[0]) >= reached + 3)
-    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert [one.end() for one in started] == [0, 0], started[0].output
     assert losses(nodes[0].folder / 'run') == losses(tmp_path / 'alone')
 
 
@@ -248,7 +248,7 @@ def test_a_link_and_a_rank_that_return_in_time_change_nothing(nodes: list[Node],
 def test_clocks_that_jump_on_all_nodes_end_no_run(nodes: list[Node], tmp_path: Path) -> None:
     (tmp_path / 'sitecustomize.py').write_text(JUMPING)
     started = train(nodes[:2], PYTHONPATH=str(tmp_path))
-    assert [one.end() for one in started] == [0, 0], started[0].said
+    assert [one.end() for one in started] == [0, 0], started[0].output
     assert steps(nodes[0]) == 12
 
 
@@ -259,9 +259,9 @@ def test_a_rank_that_stops_answering_is_named_with_every_stack(nodes: list[Node]
     os.kill(rank_on(nodes[1]), signal.SIGSTOP)
     assert [one.end() for one in started] == [1, 1]
     for one in started:
-        assert 'no progress for 10 s; rank 1 is furthest behind' in one.lines[-1], one.said
-    assert '[rank 0]   File ' in started[0].said  # where it waits
-    assert '[rank 1] no answer: its process is stopped' in started[1].said
+        assert 'no progress for 10 s; rank 1 is furthest behind' in one.lines[-1], one.output
+    assert '[rank 0]   File ' in started[0].output  # where it waits
+    assert '[rank 1] no answer: its process is stopped' in started[1].output
     assert nobody_left(nodes)
 
 
@@ -271,8 +271,8 @@ def test_a_list_in_another_order_is_shown_on_both(nodes: list[Node]) -> None:
     )
     assert (first.end(), second.end()) == (2, 2)
     for one in (first, second):
-        assert '10.78.0.1: 10.78.0.1, 10.78.0.2' in one.said
-        assert '10.78.0.2: 10.78.0.2, 10.78.0.1' in one.said
+        assert '10.78.0.1: 10.78.0.1, 10.78.0.2' in one.output
+        assert '10.78.0.2: 10.78.0.2, 10.78.0.1' in one.output
 
 
 def test_a_folder_that_one_node_cannot_use_is_an_error_on_all(nodes: list[Node]) -> None:
@@ -280,7 +280,7 @@ def test_a_folder_that_one_node_cannot_use_is_an_error_on_all(nodes: list[Node])
     started = train(nodes[:2])
     assert [one.end() for one in started] == [2, 2]
     for one in started:
-        assert 'error: 10.78.0.2: run/log: the folder for logs cannot be created: ' in one.said
+        assert 'error: 10.78.0.2: run/log: the folder for logs cannot be created: ' in one.output
 
 
 # A rank that lets the others lose their connection before it ends itself: `END` is how.
@@ -310,7 +310,7 @@ END
 def test_a_cause_is_reported_instead_of_its_consequence_even_if_it_arrives_later(
     nodes: list[Node], end: str, cause: str
 ) -> None:
-    """In the second case the launcher of the rank that is killed is held up until the other has told of its own rank."""
+    """In the second case the launcher of the rank that is killed is held up until the other has reported its own rank."""
     for node in nodes[:2]:
         (node.folder / 's.py').write_text(SLOW_END.replace('END', end))
     words = ('launch', '--ips', ips(nodes[:2]), '--nproc_per_node', '1', 's.py')
@@ -322,7 +322,7 @@ def test_a_cause_is_reported_instead_of_its_consequence_even_if_it_arrives_later
         started[1].process.send_signal(signal.SIGCONT)
     assert [one.end() for one in started] == [1, 1]
     for one in started:
-        assert one.lines[-1].endswith(cause), one.said
+        assert one.lines[-1].endswith(cause), one.output
         assert 'rank 1 of 2 on 10.78.0.2' in one.lines[-1]
 
 
@@ -347,7 +347,7 @@ def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) 
     started[0].until(lambda: steps(nodes[0]) >= reached + 3)
     for one in started:
         one.process.send_signal(signal.SIGTERM)
-    assert [one.end() for one in started] == [143, 143], started[0].said
+    assert [one.end() for one in started] == [143, 143], started[0].output
 
 
 def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
@@ -355,9 +355,9 @@ def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
     started = train(nodes[:2], '--max_restart', '1', extra=extra)
     started[0].until(lambda: steps(nodes[0]) >= 6)
     os.kill(rank_on(nodes[1]), signal.SIGKILL)
-    assert [one.end() for one in started] == [0, 0], started[0].said
-    assert 'starting again from the last checkpoint (0 restarts left)' in started[0].said
-    assert 'resumed at step' in started[0].said
+    assert [one.end() for one in started] == [0, 0], started[0].output
+    assert 'starting again from the last checkpoint (0 restarts left)' in started[0].output
+    assert 'resumed at step' in started[0].output
     assert steps(nodes[0]) == 16
 
 
@@ -374,7 +374,7 @@ def test_a_stop_of_one_node_saves_and_stops_all(nodes: list[Node], number: signa
     assert {'10.78.0.1'} <= listening(nodes[0]) | listening(nodes[1]) <= {'10.78.0.1', '10.78.0.2'}  # and at no other address
     started[1].process.send_signal(number)
     others, own = 128 + signal.SIGTERM, 128 + number  # the others are asked by SIGTERM
-    assert [one.end() for one in started] == [others, own], started[0].said + started[1].said
+    assert [one.end() for one in started] == [others, own], started[0].output + started[1].output
     at = steps(nodes[0])
     assert (nodes[0].folder / 'run' / 'checkpoints' / f'step_{at:07d}').is_dir()
     assert nobody_left(nodes)
@@ -431,4 +431,4 @@ def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(nodes: list[Node
     )
     assert nodes[2].start(sys.executable, '-c', knock).end() == 0
     second = nodes[1].phalanx(*command)
-    assert (first.end(), second.end()) == (0, 0), first.said
+    assert (first.end(), second.end()) == (0, 0), first.output

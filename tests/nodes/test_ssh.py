@@ -38,16 +38,16 @@ def ssh(nodes: list[Node], tmp_path: Path) -> dict[str, str]:
 @pytest.mark.long
 def test_one_command_trains_on_all_nodes(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[0].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
-    assert one.end() == 0, one.said
-    assert '[10.78.0.2] phalanx: 10.78.0.2 (eth2) is node 2 of 2' in one.said
+    assert one.end() == 0, one.output
+    assert '[10.78.0.2] phalanx: 10.78.0.2 (eth2) is node 2 of 2' in one.output
     assert steps(nodes[0]) == 12
     assert nobody_left(nodes)
 
 
 def test_results_are_copied_to_a_node_that_does_not_train(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
-    assert one.end() == 0, one.said
-    assert 'the results of 10.78.0.1 are in' in one.said
+    assert one.end() == 0, one.output
+    assert 'the results of 10.78.0.1 are in' in one.output
     assert steps(nodes[0]) == steps(nodes[2]) == 12
     assert (nodes[2].folder / 'run' / 'latest').is_dir()
 
@@ -86,16 +86,16 @@ def test_an_interrupt_stops_all_nodes(nodes: list[Node], ssh: dict[str, str]) ->
     one = nodes[0].phalanx('train', *TINY, *long, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     one.until(lambda: steps(nodes[0]) >= 3)
     one.process.send_signal(signal.SIGINT)
-    assert one.end() == 130, one.said
+    assert one.end() == 130, one.output
     assert nobody_left(nodes)
     assert (nodes[0].folder / 'run' / 'latest').exists()
 
 
 def test_a_node_that_ssh_cannot_reach_ends_the_start(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[0].phalanx('train', *TINY, *SHORT, '--ips', '10.78.0.1,10.78.0.99', '--ssh', **ssh)
-    assert one.end() == 2, one.said
-    assert '[10.78.0.99] ssh: connect to host 10.78.0.99: No route to host' in one.said
-    assert 'ssh could not reach 10.78.0.99' in one.said
+    assert one.end() == 2, one.output
+    assert '[10.78.0.99] ssh: connect to host 10.78.0.99: No route to host' in one.output
+    assert 'ssh could not reach 10.78.0.99' in one.output
     assert nobody_left(nodes)
 
 
@@ -126,8 +126,8 @@ def test_a_script_gets_its_own_words_as_typed_and_all_nodes_form_one_world(nodes
         (node.folder / 's.py').write_text(SCRIPT)
     words = ('--host', 'db', '--ips', 'c,d', '--ssh', '--lr', '1')
     one = nodes[0].phalanx('launch', '--ips', ips(nodes[:2]), '--ssh', '--nproc_per_node', '1', 's.py', *words, **ssh)
-    assert one.end() == 0, one.said
-    assert 'rank 0 of 2 given --host db --ips c,d --ssh --lr 1' in one.said
+    assert one.end() == 0, one.output
+    assert 'rank 0 of 2 given --host db --ips c,d --ssh --lr 1' in one.output
     log = nodes[1].folder / 'log' / 'workerlog.1'
     assert log.read_text() == 'rank 1 of 2 given --host db --ips c,d --ssh --lr 1\n'
 

@@ -73,10 +73,10 @@ def structure(image: Image, guide: dict[str, Any], run: Callable[[npt.NDArray[np
     H, W = (int(length * side / max(image.shape[:2])) for length in image.shape[:2])
     seen = np.zeros((1, 3, side, side), np.float32)
     seen[..., :H, :W] = normal(cv2.resize(image, (W, H)), guide)
-    said = run(seen)['probabilities'][0].argmax(1).tolist()
+    output = run(seen)['probabilities'][0].argmax(1).tolist()
     end = guide['reading']['end']
-    length = said.index(end, 1) if end in said[1:] else len(said)
-    return [guide['reading']['tokens'][number] for number in said[:length] if number not in (0, end)]
+    length = output.index(end, 1) if end in output[1:] else len(output)
+    return [guide['reading']['tokens'][number] for number in output[:length] if number not in (0, end)]
 
 
 USES: dict[str, tuple[Use, Callable[[Any], Any], tuple[int, int]]] = {  # our own result in the same form; size of an image

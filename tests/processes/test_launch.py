@@ -202,10 +202,10 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 def test_doctor_describes_this_node(phalanx: Command) -> None:
     done = phalanx('doctor', '--json')
-    told = json.loads(done.stdout)
+    facts = json.loads(done.stdout)
     assert done.returncode == 0
-    assert told['ok'] is True
-    assert set(told['nodes'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
+    assert facts['ok'] is True
+    assert set(facts['nodes'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
 
 
 @pytest.mark.parametrize('flag', ['--write-slurm', '--write_kubernetes', '--write_pytorchjob'])
@@ -243,9 +243,9 @@ def test_a_rank_that_fails_while_it_is_stopped_is_reported_and_nothing_is_starte
         assert time.monotonic() < end
         time.sleep(0.1)
     launcher.send_signal(signal.SIGTERM)
-    _, said = launcher.communicate(timeout=900)
+    _, output = launcher.communicate(timeout=900)
     assert launcher.returncode == 1
-    assert said.splitlines()[-1].endswith('RuntimeError: the disk is full')
+    assert output.splitlines()[-1].endswith('RuntimeError: the disk is full')
     assert (tmp_path / 'begun').read_text() == 'once '
 
 

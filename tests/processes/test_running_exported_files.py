@@ -148,7 +148,7 @@ WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'prepa
 
 
 @pytest.mark.parametrize(
-    ('said', 'told'),
+    ('metadata', 'reason'),
     [
         ('no JSON', r'its metadata about classes and images cannot be read \(Expecting value'),
         ('[1]', 'its metadata about classes and images cannot be read'),
@@ -159,12 +159,12 @@ WHOLE = {'format': 1, 'phalanx': '1', 'task': 'recognition', 'input': {}, 'prepa
     ],
 )
 def test_a_file_with_foreign_metadata_is_refused_with_the_reason(
-    said: str, told: str, exported: Callable[[str], Path], tmp_path: Path
+    metadata: str, reason: str, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     model = onnx.load(exported('recognition'))
-    onnx.helper.set_model_props(model, {'phalanx': said})
+    onnx.helper.set_model_props(model, {'phalanx': metadata})
     onnx.save(model, tmp_path / 'model.onnx')
-    with pytest.raises(ArtifactError, match=rf'model\.onnx: {told}'):
+    with pytest.raises(ArtifactError, match=rf'model\.onnx: {reason}'):
         phalanx.runtime.load(tmp_path / 'model.onnx')
 
 
@@ -191,14 +191,14 @@ def test_a_file_is_evaluated_beside_its_weights(
     page = tmp_path / 'page.html'
     done = phalanx_here('eval', str(exported(family)), '--data', str(family_runs[family]), '--json', '--page', str(page))
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said['samples'] == 5
-    assert said['metrics'] == pytest.approx(said['checkpoint'], abs=1e-4)
-    assert max(map(abs, said['differences'].values())) < 1e-4
-    assert 0 < said['cost']['median_ms'] <= said['cost']['p95_ms']
-    assert said['cost']['best_batch'] in (1, 2, 4)  # of 5 samples
-    assert said['cost']['best_batch_ms'] > 0
-    assert said['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
+    output = json.loads(done.stdout)
+    assert output['samples'] == 5
+    assert output['metrics'] == pytest.approx(output['checkpoint'], abs=1e-4)
+    assert max(map(abs, output['differences'].values())) < 1e-4
+    assert 0 < output['cost']['median_ms'] <= output['cost']['p95_ms']
+    assert output['cost']['best_batch'] in (1, 2, 4)  # of 5 samples
+    assert output['cost']['best_batch_ms'] > 0
+    assert output['cost']['size_mib'] == pytest.approx(exported(family).stat().st_size / 2**20)
 
     of_weights = tmp_path / 'weights.html'
     done = phalanx_here('eval', str(family_runs[family]), '--page', str(of_weights), '--json')

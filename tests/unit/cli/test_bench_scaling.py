@@ -49,8 +49,8 @@ def test_short_runs_have_no_accuracy() -> None:
 
 def test_the_same_table_as_text_markdown_json_and_page(tmp_path: Path) -> None:
     write(tmp_path, FACTS, 'mean_iou', RUNS)
-    said = json.loads((tmp_path / 'scaling.json').read_text())
-    assert [world['world'] for world in said['worlds']] == [1, 4]
+    output = json.loads((tmp_path / 'scaling.json').read_text())
+    assert [world['world'] for world in output['worlds']] == [1, 4]
     for name in ('scaling.txt', 'scaling.md', 'scaling.html'):
         assert '3.33' in (tmp_path / name).read_text(), name
     page = (tmp_path / 'scaling.html').read_text()
@@ -119,14 +119,14 @@ def test_the_pipeline_is_reported_by_transform(capsys: pytest.CaptureFixture[str
     tiny = ['data.train_scenes=4', 'data.eval_scenes=1', 'data.size=[32,32]', 'data.digit_height=[10,20]']
     words = ['data', 'pp_liteseg_digits', '--set', *tiny, 'transforms=[random_flip]', 'train.global_batch_size=2']
     assert command([*words, '--samples', '3', '--rate', '10', '--json']) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said['samples'] == 4  # whole batches
-    assert set(said['parts']) == {'reading', 'RandomFlip', 'collate', 'all else'}
-    assert said['cores_for_one_device'] >= 1
+    output = json.loads(capsys.readouterr().out)
+    assert output['samples'] == 4  # whole batches
+    assert set(output['parts']) == {'reading', 'RandomFlip', 'collate', 'all else'}
+    assert output['cores_for_one_device'] >= 1
 
 
 @pytest.mark.parametrize(
-    ('words', 'told'),
+    ('words', 'message'),
     [
         (['train', 'pp_liteseg_digits', '--precision', 'fp8'], 'fp32, bf16, fp16'),
         (['train', 'pp_liteseg_digits', '--steps', '0'], 'at least 1'),
@@ -137,8 +137,8 @@ def test_the_pipeline_is_reported_by_transform(capsys: pytest.CaptureFixture[str
         (['scaling', 'pp_liteseg_digits', '--nproc_per_node', '2'], '--world gives the numbers of ranks'),
     ],
 )
-def test_a_wrong_request_is_reported_with_the_fix(words: list[str], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_a_wrong_request_is_reported_with_the_fix(words: list[str], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         command(words)
 
 

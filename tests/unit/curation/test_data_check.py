@@ -186,7 +186,7 @@ def test_several_processes_find_the_same(tree: Tree) -> None:
 def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
     task = open_job(*tree.words()[:1], [(tree.words()[2], 'test')]).task
     heard: list[tuple[str, int, int]] = []
-    take_census(task, limit=2, workers=0, advance=lambda *said: heard.append(said))  # type: ignore[arg-type]
+    take_census(task, limit=2, workers=0, advance=lambda *progress: heard.append(progress))  # type: ignore[arg-type]
     assert heard == [('train', 1, 2), ('train', 2, 2), ('eval', 1, 1)]
 
 
@@ -212,9 +212,9 @@ def test_the_page_shows_everything_without_the_network(tree: Tree, capsys: pytes
     tree.put('val', 'b2<', picture(1), labels(*[[0] * 6] * 4))
     tree.put('val', 'wrong', picture(5), labels(*[[9] * 6] * 4))
     assert cli.main(['data', 'check', *tree.words(), '--page', 'out/page.html']) == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ('road', '8 x 2', 'has pixels of value 9', 'page: out/page.html', '5 samples can be used, 1 cannot'):
-        assert words in said
+        assert words in output
     page = Path('out/page.html').read_text()
     for words in ('road', '8 x 2', 'has pixels of value 9', 'b2&lt;.png', 'never in the training samples: car'):
         assert words in page
@@ -318,9 +318,9 @@ def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest
     sizes = 'eval_transforms=[{name: resize, target_size: [64, 64]}]', 'train.global_batch_size=1'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
     status = cli.main(['data', 'check', 'ppyoloe_digits', '--set', data, *sizes, *words])
-    said = capsys.readouterr()
-    assert status == 0, said
-    remarks = json.loads(said.out)['remarks']
+    output = capsys.readouterr()
+    assert status == 0, output
+    remarks = json.loads(output.out)['remarks']
     told = {remark.partition(')')[0] for remark in remarks if remark.startswith('train: 1 sample (')}
     assert told == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
 

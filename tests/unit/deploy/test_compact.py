@@ -78,7 +78,7 @@ def test_integers_are_scaled_by_channel(network: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('operator', 'precision', 'said'),
+    ('operator', 'precision', 'reason'),
     [
         ('Loop', 'int8', 'decodes step by step'),
         ('Loop', 'fp16', 'decodes step by step'),
@@ -86,9 +86,9 @@ def test_integers_are_scaled_by_channel(network: Path) -> None:
     ],
 )
 def test_a_network_that_cannot_be_quantised_is_refused(
-    operator: str, precision: compact.Precision, said: str, tmp_path: Path
+    operator: str, precision: compact.Precision, reason: str, tmp_path: Path
 ) -> None:
     graph = onnx.helper.make_graph([onnx.helper.make_node(operator, ['x'], ['y'])], 'network', [], [])
     onnx.save(onnx.helper.make_model(graph), tmp_path / 'network.onnx')
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=reason):
         compact.check(tmp_path / 'network.onnx', precision)

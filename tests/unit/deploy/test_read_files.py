@@ -33,7 +33,7 @@ def test_finished_pages_are_not_read_again(read: Any, tmp_path: Path, capsys: py
     assert read() == 0
     assert '4 lines on 2 pages, mean confidence' in capsys.readouterr().out
     assert read() == 0
-    assert '4 lines on 2 pages' in (said := capsys.readouterr().out) and '(2 of them read before)' in said
+    assert '4 lines on 2 pages' in (output := capsys.readouterr().out) and '(2 of them read before)' in output
     (tmp_path / 'out' / 'a.txt').unlink()
     assert read() == 0
     assert '(1 of them read before)' in capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_changed_pages_and_other_options_are_read_again(
     PIL.Image.fromarray(page).save(tmp_path / 'scans' / 'b.png')
     capsys.readouterr()
     read()
-    assert '6 lines on 2 pages' in (said := capsys.readouterr().out) and '(1 of them read before)' in said
+    assert '6 lines on 2 pages' in (output := capsys.readouterr().out) and '(1 of them read before)' in output
     read('--threshold', '0.4')
     assert 'read before' not in capsys.readouterr().out
 

@@ -70,7 +70,7 @@ def test_files_and_pictures_show_the_texts(
 
 
 @pytest.mark.parametrize(
-    ('words', 'said'),
+    ('words', 'reason'),
     [
         (
             ('--det', 'rec.onnx', '--rec', 'rec.onnx'),
@@ -87,7 +87,7 @@ def test_files_and_pictures_show_the_texts(
 )
 def test_a_model_that_cannot_read_is_refused_with_the_reason(
     words: tuple[str, ...],
-    said: str,
+    reason: str,
     det: Path,
     rec: Path,
     page: Image,
@@ -98,7 +98,7 @@ def test_a_model_that_cannot_read_is_refused_with_the_reason(
     monkeypatch.chdir(tmp_path)
     PIL.Image.fromarray(page).save('page.png')
     assert run_here('read', 'page.png', *words, '--out', 'texts') == 2
-    assert said in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
     assert not Path('texts').exists()
 
 

@@ -111,9 +111,9 @@ def asked(port: int, path: str, data: bytes | None = None, kind: str = 'image/pn
     connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
     connection.request('GET' if data is None else 'POST', path, data, {'Content-Type': kind})
     response = connection.getresponse()
-    said = response.read()
+    output = response.read()
     connection.close()
-    return response.status, json.loads(said) if said.startswith(b'{') else said.decode()
+    return response.status, json.loads(output) if output.startswith(b'{') else output.decode()
 
 
 def picture(bright: int) -> bytes:
@@ -129,7 +129,7 @@ def test_each_request_gets_the_result_of_its_own_image(file: Path, capsys: pytes
         begin = time.perf_counter()
         answers = list(clients.map(lambda n: asked(server.port, '/predict', picture(n)), range(1, 161)))
         print(f'{160 / (time.perf_counter() - begin):.0f} requests a second')
-        assert [(status, said['pixels']['bright']) for status, said in answers] == [(200, n) for n in range(1, 161)]
+        assert [(status, output['pixels']['bright']) for status, output in answers] == [(200, n) for n in range(1, 161)]
         _, metrics = asked(server.port, '/metrics')
     counted = dict(line.split() for line in metrics.splitlines())
     assert int(counted['phalanx_images_total']) == 160
@@ -157,12 +157,12 @@ def test_a_stop_loses_no_accepted_request(file: Path) -> None:
 
 def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
     with served(load(file)) as server:
-        status, said = asked(server.port, '/predict', picture(7))
+        status, output = asked(server.port, '/predict', picture(7))
         as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
-        assert (status, said) == asked(server.port, '/predict', as_json, 'application/json')
+        assert (status, output) == asked(server.port, '/predict', as_json, 'application/json')
         form = b'--end\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n%s\r\n--end--\r\n' % picture(7)
-        assert (status, said) == asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
-        shown = cv2.imdecode(np.frombuffer(base64.b64decode(said['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert (status, output) == asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
+        shown = cv2.imdecode(np.frombuffer(base64.b64decode(output['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
         assert (shown.shape, int(shown.sum())) == ((10, 20), 7)
         assert asked(server.port, '/health')[1]['status'] == 'ok'
         assert 'Drop an image here' in asked(server.port, '/')[1]
@@ -170,17 +170,17 @@ def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
 
 def test_a_wrong_request_gets_the_reason(file: Path) -> None:
     with served(load(file), most_bytes=10_000) as server:
-        status, said = asked(server.port, '/predict', b'no image')
-        assert (status, 'the image: is not an image that can be decoded' in said['detail']) == (422, True)
-        status, said = asked(server.port, '/predict', b'{}', 'application/json')
-        assert (status, '{"image": "..."}' in said['detail']) == (422, True)
+        status, output = asked(server.port, '/predict', b'no image')
+        assert (status, 'the image: is not an image that can be decoded' in output['detail']) == (422, True)
+        status, output = asked(server.port, '/predict', b'{}', 'application/json')
+        assert (status, '{"image": "..."}' in output['detail']) == (422, True)
         form = b'--end\r\nContent-Disposition: form-data; name="image"\r\n\r\nphoto.png\r\n--end--\r\n'
-        status, said = asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
-        assert (status, said['detail']) == (422, 'the form has no file; send the image as one: curl -F image=@photo.jpg')
-        status, said = asked(server.port, '/predict', form, 'multipart/form-data')
-        assert (status, said['detail']) == (422, 'the form: Missing boundary in multipart.')
-        status, said = asked(server.port, '/predict', b'x' * 10_001)
-        assert (status, said['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
+        status, output = asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
+        assert (status, output['detail']) == (422, 'the form has no file; send the image as one: curl -F image=@photo.jpg')
+        status, output = asked(server.port, '/predict', form, 'multipart/form-data')
+        assert (status, output['detail']) == (422, 'the form: Missing boundary in multipart.')
+        status, output = asked(server.port, '/predict', b'x' * 10_001)
+        assert (status, output['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
 
 
 def test_a_request_beyond_the_queue_is_rejected(file: Path) -> None:
@@ -200,9 +200,9 @@ def test_a_request_beyond_the_queue_is_rejected(file: Path) -> None:
         second = clients.submit(asked, server.port, '/predict', picture(2))
         server.batcher.wait_for(2)
         assert 'phalanx_waiting 1' in asked(server.port, '/metrics')[1]
-        status, said = asked(server.port, '/predict', picture(3))
+        status, output = asked(server.port, '/predict', picture(3))
         goes_on.set()
-        assert (status, said['detail']) == (503, '1 requests wait already; try again later')
+        assert (status, output['detail']) == (503, '1 requests wait already; try again later')
         assert [first.result()[0], second.result()[0]] == [200, 200]
 
 

@@ -282,7 +282,7 @@ def test_a_rank_of_our_own_launcher_is_known_by_its_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    ('environment', 'words', 'told'),
+    ('environment', 'words', 'message'),
     [
         (TORCHRUN, ('--nproc_per_node', '4'), '--nproc_per_node 4 (4 per node), but LOCAL_WORLD_SIZE=2 (2 per node)'),
         (TORCHRUN, ('--gpus', '0,1,2'), '--gpus 0,1,2 (3 per node), but LOCAL_WORLD_SIZE=2 (2 per node)'),
@@ -304,11 +304,11 @@ def test_a_rank_of_our_own_launcher_is_known_by_its_parent() -> None:
     ],
 )
 def test_flags_that_contradict_the_launcher_are_refused_with_both_origins(
-    environment: dict[str, str], words: tuple[str, ...], told: str
+    environment: dict[str, str], words: tuple[str, ...], message: str
 ) -> None:
-    said = refusal(environment, *words)
-    assert told in said
-    assert 'leave these flags out; or, if these variables are not meant for this command, unset ' in said
+    output = refusal(environment, *words)
+    assert message in output
+    assert 'leave these flags out; or, if these variables are not meant for this command, unset ' in output
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ('environment', 'told'),
+    ('environment', 'message'),
     [
         ({'RANK': '0', 'LOCAL_RANK': '0'}, 'without WORLD_SIZE; set it'),
         ({'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '2'}, 'without MASTER_ADDR; set it, or unset'),
@@ -369,10 +369,10 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
         ({'CLUSTER_SPEC': '{}'}, 'CLUSTER_SPEC={}: expected the cluster and the task'),
     ],
 )
-def test_an_incomplete_contract_is_one_line_with_the_variable(environment: dict[str, str], told: str) -> None:
-    said = refusal(environment)
-    assert told in said
-    assert '\n' not in said
+def test_an_incomplete_contract_is_one_line_with_the_variable(environment: dict[str, str], message: str) -> None:
+    output = refusal(environment)
+    assert message in output
+    assert '\n' not in output
 
 
 @pytest.mark.parametrize(

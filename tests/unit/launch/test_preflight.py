@@ -34,9 +34,9 @@ def test_differences_that_may_do_harm_are_warnings(fact: str) -> None:
 
 
 def test_a_full_disk_and_little_shared_memory_are_reported_with_the_node() -> None:
-    told = [finding.text for finding in compare_facts(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
-    assert told[0] == '10.0.0.2 has 512 MiB of disk left for the run folder: free some space'
-    assert told[1].startswith(
+    messages = [finding.text for finding in compare_facts(infos(disk=0.5, shared_memory=0.0625, memory=[80.0, 80.0]))]
+    assert messages[0] == '10.0.0.2 has 512 MiB of disk left for the run folder: free some space'
+    assert messages[1].startswith(
         '10.0.0.2 has 64 MiB of shared memory for NCCL between its GPUs: in a container give --shm-size=1g'
     )
 

@@ -52,28 +52,30 @@ def test_nodes_are_ordered_by_the_list_and_not_by_their_arrival(seat: Seat) -> N
 
 def test_a_node_with_another_list_is_shown_both(seat: Seat) -> None:
     seat('127.0.0.1', ADDRESSES[:2])
-    with pytest.raises(RendezvousError) as told:
+    with pytest.raises(RendezvousError) as caught:
         seat('127.0.0.3')
     assert (
         'not the same on all nodes: the list of nodes '
         '(127.0.0.1: 127.0.0.1, 127.0.0.2; 127.0.0.3: 127.0.0.1, 127.0.0.2, 127.0.0.3): give the same list'
-    ) in str(told.value)
+    ) in str(caught.value)
 
 
 def test_a_waiting_node_reports_another_node_that_acts_as_the_first(seat: Seat) -> None:
     """The second node was given the list the other way round, so it listens for the first one."""
     first = seat('127.0.0.1')
-    with listen('127.0.0.2', first.port), pytest.raises(RendezvousError, match='have not joined') as told:
+    with listen('127.0.0.2', first.port), pytest.raises(RendezvousError, match='have not joined') as caught:
         first.join({})
-    assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes start with itself?' in str(told.value)
+    assert f'something listens at port {first.port} of 127.0.0.2: does its list of nodes start with itself?' in str(
+        caught.value
+    )
 
 
 def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, 'REJOIN_TIMEOUT', 0.3)
     joined([seat(address) for address in ADDRESSES])
-    with pytest.raises(RendezvousError, match='another --start_port for a second run') as told:
+    with pytest.raises(RendezvousError, match='another --start_port for a second run') as caught:
         seat('127.0.0.2').join({'pid': 8})
-    assert '127.0.0.2 takes part in this run already (process 7 there)' in str(told.value)
+    assert '127.0.0.2 takes part in this run already (process 7 there)' in str(caught.value)
 
 
 def test_the_first_node_to_decide_gives_the_reason_for_all(seat: Seat) -> None:
