@@ -35,26 +35,39 @@ LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while 
 class Nodes:
     """The nodes of a comparison, as one of them sees them; ranks fill one after the other."""
 
-    addresses: tuple[str, ...]
-    own: str
+    count: int
+    number: int  # of this node, 0 .. count - 1
+    addresses: tuple[str, ...]  # of all nodes, in order; or of the first alone, where the others meet it
     ranks_each: int
     port: int  # of the first run; each has one of its own, since a node may be a run ahead of another
     join_timeout: float
 
-    def of(self, world: int) -> tuple[str, ...]:
-        """Nodes of `world` ranks. Raises ValueError if they do not fill the nodes evenly."""
-        if world > self.ranks_each * len(self.addresses) or (world > self.ranks_each and world % self.ranks_each):
+    def of(self, world: int) -> int:
+        """Number of nodes that `world` ranks fill. Raises ValueError if they do not fill them evenly."""
+        if world > self.ranks_each * self.count or (world > self.ranks_each and world % self.ranks_each):
             raise ValueError(
-                f'--world {world}: {len(self.addresses)} nodes of {self.ranks_each} ranks are filled one by one; '
-                f'give up to {self.ranks_each}, or a multiple of it up to {self.ranks_each * len(self.addresses)}'
+                f'--world {world}: {self.count} nodes of {self.ranks_each} ranks are filled one by one; '
+                f'give up to {self.ranks_each}, or a multiple of it up to {self.ranks_each * self.count}'
             )
-        return self.addresses[: math.ceil(world / self.ranks_each)]
+        return math.ceil(world / self.ranks_each)
+
+    @property
+    def described(self) -> str:
+        """The nodes, for the facts of a table."""
+        listed = ', '.join(self.addresses)
+        return listed if len(self.addresses) == self.count else f'{self.count}, the first is {listed}'
 
     def flags(self, world: int, run: int) -> list[str]:
         """Launch flags of the `run`-th run. All nodes take part in the first; later, some wait for runs of others."""
         patience = self.join_timeout if run == 0 else max(self.join_timeout, LONGEST_RUN)
-        where = ['--ips', ','.join(self.of(world)), '--nproc_per_node', str(min(world, self.ranks_each))]
-        return [*where, '--start_port', str(self.port + run), '--join_timeout', str(patience)]
+        nodes, port, ranks = self.of(world), self.port + run, ['--nproc_per_node', str(min(world, self.ranks_each))]
+        if nodes == 1:
+            return ranks
+        if len(self.addresses) == self.count:
+            where = ['--ips', ','.join(self.addresses[:nodes]), '--start_port', str(port)]
+        else:
+            where = ['--nnodes', str(nodes), '--master', f'{self.addresses[0]}:{port}', '--rank', str(self.number)]
+        return [*where, *ranks, '--join_timeout', str(patience)]
 
 
 def total_steps(job: Job, world: int) -> int:
@@ -132,7 +145,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
     with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
         # repeats alternate between world sizes, so that slow drifts of the machine hit all of them
         for number, (repeat, world) in enumerate(comparison.runs()):
-            if nodes and nodes.own not in nodes.of(world):
+            if nodes and nodes.number >= nodes.of(world):
                 continue
             name = f'world_{world}_{repeat + 1}'
             folder = (comparison.folder if full else Path(scratch)) / name  # short runs leave nothing worth keeping
@@ -145,7 +158,7 @@ def run_all(comparison: Comparison, total_steps: Mapping[int, int]) -> list[Trai
                 if nodes is None:
                     break
             else:
-                if nodes is None or nodes.own == nodes.addresses[0]:
+                if nodes is None or nodes.number == 0:
                     runs.append(TrainingRun.read(folder, world, total_steps[world], full))
     if failed:
         raise RunError('\n'.join(failed))
@@ -215,7 +228,7 @@ def collect_facts(job: Job, comparison: Comparison) -> dict[str, str]:
         'batch': per_rank,
         'time': f'{length}; median of {comparison.repeats}, the worlds taking turns',
         'device': f'{device}, {pluralize(comparison.threads, "thread")} per rank, {platform.machine()}',
-        **({'nodes': ', '.join(comparison.nodes.addresses)} if comparison.nodes else {}),
+        **({'nodes': comparison.nodes.described} if comparison.nodes else {}),
         'versions': f'torch {torch.__version__}, python {platform.python_version()}',
         'date': time.strftime('%Y-%m-%d'),
     }

@@ -119,7 +119,7 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
     """Launch this command as the ranks that the flags request; None if this process is a rank already, or the only one."""
-    flags, cluster = bench_cluster(given, job)
+    flags, _, cluster = bench_cluster(given, job)
     if job is not None and not dist.is_launched():
         check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     return None if cluster is None else launch_ranks('bench', words, cluster, flags, LOG, job)

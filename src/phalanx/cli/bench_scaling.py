@@ -13,20 +13,21 @@ from phalanx.engine.checks import check_parts
 from phalanx.engine.job import Job, open_job
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
+from phalanx.launch.start import Start
 from phalanx.parallel import dist
 from phalanx.system.cores import threads_per_rank
 from phalanx.system.errors import RequestError, RunError
 
 
-def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Cluster | None]:
-    """Flags of a benchmark, and the cluster that they request (None: this process is a rank already, or the only one).
+def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, Start, Cluster | None]:
+    """Flags and start of a benchmark, and the cluster that they request (None: this process is a rank already, or alone).
 
     Raises RequestError.
     """
     if given.ssh:
         raise RequestError('--ssh: not supported by benchmarks; start the same command on each node')
     flags, start = read_launch(given)
-    return flags, None if dist.is_launched() else build_cluster(flags, start, job)
+    return flags, start, None if dist.is_launched() else build_cluster(flags, start, job)
 
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
@@ -60,17 +61,22 @@ def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _nodes(given: argparse.Namespace, worlds: Sequence[int], job: Job) -> scaling.Nodes | None:
-    """Nodes of `--ips`, with the number of ranks per node from `--nproc_per_node` or their devices. Raises RequestError."""
-    flags, cluster = bench_cluster(given, job)
+    """Nodes of the flags or of a scheduler (None: this one alone), with their number of ranks. Raises RequestError."""
+    flags, start, cluster = bench_cluster(given, job)
     if dist.is_launched():
         raise RequestError('a scaling comparison starts its own ranks: start it once, or once per node, not once per rank')
-    if flags.ips is None and flags.asks_for_ranks:
-        raise RequestError(
-            '--world gives the numbers of ranks: leave out the other flags of the launch, or name the nodes with --ips'
-        )
     if cluster is None or cluster.rendezvous is None:
+        if flags.asks_for_ranks and flags.ips is None and not start.per:
+            raise RequestError('--world gives the numbers of ranks: leave out the other flags of the launch, or name the nodes')
         return None
-    nodes = scaling.Nodes(cluster.nodes, cluster.address, cluster.ranks_per_node, cluster.rendezvous[1], flags.join_timeout)
+    number = cluster.nodes.index(cluster.address) if cluster.nodes else cluster.wanted_rank
+    if number is None or cluster.min_nodes != cluster.max_nodes:
+        raise RequestError(
+            'a scaling comparison needs nodes with fixed numbers: --ips A,B,..; or --nnodes N --master IP:PORT --rank R'
+        )
+    host, port = cluster.rendezvous
+    addresses = cluster.nodes or (f'[{host}]' if ':' in host else host,)
+    nodes = scaling.Nodes(cluster.max_nodes, number, addresses, cluster.ranks_per_node, port, flags.join_timeout)
     try:
         for world in worlds:
             nodes.of(world)

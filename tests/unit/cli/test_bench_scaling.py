@@ -72,11 +72,11 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
     assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).seconds == 77.0
 
 
-NODES = Nodes(('10.0.0.1', '10.0.0.2', '10.0.0.3'), '10.0.0.2', 2, 6170, 300.0)
+NODES = Nodes(3, 1, ('10.0.0.1', '10.0.0.2', '10.0.0.3'), 2, 6170, 300.0)
 
 
 def test_ranks_fill_one_node_after_the_other() -> None:
-    taken = {world: len(NODES.of(world)) for world in (1, 2, 4, 6)}
+    taken = {world: NODES.of(world) for world in (1, 2, 4, 6)}
     assert taken == {1: 1, 2: 1, 4: 2, 6: 3}
 
 
@@ -91,10 +91,17 @@ def test_all_nodes_join_the_first_run_and_no_run_finds_the_port_of_another() -> 
     runs = [world for _, world in comparison.runs()]
     assert runs == [6, 2, 1, 6, 2, 1]
     flags = [NODES.flags(world, number) for number, world in enumerate(runs)]
-    ports = [words[words.index('--start_port') + 1] for words in flags]
-    assert len(set(ports)) == len(runs)
-    assert flags[0][:4] == ['--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--nproc_per_node', '2']
-    assert flags[2][:4] == ['--ips', '10.0.0.1', '--nproc_per_node', '1']
+    first = ['--ips', '10.0.0.1,10.0.0.2,10.0.0.3', '--start_port', '6170', '--nproc_per_node', '2']
+    assert flags[0] == [*first, '--join_timeout', '300.0']
+    assert flags[2] == ['--nproc_per_node', '1']
+    assert flags[3][:4] == [*first[:3], '6173']
+
+
+def test_nodes_of_a_scheduler_meet_at_the_first_at_a_port_of_each_run() -> None:
+    nodes = Nodes(3, 1, ('head',), 2, 29500, 300.0)
+    flags = nodes.flags(4, 2)
+    assert flags[:8] == ['--nnodes', '2', '--master', 'head:29502', '--rank', '1', '--nproc_per_node', '2']
+    assert nodes.described == '3, the first is head'
 
 
 def test_tables_are_aligned() -> None:
