@@ -40,11 +40,18 @@ def is_initialized() -> bool:
 def local_rank() -> int:
     """Rank of this process within its node; selects the device.
 
-    Without LOCAL_RANK in a process group of somebody else, it is the device that the process has chosen.
+    Unknown in a process group of somebody else, it is the device that the process has chosen.
     """
-    if 'LOCAL_RANK' not in os.environ and torch_dist.is_initialized() and torch.cuda.is_available():
+    known = _known_local_rank()
+    if known is None and torch_dist.is_initialized() and torch.cuda.is_available():
         return torch.cuda.current_device()
-    return int(os.environ.get('LOCAL_RANK', 0))
+    return known or 0
+
+
+def _known_local_rank() -> int | None:
+    """LOCAL_RANK, unless the environment is not that of this rank: accelerate's debug_launcher names rank 0 in each process."""
+    is_own = not torch_dist.is_initialized() or os.environ.get('RANK', str(rank())) == str(rank())
+    return int(os.environ['LOCAL_RANK']) if is_own and 'LOCAL_RANK' in os.environ else None
 
 
 def is_launched() -> bool:
@@ -136,8 +143,9 @@ def node_group() -> Group | None:
     """
     if not torch_dist.is_initialized():
         return None
-    local = os.environ.get('LOCAL_RANK')
-    node_of_rank = gather_objects(platform.node() if local is None else rank() - int(local))
+    local = _known_local_rank()
+    firsts, names = zip(*gather_objects((None if local is None else rank() - local, platform.node())), strict=True)
+    node_of_rank = names if None in firsts else firsts
     nodes = list(dict.fromkeys(node_of_rank))
     groups = [new_group(rank for rank, own in enumerate(node_of_rank) if own == node) for node in nodes]  # made by all ranks
     return groups[nodes.index(node_of_rank[rank()])]
