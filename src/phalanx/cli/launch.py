@@ -16,6 +16,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
+from phalanx.launch.on_ray import launch_on_ray
 from phalanx.launch.options import launch_parser
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.rendezvous import NodeInfo, print_line
@@ -32,6 +33,10 @@ def command(words: Sequence[str]) -> int:
         # requests that start nothing on this node
         if given.write_slurm or given.write_kubernetes or given.write_pytorchjob:
             return write_jobs(given, flags)
+        if given.ray is not None:
+            if start.per and start.count > 1:
+                raise ValueError(f'--ray starts all ranks: give the command once, but it was {start}')
+            return launch_on_ray(given.ray, words_on_ray(given, flags), flags)
         if flags.ssh:
             begin = len(words) - len(given.arguments) - 1  # position of the script and its own words
             return run_on_all_nodes(flags, 'launch', words[:begin], flags.log_dir or Path('log'), words[begin:])
@@ -65,6 +70,14 @@ def command(words: Sequence[str]) -> int:
         return 2
     assert cluster is not None
     return launch(started, cluster, flags, flags.log_dir or Path('log'), lambda: script_facts(flags, started), follow=True)
+
+
+def words_on_ray(given: argparse.Namespace, flags: Flags) -> list[str]:
+    """Words of a rank on a Ray cluster, after `python`. `phalanx launch --ray A train RECIPE` means `phalanx train RECIPE`."""
+    if given.script not in ('train', 'eval'):
+        return ['-m', 'phalanx', 'launch', *(['-m'] if given.module else []), given.script, *given.arguments]
+    logs = [*(['--log_dir', str(flags.log_dir)] if flags.log_dir else []), *(['--log_append'] if flags.log_append else [])]
+    return ['-m', 'phalanx', given.script, *given.arguments, *logs]
 
 
 def imports_paddle(script: Path) -> bool:

@@ -28,6 +28,9 @@ def launch_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--write_pytorchjob', '--write-pytorchjob', type=parse_path, metavar='FILE', help='write a PyTorchJob (its predecessor)'
     )
+    parser.add_argument(
+        '--ray', metavar='ADDRESS', help='run the ranks on an existing Ray cluster: HOST:PORT, auto, ray://HOST:PORT'
+    )
     parser.add_argument('-m', '--module', action='store_true', help='SCRIPT is the name of a module')
     parser.add_argument('script', metavar='SCRIPT', help='a Python script, or another executable')
     parser.add_argument('arguments', metavar='...', nargs=argparse.REMAINDER, help='arguments of the script')

@@ -1,0 +1,229 @@
+"""Launch on an existing Ray cluster (`phalanx launch --ray ADDRESS`): one Ray worker per rank, and its command as a child.
+
+Ray finds the devices and says when a worker is lost; the ranks meet by themselves, as under any launcher of ranks. After a
+failure all workers are replaced, and the run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+
+from phalanx.launch.child import PR_SET_PDEATHSIG
+from phalanx.launch.flags import Flags
+from phalanx.launch.launcher import raise_at_stop_signals
+from phalanx.launch.rendezvous import print_line
+from phalanx.system.stops import STOP_STATUSES
+
+POLL = 0.3  # seconds between two looks at the workers
+REGROUP = 10  # seconds in which Ray must place workers before fewer of them are tried
+GRACE = 10  # seconds for the other ranks to end after one has failed
+NOT_OURS = ('gpus', 'ips', 'master', 'rank', 'host', 'ssh', 'hostfile', 'start_port')  # flags of what Ray decides
+FORWARDED = ('PHALANX_', 'NCCL_', 'GLOO_', 'TORCH_', 'OMP_', 'HF_')  # first letters of variables
+
+
+class Worker:
+    """Ray actor of one rank; it and its command end together."""
+
+    def place(self) -> tuple[str, str, int]:
+        """Ray's node, its address, and a port that is free there."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(('', 0))
+            return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), free.getsockname()[1]
+
+    def start(self, words: Sequence[str], environment: dict[str, str], folder: str) -> None:
+        """Start the command in `folder`. Raises OSError if there is no such folder."""
+        libc, self.output = ctypes.CDLL(None), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+        )
+        self.shown = 0
+
+    def poll(self) -> tuple[str, int | None]:
+        """New output of the command, and its exit status once it has ended."""
+        status = self.process.poll()
+        new = os.pread(self.output.fileno(), 1 << 20, self.shown)
+        new = new if status is not None else new[: new.rfind(b'\n') + 1]  # whole lines
+        self.shown += len(new)
+        return new.decode(errors='replace'), status
+
+    def stop(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Command, and the number of its ranks: `most` to `least` groups of `each`, where the ranks of a group share a node."""
+
+    words: Sequence[str]
+    least: int
+    most: int
+    each: int
+    device: str  # Ray's resource of which each rank gets one: GPU or CPU
+
+
+def launch_on_ray(address: str, words: Sequence[str], flags: Flags) -> int:
+    """Run `python WORDS...` as the ranks of a run on a Ray cluster; return the exit status, as `launcher.launch` does.
+
+    Raises ValueError for a wrong request, if Ray is not installed, and if no cluster answers.
+    """
+    for name in NOT_OURS:
+        if getattr(flags, name) not in (None, False):
+            raise ValueError(f'--{name}: with --ray, Ray chooses nodes and devices; give --nnodes N and --nproc_per_node N')
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ValueError(
+            '--ray needs the package ray: pip install "phalanx-vision[ray]", on every node of the cluster'
+        ) from None
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level='ERROR')
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ValueError(f'--ray {address}: no Ray cluster answers there ({str(error).splitlines()[0]})') from None
+    try:
+        request = _request(words, flags, ray.cluster_resources())
+        return _run(ray, request, flags)
+    finally:
+        ray.shutdown()
+
+
+def _request(words: Sequence[str], flags: Flags, resources: dict[str, float]) -> Request:
+    """Request for the resources of a cluster. Raises ValueError."""
+    gpus = int(resources.get('GPU', 0))
+    if flags.nnodes is None and flags.nproc_per_node is None and not gpus:
+        raise ValueError('the Ray cluster has no GPU: give the number of ranks, --nproc_per_node N')
+    low, _, high = (flags.nnodes or ('1' if flags.nproc_per_node else str(gpus))).partition(':')
+    if not low.isdecimal() or not (high or low).isdecimal() or not 1 <= int(low) <= int(high or low):
+        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
+    return Request(words, int(low), int(high or low), flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU')
+
+
+def _run(ray: Any, request: Request, flags: Flags) -> int:
+    """Exit status of the attempts within the budget of restarts."""
+    left, attempt = flags.max_restart or 0, 0
+    raise_at_stop_signals()
+    try:
+        while True:
+            group = _place(ray, request, flags.join_timeout)
+            if group is None:
+                return 2
+            try:
+                status, cause = _attempt(ray, request, group, attempt)
+            finally:
+                ray.util.remove_placement_group(group)  # ends its workers
+            if status != 1:
+                return status
+            if left == 0:
+                print(f'the run failed: {cause}', file=sys.stderr, flush=True)
+                return 1
+            left, attempt = left - 1, attempt + 1
+            print_line(f'{cause}\nphalanx: starting again from the last checkpoint ({left} restart{"s" * (left != 1)} left)')
+    except SignalException as stopped:
+        print('stopped while no rank was running', file=sys.stderr, flush=True)
+        return 128 + int(stopped.sigval)
+
+
+def _place(ray: Any, request: Request, patience: float) -> Any:
+    """Placement group of as many groups of ranks as there is room for now; None, with a message, if there is too little."""
+    for count in range(request.most, request.least - 1, -1):
+        bundles = [{request.device: request.each, **({'CPU': request.each} if request.device != 'CPU' else {})}] * count
+        group = ray.util.placement_group(bundles, strategy='PACK')
+        if group.wait(patience if count == request.least else REGROUP):
+            return group
+        ray.util.remove_placement_group(group)
+    wanted = f'{request.least} x {request.each} {request.device}'
+    print_line(f'the Ray cluster had no room for {wanted} within {patience:.0f} s; it has {ray.available_resources()}')
+    return None
+
+
+def _attempt(ray: Any, request: Request, group: Any, number: int) -> tuple[int, str]:
+    """Exit status of one start of all ranks, and the cause of a failure."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    actor = ray.remote(Worker)
+    workers = [
+        actor.options(
+            num_cpus=1,
+            num_gpus=int(request.device == 'GPU'),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank // request.each),
+        ).remote()
+        for rank in range(group.bundle_count * request.each)
+    ]
+    stopped: int | None = None
+    try:
+        try:
+            hosts = _start(ray, workers, request, number)
+        except (ray.exceptions.RayError, OSError) as error:
+            return 1, f'a rank could not be started on the Ray cluster: {str(error).splitlines()[-1]}'
+        statuses: list[int | None] = [None] * len(workers)
+        last, deadline = [''] * len(workers), float('inf')
+        while None in statuses and time.monotonic() < deadline:
+            try:
+                for rank, worker in enumerate(workers):
+                    if statuses[rank] is None:
+                        try:
+                            text, statuses[rank] = ray.get(worker.poll.remote())
+                        except ray.exceptions.RayError as error:
+                            return 1, f'rank {rank} of {len(workers)} on {hosts[rank]} is lost ({str(error).splitlines()[0]})'
+                        last[rank] = text.strip().rpartition('\n')[2] or last[rank]
+                        if rank == 0:
+                            sys.stdout.write(text)
+                            sys.stdout.flush()
+                if any(status not in (None, 0, *STOP_STATUSES) for status in statuses):
+                    deadline = min(deadline, time.monotonic() + GRACE)
+                time.sleep(POLL)
+            except SignalException as signalled:
+                stopped = stopped or int(signalled.sigval)
+                for worker in workers:
+                    worker.stop.remote(stopped)
+    finally:
+        for worker in workers:
+            ray.kill(worker)
+    failed = [rank for rank, status in enumerate(statuses) if status not in (0, None, *STOP_STATUSES)]
+    if stopped is not None and not failed:
+        return 128 + stopped, ''
+    if not failed:
+        return max(status or 0 for status in statuses), ''
+    rank = failed[0]
+    return (2, '') if statuses[rank] == 2 else (1, f'rank {rank} of {len(workers)} on {hosts[rank]}: {last[rank]}')
+
+
+def _start(ray: Any, workers: list[Any], request: Request, number: int) -> list[str]:
+    """Start the command on all workers, ordered by node; return their addresses."""
+    places = dict(zip(workers, ray.get([worker.place.remote() for worker in workers]), strict=True))
+    nodes = list(dict.fromkeys(node for node, _, _ in places.values()))
+    workers.sort(key=lambda worker: nodes.index(places[worker][0]))
+    ranks = [nodes.index(places[worker][0]) for worker in workers]
+    shared = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+    shared |= {'RAY_ADDRESS': ray.get_runtime_context().gcs_address, 'WORLD_SIZE': str(len(workers))}
+    shared |= {'MASTER_ADDR': places[workers[0]][1], 'MASTER_PORT': str(places[workers[0]][2])}
+    shared |= {'TORCHELASTIC_RESTART_COUNT': str(number), 'PYTHONUNBUFFERED': '1'}
+    starts = []
+    for rank, worker in enumerate(workers):
+        own = {'RANK': rank, 'LOCAL_RANK': ranks[:rank].count(ranks[rank]), 'LOCAL_WORLD_SIZE': ranks.count(ranks[rank])}
+        environment = shared | {name: str(value) for name, value in own.items()}
+        if len(set(map(ranks.count, ranks))) > 1:
+            del environment['LOCAL_WORLD_SIZE']  # it would mean the same number on each node
+        starts.append(worker.start.remote(request.words, environment, str(Path.cwd())))
+    ray.get(starts)
+    return [places[worker][1] for worker in workers]

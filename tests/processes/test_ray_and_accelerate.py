@@ -1,0 +1,178 @@
+"""Two ranks that Ray or accelerate starts, in an environment made for them: the run that two ranks of our own give."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+import phalanx as package
+from running import TINY, clean_environment, losses
+
+MORE = ('train.steps=12', 'evaluate.enabled=false', 'checkpoint.every=1', 'norm_sync=node')
+OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
+TRAIN = f"phalanx.train('pp_liteseg_digits', save_dir='run', overrides=json.loads({json.dumps(OVERRIDES)!r}))"
+
+TRAINER = f"""
+import json, os, sys
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+ray.init(address=sys.argv[1])
+
+def train(config):
+    import phalanx
+    os.chdir(config['folder'])
+    assert {TRAIN}.step == 12
+
+TorchTrainer(
+    train,
+    train_loop_config={{'folder': os.getcwd()}},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=os.getcwd(), name='results'),
+).fit()
+"""
+
+ACCELERATED = f"""
+import json
+import phalanx
+from accelerate import debug_launcher
+from accelerate.state import PartialState
+
+def train():
+    state = PartialState(cpu=True)
+    assert {TRAIN}.step == 12
+    state.wait_for_everyone()  # the group is still there
+
+debug_launcher(train, num_processes=2)  # notebook_launcher on CPUs
+"""
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope='module')
+def python() -> str:
+    """Python with Ray and accelerate beside the packages of this one; made once per machine."""
+    shared = [path for path in sys.path if 'site-packages' in path]
+    caches = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
+    folder = caches / 'phalanx-tests' / f'ray-{hashlib.sha256(os.pathsep.join(shared).encode()).hexdigest()[:8]}'
+    found = folder / 'bin' / 'python'
+    if not (folder / 'installed').exists():
+        subprocess.run([sys.executable, '-m', 'venv', '--clear', '--without-pip', folder], check=True)
+        (packages,) = (folder / 'lib').glob('python*/site-packages')
+        (packages / 'shared.pth').write_text('\n'.join(shared))
+        pip = [sys.executable, '-m', 'pip', '--python', found, 'install', '-q', 'ray[train]', 'accelerate']
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f'Ray and accelerate cannot be installed here: {done.stderr.strip().splitlines()[-1]}')
+        (folder / 'installed').touch()
+    return str(found)
+
+
+@pytest.fixture(scope='module')
+def environment() -> dict[str, str]:
+    return clean_environment() | {'PYTHONPATH': str(Path(package.__file__).parent.parent)}
+
+
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> list[float]:
+    """Losses of the two ranks of our own launcher."""
+    folder = tmp_path_factory.mktemp('expected')
+    command = [sys.executable, '-m', 'phalanx', 'train', *TINY, *MORE, '--nproc_per_node', '2', '--save_dir', 'run']
+    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return losses(folder / 'run')
+
+
+@pytest.fixture(scope='module')
+def ray(python: str, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Ray cluster of one node with two CPUs."""
+    folder = tmp_path_factory.mktemp('ray')
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    command = [str(Path(python).with_name('ray')), 'start', '--head', '--block', '--port', str(port), '--num-cpus', '2']
+    command += ['--num-gpus', '0', '--include-dashboard', 'false', '--disable-usage-stats', '--object-store-memory', '80000000']
+    with (folder / 'ray.txt').open('w') as output:
+        head = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        while 'Ray runtime started' not in (folder / 'ray.txt').read_text():
+            assert head.poll() is None, (folder / 'ray.txt').read_text()
+            time.sleep(0.2)
+        yield f'127.0.0.1:{port}'
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait()
+
+
+def test_a_run_on_a_ray_cluster_goes_on_after_one_of_its_workers_was_killed(
+    python: str, ray: str, environment: dict[str, str], expected: list[float], tmp_path: Path
+) -> None:
+    words = ['launch', '--ray', ray, '--nproc_per_node', '2', '--max_restart', '1', '--', 'train', *TINY, *MORE]
+    running = subprocess.Popen(
+        [python, '-m', 'phalanx', *words, '--save_dir', 'run'],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / 'run' / 'latest').exists():
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+    start = json.loads((tmp_path / 'run' / 'journal.jsonl').read_text().splitlines()[0])
+    ranks = [psutil.Process(rank['pid']) for rank in start['ranks']]
+    worker = ranks[1].parent()
+    assert worker is not None
+    worker.kill()
+    output, errors = running.communicate()
+    assert running.returncode == 0, errors
+    assert 'rank 1 of 2 on' in errors and 'is lost' in errors
+    assert 'starting again from the last checkpoint (0 restarts left)' in errors
+    assert 'resumed at step' in output
+    assert not any(rank.is_running() for rank in ranks)
+    assert losses(tmp_path / 'run') == expected
+    assert (tmp_path / 'run' / 'log' / 'workerlog.1').is_file()
+
+
+def test_a_wrong_request_on_a_ray_cluster_is_reported_once(
+    python: str, ray: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ['launch', '--ray', ray, '--nproc_per_node', '2', '--', 'train', *TINY, 'train.global_batch_size=1000']
+    done = subprocess.run(
+        [python, '-m', 'phalanx', *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert (done.stdout + done.stderr).count('train.global_batch_size') == 1
+
+
+def test_the_workers_of_a_torch_trainer_are_the_ranks_of_one_run(
+    python: str, ray: str, environment: dict[str, str], expected: list[float], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [python, '-c', TRAINER, ray], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / 'run') == expected
+
+
+def test_the_processes_of_accelerate_are_the_ranks_of_one_run(
+    python: str, environment: dict[str, str], expected: list[float], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [python, '-c', ACCELERATED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / 'run') == expected
