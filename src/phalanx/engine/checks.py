@@ -33,6 +33,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
     Raises RequestError with every problem found.
     """
     train, parts = job.recipe.train, Parts(job.recipe, job.task)
+    # torch would report a missing compiler or an unsafe cache at the first step only, after all ranks have started.
     if train.compile:
         use_own_cache()
         check_cache()
@@ -46,6 +47,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
     def check_stream() -> None:
         size, batch = len(parts.train), train.global_batch(world_size)
         check_batch(size, batch, world_size)
+        # The constructor rejects a batch with fewer samples than micro-batches over all ranks.
         Stream(size, batch, train.micro_batches, train.seed, 0, world_size)
 
     def check_network() -> None:
@@ -92,10 +94,12 @@ def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: i
     at_once = train.global_batch(world_size) // (world_size * train.micro_batches)
     if at_once > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
         return
+    # Any sample will do: the sizes of the maps decide, not their content.
     try:
         sample = samples[Draw(0, 0, 0, train.seed)]
     except (SampleError, OSError):
         return  # the loader reports and counts it
+    # `align` pads the image as in a training step, so the maps have the sizes of a real step.
     with torch.no_grad():
         job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
 
@@ -106,6 +110,7 @@ def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> No
     Does nothing if the run continues from a checkpoint, in its folder or at `resume`.
     """
     if not fresh and (resume not in (None, 'auto') or Checkpoints(job.folder, keep=1).all()):
+        # A checkpoint overwrites all weights: the initial ones need not even be on this machine any more.
         return
     try:
         _ = parts.initial

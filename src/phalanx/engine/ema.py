@@ -39,6 +39,8 @@ class Ema:
     def __init__(self, model: nn.Module, options: EmaOptions) -> None:
         self._options = options
         self._own: dict[str, Tensor] = dict(model.state_dict())  # the tensors of the model themselves, looked up once
+        # `ramp` averages from the initial weights on, as PaddleSeg does; the others from zero, as PaddleDetection does (see
+        # `weights`).
         start = torch.clone if options.kind == 'ramp' else torch.zeros_like
         self._averages = {
             name: start(value)
@@ -89,6 +91,8 @@ class Ema:
 
         `share`: updates of the run's first global batch that this one stands for, 2 where a step sees twice the samples.
         """
+        # `decay ** share`: keeping `decay` of the average `share` times in a row, so that the EMA spans the same number of
+        # samples after a change of the global batch.
         torch._foreach_lerp_(list(self._averages.values()), self._averaged, 1 - self.decay(self._updates) ** share)
         self._updates += share
 
@@ -105,6 +109,7 @@ class Ema:
         """
         if self._updates == 0:
             return dict(self._own)
+        # Weight of the zeros that the average started from.
         missing = 0.0
         if self._options.kind in ('threshold', 'normal'):
             missing = self.decay(self._updates - 1) ** self._updates
@@ -114,6 +119,7 @@ class Ema:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Context in which the model has the averaged weights. Restores its own on exit, also after an exception."""
+        # Swap values in place: DDP and the optimizer hold the same tensors.
         own = [value.clone() for value in self._own.values()]
         torch._foreach_copy_(list(self._own.values()), list(self.weights().values()))  # of the same names, in the same order
         try:
@@ -129,6 +135,7 @@ class Ema:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`. Raises ValueError, naming entries, if it belongs to another model."""
         averages: dict[str, Tensor] = state['averages']
+        # Names that are in only one of the two.
         if differing := sorted(averages.keys() ^ self._averages.keys()):
             raise ValueError(f'the EMA was saved for another model: only one of them has {", ".join(differing[:5])}')
         for name, average in self._averages.items():

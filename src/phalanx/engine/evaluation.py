@@ -67,6 +67,7 @@ def evaluate(task: Task, model: nn.Module, setup: Setup, *, may_continue: Callab
     dataset, metric = task.dataset('eval'), task.metric()
     loader, train, batch_size = setup.loader(task, dataset), setup.recipe.train, setup.recipe.evaluate.batch_size
     clock = Stopwatch()
+    # Samples are dealt out to ranks one by one, and are never padded to equal shares: each counts exactly once.
     share = [*evaluation_draws(len(dataset), batch_size, train.seed, dist.rank(), dist.world_size())]
     batches = clock.time_waits(loader.batches(iter(share)))
     grades: list[Grade | None] = []  # of the readable samples of this rank, in order
@@ -85,15 +86,17 @@ def evaluate(task: Task, model: nn.Module, setup: Setup, *, may_continue: Callab
             if batch is not None:  # the share may be smaller on this rank, or contain batches without readable samples
                 moved = batch.to(setup.device)
                 grades += metric.update(task.predict(model, moved), moved)
+    # One object per rank: reasons of unreadable samples, seconds per phase, and the worst samples.
     # Collect the counts, unreadable samples, times and worst samples of all ranks.
     seconds, waited = clock.lap()
     metric.gather()
     phases = {'reading the evaluation samples': waited, 'predicting': seconds - waited}
     graded = zip((draw.index for draws in share for draw in draws if draw.index not in loader.bad), grades, strict=True)
     bad, ranks, low = zip(*dist.gather_objects((loader.bad, phases, worst_samples(graded))), strict=True)
-    missed = {index: why for found in bad for index, why in found.items()}
+    missed = {index: why for of_rank in bad for index, why in of_rank.items()}
     check_bad_samples(missed, train.bad_samples)
     is_main = dist.rank() == 0
+    # Only the main rank has the counts of all samples; the others get its metrics.
     return Evaluation(
         metrics=dist.broadcast_object(metric.compute() if is_main else None),
         table=metric.table() if is_main else [],
@@ -108,6 +111,7 @@ def evaluate(task: Task, model: nn.Module, setup: Setup, *, may_continue: Callab
 
 def worst_samples(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]]:
     """Return the WORST lowest-graded of (index, grade) pairs; independent of their distribution over ranks."""
+    # Ties are broken by the index, so that the list does not depend on the number of ranks.
     known = ((index, grade) for index, grade in graded if grade is not None)
     return heapq.nsmallest(WORST, known, key=lambda pair: (pair[1].value, pair[0]))
 
@@ -133,14 +137,15 @@ class SampleRenderer:
         return cls(task, samples, lambda _, batch: task.predict(model, batch), seed, device)
 
 
-def add_worst_pictures(found: Evaluation, shown: SampleRenderer, most: int) -> Evaluation:
-    """Return `found` with a figure of its worst samples: at least `most` pictures, if there are that many."""
+def add_worst_pictures(result: Evaluation, shown: SampleRenderer, most: int) -> Evaluation:
+    """Return `result` with a figure of its worst samples: at least `most` pictures, if there are that many."""
     rows: list[tuple[str, list[tuple[str, Image]]]] = []
-    for worst in found.worst:
+    for worst in result.worst:
+        # Families render different numbers of pictures per sample, so count pictures, not samples.
         if sum(len(row) for _, row in rows) >= most:
             break
         rows += [(worst.caption, row) for row in render_pictures(shown, [worst.index])]
-    return replace(found, figures=[*found.figures, *([Pictures(shown.task.metric().worst, rows)] if rows else [])])
+    return replace(result, figures=[*result.figures, *([Pictures(shown.task.metric().worst, rows)] if rows else [])])
 
 
 @torch.no_grad()

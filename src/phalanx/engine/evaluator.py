@@ -53,11 +53,11 @@ class Evaluator:
 
     def start(self, progress: Progress, report: Report) -> None:
         """Evaluate the initial weights. They never count as the best, since no checkpoint is saved of them."""
-        found = self.evaluate(0)
-        if found is not None:
-            score = found.metrics[self.task.main_metric]
+        result = self.evaluate(0)
+        if result is not None:
+            score = result.metrics[self.task.main_metric]
             progress.start = None if math.isnan(score) else score
-            report.evaluation(0, found, best=False)
+            report.evaluation(0, result, best=False)
 
     def step(self, progress: Progress, report: Report, *, every: Length, is_last: bool) -> bool:
         """Evaluate the model after the current step; True if it is the best so far. `every`: length between two evaluations.
@@ -68,14 +68,15 @@ class Evaluator:
         self.agree_on_statistics()
         averages = self.ema is not None and self.ema.is_settled
         with self.ema.applied() if self.ema is not None and averages else contextlib.nullcontext():
-            found = self.evaluate(progress.step, report)
-        if found is None:
+            result = self.evaluate(progress.step, report)
+        if result is None:
             return False
+        # Raw weights beside the average: the log shows what the EMA gains.
         raw = None
         if averages and (is_last or self.raw_every(every).is_completed_at(progress.step)):
             raw = self.evaluate(progress.step)
-        best = progress.record_evaluation(found.metrics, (self.task.main_metric, *self.task.tie_breakers))
-        report.evaluation(progress.step, found, best=best, raw=raw.metrics if raw else None)
+        best = progress.record_evaluation(result.metrics, (self.task.main_metric, *self.task.tie_breakers))
+        report.evaluation(progress.step, result, best=best, raw=raw.metrics if raw else None)
         return best
 
     def raw_every(self, every: Length) -> Length:
@@ -90,23 +91,25 @@ class Evaluator:
         setup = replace(self.setup, beat=partial(self.heartbeat.beat, step, 'evaluating'), is_cancelled=cancelled)
         recipe = setup.recipe
         try:
-            found = evaluate(self.task, self.model, setup, may_continue=self.may_continue)
+            result = evaluate(self.task, self.model, setup, may_continue=self.may_continue)
+            # Pictures are rendered by the main rank alone, from the weights that were just evaluated.
             if pictured is not None and dist.rank() == 0:
                 first = range(min(recipe.report.pictures, len(self.samples)))
                 shown = SampleRenderer.from_model(self.model, self.task, self.samples, recipe.train.seed, setup.device)
                 pictured.pictures(render_pictures(shown, first))
-                found = add_worst_pictures(found, shown, WORST_PICTURES * len(first))
+                result = add_worst_pictures(result, shown, WORST_PICTURES * len(first))
             if recipe.evaluate.loss:
+                # The loss takes a second pass over all samples: too long to ignore a stop request that came during the first.
                 if not self.may_continue():
                     raise EvaluationStoppedError
                 loss = validation_loss(self.task, self.model, setup, self.whole)
-                found = replace(found, metrics={**found.metrics, 'validation_loss': loss})
+                result = replace(result, metrics={**result.metrics, 'validation_loss': loss})
         except (EvaluationStoppedError, LoadingCancelledError):
             self.flags.stop_agreed = True
             return None
         finally:
             self.model.train()
-        return found
+        return result
 
     def may_continue(self) -> bool:
         """True unless a rank was asked to stop. Ranks agree over the host, since the device has work queued."""
@@ -115,6 +118,7 @@ class Evaluator:
 
     def agree_on_statistics(self) -> None:
         """Give all ranks the mean of their running statistics, if norms are not global: one model is evaluated and saved."""
+        # With `global`, statistics are already equal on all ranks; `frozen` ones never change.
         if self.setup.recipe.norm_sync in ('node', 'off'):
             names = [name for name, buffer in self.model.named_buffers() if buffer.is_floating_point()]
             averaged = self.ema.averages(names) if self.ema else []

@@ -83,17 +83,18 @@ def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
     steps = max(1, budget.samples[on_gpu] // batch)
     if {'train.steps', 'train.epochs'} & {*given}:
         steps = train.steps or max(1, round((train.epochs or 1) * samples / batch))
-    seen = steps * batch
-    evaluations = min(EVALUATIONS, max(2, seen // (2 * max(1, evaluated))))  # together shorter than the training
+    trained = steps * batch
+    evaluations = min(EVALUATIONS, max(2, trained // (2 * max(1, evaluated))))  # together shorter than the training
     every = max(1, steps // evaluations)
+    # An EMA with its default window would still hold the start of such a short run.
     ema = Setting('ema', None, 'too few steps for an average')
     if steps > TRIAL:
         ema = Setting(
             'ema', {'kind': 'ramp', 'decay': round(1 - 2 * WINDOWS / steps, 3)}, 'an average over the last seventh of the run'
         )
-    found = [] if train.init_from or train.init_networks else [Setting('train.init_from', *_weights(job))]
-    found += [
-        Setting('train.steps', steps, f'{seen:,} samples, {seen / samples:.2g} times the {samples:,} of the data set'),
+    settings = [] if train.init_from or train.init_networks else [Setting('train.init_from', *_weights(job))]
+    settings += [
+        Setting('train.steps', steps, f'{trained:,} samples, {trained / samples:.2g} times the {samples:,} of the data set'),
         Setting('train.global_batch_size', batch),
         *_optimizer_settings(steps, float(f'{budget.lr * math.sqrt(batch / 8):.2g}')),
         ema,
@@ -104,11 +105,12 @@ def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
     # PP-YOLOE and PicoDet start with a static assigner, which a trained network does not need.
     losses = job.resolved.value['loss']
     if isinstance(losses.value, dict) and 'static_assigner_epochs' in losses.value:
-        found.append(Setting('loss.static_assigner_epochs', 0, ALREADY_TRAINED))
+        settings.append(Setting('loss.static_assigner_epochs', 0, ALREADY_TRAINED))
+    # Recipes with an `assigner` have that number there.
     assigner = job.resolved.value.get('assigner')
     if assigner is not None and isinstance(assigner.value, dict) and 'static_epochs' in assigner.value:
-        found.append(Setting('assigner.static_epochs', 0, ALREADY_TRAINED))
-    return found
+        settings.append(Setting('assigner.static_epochs', 0, ALREADY_TRAINED))
+    return settings
 
 
 def format_settings(chosen: Sequence[Setting]) -> list[str]:
@@ -138,6 +140,8 @@ def _weights(job: Job) -> tuple[str, str]:
     """
     model = to_plain(job.resolved.value['model'])
     for name, entry in sorted(PUBLISHED.items(), key=lambda item: job.name not in (item[0], item[1].network)):
+        # The network of an entry is a shipped recipe, whose model options this recipe must have too, or just the name of a
+        # model.
         if entry.network in shipped_recipes():
             options = to_plain(open_job(entry.network).resolved.value['model'])
         else:

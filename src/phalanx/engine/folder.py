@@ -53,6 +53,7 @@ def differences(job: Job) -> list[str]:
     stored = job.folder / 'config.yml'
     if not stored.is_file():
         return []
+    # Compare plain values, not text: formatting, comments and the order of keys do not matter.
     before = {key: value for key, value, _ in _leaves(load_yaml(stored))}
     now = {key: value for key, value, origin in _leaves(resolve_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
@@ -79,9 +80,8 @@ def lock_folder(folder: Path) -> IO[str]:
     """
     file = (folder / LOCK).open('a+', encoding='utf-8')
     try:
-        fcntl.lockf(
-            file, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # unlike flock, not inherited by loader workers, which may outlive their rank
+        # Unlike flock, lockf is not inherited by loader workers, which may outlive their rank.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.seek(0)
         with file:
@@ -90,6 +90,7 @@ def lock_folder(folder: Path) -> IO[str]:
             ) from None
     except OSError as error:
         log.info('%s: cannot be locked against other runs: %s', folder, error)  # file system without locks
+    # Name the holder, for the message above: on another node its process cannot be seen.
     try:
         file.truncate(0)
         file.write(f'process {os.getpid()} on {platform.node()}')
@@ -101,10 +102,12 @@ def lock_folder(folder: Path) -> IO[str]:
 
 def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     """Raise RequestError if this run may not continue in its folder: another recipe was trained there, or a run is active."""
+    # A run that is active now would continue to write there: fail before anything is started. (`run` locks for real.)
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         lock_folder(job.folder).close()
     if resume not in (None, 'auto') and not resolve_pointer(parse_path(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
+    # Without --resume or --fresh, a changed recipe is probably a mistake: the folder would mix two experiments.
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)
         raise RequestError(

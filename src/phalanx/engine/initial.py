@@ -28,47 +28,53 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[LoadedWei
 
     Weights that a part of the network names are loaded first, and raise RequestError.
     """
-    train, taken = recipe.train, list[LoadedWeights]()
+    train, loaded = recipe.train, list[LoadedWeights]()
     load_own_weights(model)
     if train.init_from is not None:
+        # Rows of a head are matched by the names of their classes, if both sides have names: data sets may order them
+        # differently.
         theirs = _their_labels(train.init_from, train.init_classes, task)
         rows = RowNames(task.labels(), theirs) if theirs else None
-        found = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
-        taken.append(add_remarks(found, mark_folded(model), recipe.norm_sync))
+        weights = load_weights(model, train.init_from, part=train.init_part, misshapen=train.init_misshapen, rows=rows)
+        loaded.append(add_remarks(weights, mark_folded(model), recipe.norm_sync))
+    # Distillation: teacher and student have weights of their own.
     for name, source in (train.init_networks or {}).items():
-        found = load_weights(model, source, misshapen=train.init_misshapen, network=name)
-        taken.append(add_remarks(found, mark_folded(model), recipe.norm_sync))
-    return taken
+        weights = load_weights(model, source, misshapen=train.init_misshapen, network=name)
+        loaded.append(add_remarks(weights, mark_folded(model), recipe.norm_sync))
+    return loaded
 
 
-def add_remarks(taken: LoadedWeights, folded: int, norm_sync: NormSync) -> LoadedWeights:
-    """Add remarks on `folded` batch norms and on frozen, freshly initialised ones to `taken`."""
-    remarks = list(taken.remarks)
+def add_remarks(loaded: LoadedWeights, folded: int, norm_sync: NormSync) -> LoadedWeights:
+    """Add remarks on `folded` batch norms and on frozen, freshly initialised ones to `loaded`."""
+    remarks = list(loaded.remarks)
     if folded:
-        many = pluralize(folded, 'batch norm is', 'batch norms are')
-        remarks.append(f'{many} folded into a convolution in the file: here they train as scale and offset, without statistics')
-    if norm_sync == 'frozen' and (fresh := taken.fresh_norms):
+        text = pluralize(folded, 'batch norm is', 'batch norms are')
+        remarks.append(f'{text} folded into a convolution in the file: here they train as scale and offset, without statistics')
+    if norm_sync == 'frozen' and (fresh := loaded.fresh_norms):
         frozen = f'norm_sync: frozen leaves newly initialised batch norms without statistics of any data ({shorten(fresh)})'
         remarks.append(f'{frozen}; use norm_sync: off or global')
-    return replace(taken, remarks=tuple(remarks))
+    return replace(loaded, remarks=tuple(remarks))
 
 
-def _their_labels(source: str, given: tuple[str, ...] | Path | None, task: Task) -> Sequence[Sequence[str]]:
+def _their_labels(source: str, names: tuple[str, ...] | Path | None, task: Task) -> Sequence[Sequence[str]]:
     """Return the labels of the rows of the heads in `source`; empty if unknown. Raises CheckpointError."""
-    if given is not None:
+    if names is not None:
         try:
-            return task.labels(given if isinstance(given, tuple) else read_text(given).removesuffix('\n').split('\n'))
+            return task.labels(names if isinstance(names, tuple) else read_text(names).removesuffix('\n').split('\n'))
         except (OSError, ValueError) as error:
             raise CheckpointError(f'train.init_classes: {error}') from None
+    # By default, names come from the weights themselves (metadata of the file, or an exported model) ...
     place = Path(source)
-    if names := class_names(source) or (characters_in(place) if place.suffix == '.onnx' else ()):
-        return task.labels(names)
+    if stored := class_names(source) or (characters_in(place) if place.suffix == '.onnx' else ()):
+        return task.labels(stored)
+    # ... or from the recipe they were trained with: that of their run folder, or of published weights.
     run = next((str(folder) for folder in (place, *place.parents[:2]) if (folder / 'config.yml').is_file()), None)
     recipe = run or recipe_of(source)
     if recipe is None:
         return ()
     try:
         other = open_job(recipe).task
+        # Names of another family mean something else: characters are no classes of boxes.
         return other.labels() if type(other) is type(task) else ()
     except (ConfigError, ValueError, OSError) as error:
         log.info('%s: its classes are unknown: %s', recipe, error)

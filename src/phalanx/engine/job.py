@@ -40,6 +40,7 @@ class Job:
         digest = hashlib.sha256()
         for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
             for index in range(len(dataset)):
+                # Separators keep ('ab', 'c') and ('a', 'bc') apart.
                 digest.update(dataset.name(index).encode() + b'\0')
             digest.update(b'\n')
         return digest.hexdigest()[:12]
@@ -52,26 +53,28 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     """
     load_plugins()
     path = find_recipe(recipe)
-    found = _read(path, assignments)
-    bound, task, resolved = bind(found.root, Recipe, _family(found.root))
+    translation = _read(path, assignments)
+    bound, task, resolved = bind(translation.root, Recipe, _family(translation.root))
+    # A run folder is named by itself: its recipe is always called config.yml.
     name = normalise_path(path.parent).name if path.name == 'config.yml' else path.stem
     folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, found.notes, found.differs)
+    return Job(bound, task, resolved, name, folder, translation.notes, translation.differs)
 
 
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
     """Read a recipe, or translate an original configuration, and apply the assignments."""
     dialect = dialect_of(path)
-    found = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
-    root, problems = found.root, []
-    for text, origin in order_assignments(found.rest):
+    translation = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
+    root, problems = translation.root, []
+    for text, origin in order_assignments(translation.rest):
         try:
             root = override(root, text, origin)
         except ConfigError as error:
+            # All problems at once: a user fixes a command in one go.
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return replace(found, root=root, rest=())
+    return replace(translation, root=root, rest=())
 
 
 def families_of(recipe: str | None) -> Mapping[str, type[Family]]:
@@ -99,6 +102,7 @@ def order_assignments(assignments: Sequence[tuple[str, str]]) -> list[tuple[str,
     for assignment in assignments:
         part, _, last = assignment[0].partition('=')[0].strip().rpartition('.')
         before = [text.partition('=')[0].strip() for text, _ in ordered]
+        # Look only behind the last assignment to the part as a whole: `model=...` discards those to `model.*` before it.
         whole = max((place for place, key in enumerate(before) if f'{part}.'.startswith(f'{key}.')), default=-1)
         to_part = (place for place, key in enumerate(before) if place > whole and key.startswith(f'{part}.'))
         ordered.insert(next(to_part, len(ordered)) if last == 'name' else len(ordered), assignment)
@@ -136,6 +140,7 @@ def find_recipe(recipe: str) -> Path:
         return known[name]
     if path.is_dir():
         raise ConfigError([f'{recipe}: is not a run folder: it has no config.yml'])
+    # Suggest run folders and recipes nearby, then shipped names.
     there = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
     places = sorted({str(file.parent if file.name == 'config.yml' else file) for file in there})
     near = did_you_mean(recipe, places) or did_you_mean(name, known)

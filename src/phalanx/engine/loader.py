@@ -92,6 +92,7 @@ class Stream:
     def epoch_of(self, step: int) -> int:
         """Epoch of the global batch of `step`: the mean over its samples, rounded down, if it spans two."""
         epochs, offset = divmod(self.position(step), self.size)
+        # A batch has at most `size` samples (`check_batch`), so it spans at most two epochs.
         later = sum((offset + sample) // self.size for sample in range(self.global_batch_size))
         return epochs + later // self.global_batch_size
 
@@ -161,6 +162,7 @@ class Loader(Generic[S, B]):
         # Without workers the reader itself checks for cancellation; with workers `receive_batches` does.
         is_cancelled = _never if self.workers else self.is_cancelled
         reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache, is_cancelled)
+        # torch starts new workers for each pass, so each evaluation forks again; a training is a single pass.
         loader: DataLoader[LoadedBatch] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
             batch_sampler=draws,
@@ -189,7 +191,7 @@ def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[]
 
     A worker that dies while it sends a batch shows up as a broken connection before torch notices its death.
     """
-    looks = 0
+    timeouts = 0
     while True:
         try:
             loaded = next(read_ahead)
@@ -198,14 +200,15 @@ def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[]
         except (ConnectionError, EOFError) as error:
             raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
         except RuntimeError as error:
-            looks += 1
-            if TIMED_OUT not in str(error) or looks * POLL_S >= BATCH_TIMEOUT_S:
+            timeouts += 1
+            if TIMED_OUT not in str(error) or timeouts * POLL_S >= BATCH_TIMEOUT_S:
                 raise
+            # The workers are killed: one that is stuck on I/O would keep this process from ending.
             if is_cancelled():
                 end_workers()
                 raise LoadingCancelledError from None
             continue
-        looks = 0
+        timeouts = 0
         yield loaded
 
 
@@ -213,6 +216,7 @@ def check_bad_samples(bad: dict[int, str], allowed: int) -> None:
     """Raise BadSampleError, naming the first ones, if more samples are unusable than the recipe allows."""
     reasons = list(dict.fromkeys(bad.values()))  # unique: in a mixture of data sets the index of a sample changes every epoch
     if len(reasons) > allowed:
+        # A truncated download or a wrong folder makes hundreds of alike messages: print one, with the names of more files.
         alike = defaultdict[str, list[str]](list)  # messages that differ only in the file they begin with
         for reason in reasons:
             alike[reason.partition(': ')[2]].append(reason)
@@ -246,6 +250,8 @@ class _Reader(Generic[S]):
         if self.is_cancelled():
             raise LoadingCancelledError
         bad: dict[int, str] = {}
+        # The replacement is the next readable sample of the data set, the same one at any world size and with any number of
+        # workers.
         for index in range(draw.index, draw.index + len(self.dataset)):
             try:
                 return self.dataset[draw.of(index % len(self.dataset))], bad
@@ -263,8 +269,9 @@ def _collate_samples(
 ) -> LoadedBatch | Transfer:
     """Collate the readable samples; in a worker, wrapped for the transfer to its rank."""
     samples = [sample for sample, _ in read if sample is not None]
-    bad = {index: message for _, found in read for index, message in found.items()}
+    bad = {index: message for _, reasons in read for index, message in reasons.items()}
     try:
+        # As an exception, torch would wrap the message in the traceback of the worker.
         loaded = LoadedBatch(collate(samples) if samples else None, bad)
     except ValueError as error:
         loaded = LoadedBatch(None, bad, str(error))

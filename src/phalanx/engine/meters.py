@@ -28,6 +28,7 @@ class AsyncCopy:
     """Asynchronous copy of a small device tensor to the host."""
 
     def __init__(self, values: Tensor) -> None:
+        # Copy behind the kernels that are queued now, then mark the end of the copy: reading waits for the mark only.
         self._host = values.to('cpu', non_blocking=True)  # into pinned memory if it comes from a device
         self._ready = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
         if self._ready is not None:
@@ -49,6 +50,7 @@ class StepNumbers:
 
     def add(self, step: int, means: Tensor, flags: Tensor, norm: Tensor) -> None:
         """Store the means of the loss terms [terms], `flags` [2] and the gradient norm [] of a step. Does not wait."""
+        # One copy per step: each transfer from the device has a fixed cost.
         self.unread.append((step, AsyncCopy(torch.cat([means, means.sum()[None], flags, norm[None]]))))
 
     def read(self, keep: int) -> Iterator[tuple[int, list[float], float, Sequence[float]]]:
@@ -76,6 +78,8 @@ class DivergenceWatch:
     def check(self, step: int, loss: float, lr: float) -> str | None:
         """Return a warning, once, when the loss of a step is DIVERGENCE_FACTOR times that of the first step."""
         if self._first is None:
+            # The first loss is the reference, which needs no setting: a healthy run stays within a few orders of magnitude of
+            # it.
             self._first = loss
         if self._is_reported or loss < DIVERGENCE_FACTOR * max(self._first, 1.0):  # below 1, a ratio means little
             return None
@@ -163,9 +167,11 @@ def measure_throughput(clock: Stopwatch, samples: int, device: torch.device, *, 
     `samples` are those of all starts, `before` is the progress of earlier starts. Slow ranks are those of this start.
     """
     ranks = dist.gather_objects(
+        # Ranks wait for each other in each step, so the slowest determines the time of the run.
         {'memory_mb': peak_memory_mb(device), 'seconds': clock.total_seconds, 'waited': clock.total_waited}
     )
     trained = before.training_seconds + max(rank['seconds'] for rank in ranks)
+    # Earlier starts recorded the times of the main rank alone: assume the same for the others.
     seconds = before.training_seconds * len(ranks) + sum(rank['seconds'] for rank in ranks)
     waited = before.waiting_seconds * len(ranks) + sum(rank['waited'] for rank in ranks)
     return {

@@ -48,5 +48,6 @@ class Parts:
     def begin(self) -> nn.Module:
         """Return the network for a run, with torch's generator as it was when the network was built."""
         network, random_state = self._network
+        # Everything random then draws the same numbers, whether checks or the run built the network.
         torch.set_rng_state(random_state)
         return network

@@ -56,6 +56,7 @@ class NetworkWithLoss(nn.Module):
         self.has_one_divisor = len({(id(term.weight), term.least) for term in loss.values()}) == 1
         return (
             torch.stack([at_least_float32(term.total) for term in loss.values()]),
+            # float64: sums of pixel counts over a large step exceed the 24 bits of float32.
             torch.stack([term.weight.detach().double() for term in loss.values()]),
         )
 
@@ -87,6 +88,7 @@ class Passes:
         that cannot be computed with micro-batches.
         """
         batch, keys = self.prepare(step, batch)
+        # One vector for all sums of a step besides gradients and norms: each all-reduce costs a latency.
         numbers = self.sums(batch, keys, to_device(torch.tensor(flags, dtype=torch.float64), self.device))
         terms = len(self.with_loss.names)
         totals, weights, summed_flags = torch.split(numbers, [terms, terms, len(flags)])
@@ -95,11 +97,14 @@ class Passes:
     def sums(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         """Leave the gradients; return sums over ranks [2 terms + flags] float64: totals and weights of terms, `flags`."""
         task = self.with_loss.task
+        # The cheapest order that gives the exact loss of the whole step.
         if self.micro_batches == 1:
             return self.single_pass(batch, keys, flags)
+        # Hard-example mining and the like: no sum of micro-batches gives this loss.
         if task.sees_whole_step:
             return self.two_forwards(batch, keys, flags)
         weights = task.weights(batch)
+        # Weights that follow from targets alone; None if they follow from outputs.
         if weights is not None:
             return self.divide_before(batch, keys, flags, weights)
         return self.divide_after(batch, keys, flags)
@@ -111,6 +116,7 @@ class Passes:
         self.with_loss.whole.epoch = self.stream.epoch_of(step)
         batch = self.with_loss.task.align(batch.to(self.device), self.with_loss.whole)
         if not self.is_random:
+            # Keys follow samples, not ranks: dropout is the same at any world size.
             return batch, None
         indices = torch.tensor([draw.index for draw in self.stream.share(step)])
         return batch, to_device(stochastic.sample_keys(self.stream.seed, step, indices), self.device)
@@ -118,6 +124,7 @@ class Passes:
     def single_pass(self, batch: ImageBatch, keys: Tensor | None, flags: Tensor) -> Tensor:
         """One micro-batch: the sums over ranks are taken between forward and backward pass."""
         self.keys.begin(keys)
+        # Forward, sums of totals and weights over ranks, then backward through totals times factors.
         with self.precision.autocast():
             totals, weights = self.replica(batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
@@ -132,6 +139,7 @@ class Passes:
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, _ = self.replica(part)
+            # A foreign loss may name its terms differently in its two methods; their weights would be mixed up silently.
             if (names := self.with_loss.names) != tuple(known):
                 raise ValueError(
                     f'loss: returns the terms {", ".join(names)}, but its method `weights` those of {", ".join(known)}; '
@@ -149,6 +157,8 @@ class Passes:
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, weights = self.replica(part)
+            # One weight for all terms is a common factor of all gradients; different ones would need the gradients of each
+            # term.
             if not self.with_loss.has_one_divisor:
                 names = ', '.join(self.with_loss.names)
                 raise ValueError(
@@ -158,6 +168,7 @@ class Passes:
             self.precision.backward(totals.sum() / samples)
             sums = sums + torch.cat([totals.detach(), weights])
         numbers = dist.sum_over_ranks(torch.cat([sums, flags]))  # type: ignore[list-item]
+        # The true divisor, now that all micro-batches are through: undo the provisional one.
         gradients = [value.grad for value in self.with_loss.parameters() if value.grad is not None]
         factor = self.factors(numbers[len(totals) : -len(flags)])[0] * samples
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
@@ -170,8 +181,9 @@ class Passes:
         with_loss = self.with_loss
         # First forward pass: keep the outputs only, no graph and no running statistics.
         with torch.no_grad(), self.preserve_buffers(), self.precision.autocast():
-            seen = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
-        outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *seen)
+            outputs_of_parts = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
+        outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *outputs_of_parts)
+        # The loss of the whole share in one piece; its graph ends at the outputs, so no activations are kept.
         with self.precision.autocast():
             totals, weights = with_loss.terms(outputs, batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
@@ -179,6 +191,7 @@ class Passes:
         # Gradient of the loss by the outputs, then by the parameters, one micro-batch at a time.
         gradients = torch.autograd.grad(self.precision.scale_loss(loss), tree_leaves(outputs))
         of_parts = zip(*(split_evenly(gradient, self.micro_batches) for gradient in gradients), strict=True)
+        # Second forward pass, now with a graph; its backward pass starts from the gradient of the outputs.
         for part, own in zip(self.parts(batch, keys), of_parts, strict=True):
             with self.precision.autocast():
                 outputs = self.replica(part, only_outputs=True)
@@ -191,6 +204,7 @@ class Passes:
         of_parts = [None] * count if keys is None else split_evenly(keys, count)
         for number, (part, own) in enumerate(zip(batch.split(count), of_parts, strict=True)):
             self.keys.begin(own)
+            # `no_sync`: gradients of all but the last micro-batch are accumulated on this rank, then sent once.
             is_sent = number == count - 1 or not isinstance(self.replica, DistributedDataParallel)
             with contextlib.nullcontext() if is_sent else self.replica.no_sync():  # type: ignore[operator]
                 yield part
@@ -206,9 +220,11 @@ class Passes:
         DDP arranges them after its first passes, and the summation order over three or more ranks depends on it: a resumed run
         would differ from an uninterrupted one in the last bits of its first step.
         """
+        # As small as possible: DDP looks at the order of gradients only, not at their values.
         batch, keys = self.prepare(step, batch)
         part = batch.split(self.micro_batches)[0] if self.micro_batches > 1 else batch
         self.keys.begin(None if keys is None else keys[: len(part)])
+        # A compressed exchange would change the state of PowerSGD.
         with self.preserve_buffers(), self.compression.off() if self.compression else contextlib.nullcontext():
             with self.precision.autocast():
                 totals, _ = self.replica(part)

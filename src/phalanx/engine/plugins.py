@@ -33,6 +33,7 @@ def load_plugins() -> None:
 def _module(path: Path) -> Any:
     """Import a file once. The module name is a function of the path, so that workers can unpickle its classes."""
     name = f'phalanx_plugin_{path.stem}'
+    # A failed import must not leave a half-initialised module behind.
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path) if path.is_file() else None
@@ -66,6 +67,7 @@ def _add(plugin: Any, where: str) -> None:
 
 def _add_to(catalog: dict[str, Any], builders: dict[str, Any], where: str) -> None:
     """Add `builders` to a catalog. Raises RequestError for a name that is taken."""
+    # Loading the same plugin twice is no conflict.
     if taken := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
         raise RequestError(f'{where}: {taken[0]!r} is taken; choose another name')
     catalog.update(builders)

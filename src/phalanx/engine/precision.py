@@ -68,6 +68,7 @@ class Precision:
         norm = clip()
         self._scaler.step(optimizer)
         self._scaler.update(self._constant)
+        # Count on the device: the scaler itself does not tell how many steps it has skipped.
         self._skipped = self._skipped + ~norm.isfinite()
         return norm
 
@@ -88,6 +89,7 @@ class Precision:
 
     def state(self) -> dict[str, Any]:
         """State for resuming: number of skipped steps and, if dynamic, the loss scale."""
+        # A constant scale comes from the recipe.
         scaler = None if self._scaler is None or self._constant is not None else self._scaler.state_dict()
         return {'skipped': self.skipped, 'scaler': scaler}
 

@@ -35,8 +35,10 @@ class Saver:
 
         With `asynchronous: false` the main rank waits, and all others wait for it in the next step.
         """
+        # Collective, so on all ranks; only the main rank writes.
         state = self.state(progress)
         if dist.rank() == 0:
+            # One write at a time: a slow disk slows training down instead of filling the memory with copies.
             self.finish(progress, report)
             averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
             self.saving = self.checkpoints.begin(progress.step, self.model.state_dict(), averaged, state, best)
@@ -45,6 +47,7 @@ class Saver:
 
     def poll(self, progress: Progress, report: Report) -> None:
         """Report a checkpoint whose write has finished. Raises RunError if the run folder is gone."""
+        # On Linux an open file outlives its folder: without this check a run would train on for nothing.
         if dist.rank() == 0 and not self.checkpoints.folder.is_dir():
             raise RunError(self.rescue(progress))
         if self.saving is not None and self.saving.is_over():
@@ -106,6 +109,7 @@ class Saver:
     def restore(self, loaded: LoadedCheckpoint) -> None:
         """Load the tensors of a checkpoint. Raises RunError if it belongs to another network or a run with other parts."""
         own = type(self.optimizer).__name__
+        # Optimizers of another class may have state of the same form, and would load it without an error.
         if (saved := loaded.state.get('optimizer_class', own)) != own:
             raise RunError(
                 f'{loaded.path} was saved by the optimizer {saved}, this recipe has {own}: set optimizer.name as it was, '

@@ -46,9 +46,10 @@ def summarise(
 def read_summary(folder: Path, progress: Progress) -> dict[str, Any] | None:
     """Return the content of summary.json in a run folder; None if it is missing, damaged or of another progress."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = dict(json.loads((folder / 'summary.json').read_text(encoding='utf-8')))
-        if (found['steps'], found['best_step'], found['best']) == (progress.step, progress.best_step, progress.best):
-            return found
+        summary = dict(json.loads((folder / 'summary.json').read_text(encoding='utf-8')))
+        # A summary of an earlier end of this run, before it was prolonged, does not count.
+        if (summary['steps'], summary['best_step'], summary['best']) == (progress.step, progress.best_step, progress.best):
+            return summary
     return None
 
 
@@ -56,6 +57,7 @@ def final_warnings(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield warnings about a completed run, from its summary."""
     yield from summary['slow_ranks']
     start, best = summary['start'], summary['best']
+    # Main metrics grow with quality in all families.
     if start is not None and best is not None and best <= start:
         yield (
             f'this run is not better than its start: {summary["main_metric"]} {format_number(best)} '

@@ -22,6 +22,7 @@ def means(totals: Tensor, weights: Tensor, least: Sequence[float]) -> Tensor:
 
     A total of 0 has the mean 0, also with weight 0. Another total with weight 0 is an error of the loss, and infinite.
     """
+    # `where` keeps 0 / 0 out of the result; there is no gradient that its NaN could enter.
     return torch.where(totals == 0, 0, totals / bound_weights(weights, least))
 
 

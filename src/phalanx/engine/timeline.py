@@ -24,6 +24,7 @@ class Timeline:
 
         If those are unknown, assumes `batch` for them.
         """
+        # A range that begins at `step` is empty: the start that added it made no step.
         before = [(first, size) for first, size in batches if first < step] or [(0, batch)]
         return cls((*before, *([(step, batch)] if before[-1][1] != batch else ())), in_epochs)
 
@@ -45,13 +46,13 @@ class Timeline:
 
     def samples(self, step: float) -> float:
         """Number of samples seen before `step`, an int for a whole step."""
-        seen = 0
+        samples = 0
         for (first, batch), (end, _) in pairwise(self.batches):
             if step < end:
-                return seen + (step - first) * batch
-            seen += (end - first) * batch
+                return samples + (step - first) * batch
+            samples += (end - first) * batch
         first, batch = self.batches[-1]
-        return seen + (step - first) * batch
+        return samples + (step - first) * batch
 
     def equivalent_steps(self, step: float) -> float:
         """Samples seen before `step`, in steps of the current global batch."""
@@ -59,17 +60,18 @@ class Timeline:
 
     def step_of(self, equivalent_steps: float) -> float:
         """Inverse of `equivalent_steps`."""
-        left = equivalent_steps * self.global_batch_size
+        remaining = equivalent_steps * self.global_batch_size
         for (first, batch), (end, _) in pairwise(self.batches):
-            if left < (end - first) * batch:
-                return first + left / batch
-            left -= (end - first) * batch
+            if remaining < (end - first) * batch:
+                return first + remaining / batch
+            remaining -= (end - first) * batch
         first, batch = self.batches[-1]
-        return first + left / batch
+        return first + remaining / batch
 
     def last_step(self, epochs: float, size: int) -> int:
         """Step that completes `epochs` passes over `size` samples, rounded up."""
         first, batch = self.batches[-1]
+        # Count from the last change of the batch: steps before it are done, whatever their size.
         return first + max(0, in_steps(epochs - self.samples(first) / size, size / batch))
 
 
@@ -91,6 +93,7 @@ class Length:
 
     def is_completed_at(self, step: int) -> bool:
         """True if the update before `step` completed a multiple of this length; never for length 0."""
+        # The number of completed lengths grew with this step; with a timeline, `elapsed` need not be a whole number.
         return self.steps > 0 and self.elapsed(step) // self.steps > self.elapsed(step - 1) // self.steps
 
 

@@ -67,7 +67,9 @@ class Trained:
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:
         """Predict in batches of consecutive images of one prepared size, so that each result is that of its image alone."""
         results: list[Any] = []
+        # Only neighbours are batched, so results come in the order of the images without sorting.
         for _, alike in groupby(map(self._task.request, images), key=lambda prepared: prepared.image.shape):
+            # A batch needs images of equal size: padding would change results at the edge.
             while samples := list(islice(alike, max(1, batch_size))):
                 batch = self._task.collate(samples).to(self._device)
                 results += self._task.results(self._task.predict(self.network, batch), batch)

@@ -65,6 +65,7 @@ class Trainer:
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
+        # Data sets, and the length of the run in steps.
         self.dataset, self.evalset = parts.train, parts.evaluation
         self.set_lengths(progress or Progress())
         batch = self.stream.global_batch_size
@@ -73,9 +74,12 @@ class Trainer:
         self.model = parts.begin()
         self.initial = [] if progress else parts.initial
         # Warnings for the report: oddities of the data, and initial weights that were not loaded.
-        self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for taken in self.initial for note in taken.notes)]
+        self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for loaded in self.initial for note in loaded.notes)]
+        # Before the optimizer, which gets trainable parameters only. With `freeze_steps` they stay trainable: see
+        # TemporaryFreeze.
         if train.freeze_steps is None:
             freeze(self.model, train.freeze)
+        # The model must be on its device before norms and EMA allocate their tensors.
         self.model.to(device)
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -86,6 +90,7 @@ class Trainer:
         groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scale_lr(self.optimizer.defaults['lr'], recipe.scaling, batch)
+        # Lengths in epochs at the current global batch; the timeline accounts for earlier ones.
         length = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
         self.schedule = recipe.schedule(self.lr, length, self.steps_per_epoch, self.timeline)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
@@ -96,12 +101,14 @@ class Trainer:
         torch.backends.cudnn.benchmark = task.has_fixed_size  # every new size would start a search for the fastest kernels
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
+        # Losses that change over training (warm-up of assigners) get the length of the run in epochs.
         epochs = self.timeline.equivalent_steps(self.steps) / self.steps_per_epoch
         self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=epochs))
         self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 
         # Checkpoints, data loader, evaluation, meters.
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
+        # Everything that the next step depends on, apart from the position in the data stream, which the step determines.
         saved = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
         self.saver = Saver(self.checkpoints, *saved, asynchronous=recipe.checkpoint.asynchronous)
         setup = Setup(recipe, device, self.precision, cache.node_cache(train.cache))
@@ -138,6 +145,7 @@ class Trainer:
     def train(self, report: Report) -> dict[str, Any]:
         """Train to the end and return the summary of the run. Raises RunError, BadSampleError or StoppedError."""
         self.report, self.started = report, time.perf_counter()
+        # A restart of a finished run, for example by a scheduler: nothing to do.
         if (finished := self.earlier_summary()) is not None:
             return finished
         if self.needs_start_evaluation():
@@ -154,6 +162,7 @@ class Trainer:
             if may_continue and first is not None:
                 self.passes.arrange_buckets(self.progress.step, first)
             batches = chain([first], batches) if may_continue and first is not None else iter(())
+        # The loop. Work other than steps (log lines, evaluations, checkpoints, stops) happens between two of them.
         self.clock.resume()
         for batch in batches:
             self.train_step(batch)
@@ -165,9 +174,10 @@ class Trainer:
                 break
         if self.progress.step < self.until:  # loading was cancelled by a stop request
             self.stop()
+        # The end: wait for the last checkpoint, since its time belongs to the run.
         self.saver.finish(self.progress, self.report, is_last=True)
         self.count_time()
-        found = summarise(
+        summary = summarise(
             self.progress,
             main_metric=self.task.main_metric,
             epochs=self.stream.epoch(self.progress.step),
@@ -176,9 +186,9 @@ class Trainer:
             initial=self.initial,
             bad=self.flags.bad,
         )
-        for warning in final_warnings(found):
+        for warning in final_warnings(summary):
             self.report.warning(warning)
-        return found
+        return summary
 
     def earlier_summary(self) -> dict[str, Any] | None:
         """Summary written by the start that made the last step, if no work is left; else None. Collective.
@@ -187,13 +197,14 @@ class Trainer:
         """
         if self.progress.step < self.until or self.needs_evaluation():
             return None
-        own = read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None
-        found: dict[str, Any] | None = dist.broadcast_object(own)
-        return found
+        stored = read_summary(self.checkpoints.folder, self.progress) if dist.rank() == 0 else None
+        summary: dict[str, Any] | None = dist.broadcast_object(stored)
+        return summary
 
     def batches(self) -> Iterator[ImageBatch]:
         """This rank's share of each global batch, from the current step to the last, or until cancelled."""
         self.passes.replica.train()
+        # The loader prefetches: workers are some steps ahead of training.
         with contextlib.suppress(LoadingCancelledError):
             yield from self.loader.batches(self.stream.share(step) for step in range(self.progress.step, self.until))
 
@@ -206,6 +217,7 @@ class Trainer:
         # of each rank travel with that all-reduce: a step has no other collectives than it, gradients and shared norms.
         with self.temporary_freeze.during(step):
             means, flags = self.passes(step, batch, self.flags.collect())
+        # Gradients are complete and equal on all ranks here, so each takes the same step.
         norm = self.precision.step(self.optimizer, partial(clip, self.model.parameters(), self.recipe.clip))
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
@@ -216,7 +228,9 @@ class Trainer:
     def read_numbers(self, keep: int) -> None:
         """Check the values of all but the last `keep` steps. All ranks read the same values at the same step."""
         for step, values, norm, flags in self.numbers.read(keep):
+            # With fp16, infinite gradients are normal: the step was skipped and the loss scale halved. An infinite loss is not.
             if not math.isfinite(values[-1]) or not (math.isfinite(norm) or self.precision.skips):
+                # The last good checkpoint may still be on its way to the disk: the message names it.
                 self.saver.finish(self.progress, self.report)
                 raise RunError(self.describe_non_finite(step, values))
             if (warning := self.divergence.check(step, values[-1], self.schedule(step))) is not None:
@@ -235,7 +249,7 @@ class Trainer:
         loaded.
         """
         enabled = self.recipe.evaluate.enabled and self.recipe.evaluate.start and self.recipe.train.init_part == 'all'
-        return enabled and self.progress.step == 0 and bool(self.initial) and all(taken.is_whole for taken in self.initial)
+        return enabled and self.progress.step == 0 and bool(self.initial) and all(loaded.is_whole for loaded in self.initial)
 
     def needs_evaluation(self) -> bool:
         """True if the model is to be evaluated at the current step and was not yet."""
@@ -245,11 +259,13 @@ class Trainer:
     def between_steps(self) -> None:
         """Evaluate, checkpoint and honour stop requests between steps. Raises StoppedError."""
         new_best = self.evaluate() if self.needs_evaluation() else False
+        # An early stop makes this step the last one, so it comes before the decision about the checkpoint.
         self.stop_early()
         late = self.progress.step == self.started_at  # resumed: the checkpoint of this step was written before its evaluation
         is_due = self.progress.step == self.until or self.save_every.is_completed_at(self.progress.step)
         if is_due or new_best or late or self.flags.stop_agreed:
             self.save(new_best)
+        # A stop request at the end changes nothing: the run is complete.
         if self.flags.stop_agreed and (self.progress.step < self.until or self.needs_evaluation()):
             self.saver.finish(self.progress, self.report, is_last=True)
             raise StoppedError(
@@ -306,6 +322,7 @@ class Trainer:
     def describe_non_finite(self, step: int, values: Sequence[float]) -> str:
         """Message for ending the run at `step`, whose terms and total are `values`. Collective."""
         terms = ', '.join(f'{name} = {value}' for name, value in zip(self.with_loss.names, values, strict=False))
+        # Samples of all ranks: the fault may be in the share of any.
         indices = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in indices for index in share]
         shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
@@ -347,6 +364,7 @@ class Trainer:
 
     def count_time(self) -> None:
         """Update the times of the run: those of earlier starts and of this one so far."""
+        # Seconds are those of this rank; the main rank's go into the checkpoint.
         progress, before, clock = self.progress, self.before, self.clock
         progress.seconds = before.seconds + time.perf_counter() - self.started
         progress.training_seconds = before.training_seconds + clock.total_seconds + clock.seconds

@@ -30,11 +30,13 @@ class Transfer:
         """Write the value. Raises OSError, for example if no more files can be opened."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = io.BytesIO()
+        # Protocol 5 leaves large buffers out of the pickle, so that they are copied once, into the file.
         _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(value)
         self.pickled, self.spans = pickled.getvalue(), list[Span]()
         self.file = os.fdopen(os.memfd_create('phalanx-batch'), 'wb')
         for buffer in buffers:
             with buffer.raw() as data:
+                # Align each buffer: tensors are later views of the mapped file.
                 begin = self.file.seek(-self.file.tell() % ALIGNED, os.SEEK_CUR)
                 self.file.write(data)
                 self.spans.append((begin, begin + data.nbytes))
@@ -67,5 +69,6 @@ def _receive(sent: Any, pickled: bytes, spans: list[Span]) -> Any:
     """Rebuild the value from the file of a `Transfer`."""
     end = spans[-1][1] if spans else 0
     with os.fdopen(sent.detach(), 'rb') as file:
+        # The mapping outlives the closed file; the tensors keep it alive.
         memory = memoryview(mmap.mmap(file.fileno(), end) if end else b'')
     return pickle.loads(pickled, buffers=[memory[begin:end] for begin, end in spans])  # noqa: S301 - from our own worker

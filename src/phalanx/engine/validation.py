@@ -39,6 +39,7 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
     batches, so the result does not depend on the number of ranks. NaN if no sample can be read. Leaves the model in training
     mode.
     """
+    # Evaluation samples with the transforms of training, so that targets have the form that the loss expects.
     dataset = task.for_validation_loss().dataset('train')
     alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
@@ -48,15 +49,19 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
     terms = list[Tensor]()  # [2, terms] float64 of each batch: totals, and their weights
     all_draws = evaluation_draws(len(dataset), setup.recipe.evaluate.batch_size, setup.recipe.train.seed, 0, 1)
     with setup.precision.autocast():
+        # Whole batches are dealt out to ranks in turn, so that values per batch (OHEM threshold) do not depend on the world
+        # size.
         for batch in setup.loader(task, dataset).batches(islice(all_draws, dist.rank(), None, dist.world_size())):
             setup.beat()
             totals, weights = with_loss(task.align(batch.to(setup.device), alone))
             terms.append(torch.stack([totals.double(), weights]))
     model.train()
+    # Ranks without a batch have no terms, nor do they know their number.
     own = (torch.stack(terms).sum(0).cpu(), with_loss.least) if terms else None
     of_ranks = [part for part in dist.gather_objects(own) if part is not None]
     if not of_ranks:
         return math.nan
+    # Sums over ranks and batches, divided once: a mean of means would weigh batches, not samples.
     totals, weights = torch.stack([sums for sums, _ in of_ranks]).sum(0)
     _, least = of_ranks[0]
     return float(means(totals, weights, least).sum())

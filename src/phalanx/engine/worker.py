@@ -138,6 +138,7 @@ def process_group(wish: str) -> Iterator[torch.device]:
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     is_ours = dist.join(device)
+    # Otherwise activations are mapped and cleared again in each step (see there).
     if device.type == 'cpu':
         keep_freed_memory()
     try:
@@ -182,22 +183,24 @@ def run(
     stop: threading.Event | None,
 ) -> int:
     """Run the training and return its exit status; nothing that it built is left afterwards."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if job.recipe.train.compile:
             use_own_cache()
         parts = parts or Parts(job.recipe, job.task)
-        found, notes = prepare_folder(job, resume, fresh, held) if dist.rank() == 0 else (None, [])
-        progress = dist.broadcast_object(Progress.of(found.state, found.step) if found is not None else None)
+        # The main rank alone reads and prepares the folder; the others learn where to continue.
+        newest, notes = prepare_folder(job, resume, fresh, stack) if dist.rank() == 0 else (None, [])
+        progress = dist.broadcast_object(Progress.of(newest.state, newest.step) if newest is not None else None)
         if progress is None:
             fetch_initial_weights(job.recipe.train, parts.network)
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress, parts=parts)
-        checkpoint, notes = dist.broadcast_with_tensors((found, notes))
-        del found
+        checkpoint, notes = dist.broadcast_with_tensors((newest, notes))
+        del newest
         resumed_from = None
         if checkpoint is not None:
             trainer.restore(checkpoint)
             resumed_from = checkpoint.path
             del checkpoint  # frees host memory: it is as large as model, optimizer and EMA together
+        # Only the main rank prints and writes; the reports of the others are silent.
         report = Report(
             job.folder,
             main=dist.rank() == 0,
@@ -207,19 +210,21 @@ def run(
             trackers=job.recipe.report.tracker_builders(),
             callback=callback,
         )
-        held.enter_context(report)
+        stack.enter_context(report)
+        # Banner: remarks on the recipe, warnings, initial weights, where the run continues, and the ranks.
         for note in job.notes:
             report.note(note)
         for note in notes + trainer.notes:
             report.warning(note)
-        for taken in trainer.initial:
-            report.initial_weights(taken.facts(), taken.rows())
+        for loaded in trainer.initial:
+            report.initial_weights(loaded.facts(), loaded.rows())
         if resumed_from is not None:
             report.resume(trainer.progress.step)
             report.note(f'resumed at step {trainer.progress.step} from {resumed_from}')
             if (change := describe_batch_change(trainer)) is not None:
                 report.note(change)
         report.world(run_facts(job, trainer), dist.gather_objects(rank_info(device)))
+        # From here on a stop signal is a request; before, it ended the process at once, as there was nothing to save.
         trainer.flags.stop = stop
         caught = catch_signals(trainer)
         try:
@@ -228,6 +233,7 @@ def run(
             report.finish(summary)
         except StoppedError as stopped:
             report.note(str(stopped))
+            # Ranks may have received different signals, or none: all return the status of rank 0.
             return 128 + int(dist.broadcast_object(caught[0] if caught else signal.SIGTERM))
     return 0
 
@@ -269,6 +275,7 @@ def describe_batch_change(trainer: Trainer) -> str | None:
         return f'the checkpoint does not record its global batch: assuming {stream.global_batch_size}, as now'
     if not before.batches or before.batches[-1][1] == stream.global_batch_size:
         return None
+    # Length of the run as planned at the earlier global batch, to show the change.
     steps = train.steps or Timeline(tuple(before.batches)).last_step(train.epochs or 0, stream.size)
     return (
         f'resumed at sample {stream.position(step):,} (epoch {stream.epoch(step):.2f}): '
@@ -286,6 +293,7 @@ def fetch_initial_weights(train: Train, network: nn.Module) -> None:
     sources = remote_sources(train, network)
     if not sources:
         return
+    # Downloads take minutes, and ranks of other nodes may have the file already: all poll once per second until none is left.
     with ThreadPoolExecutor(1, 'fetch') as pool:
         fetching = pool.submit(lambda: [find(source) for source in sources])
         while dist.sum_over_ranks(torch.tensor(float(bool(wait([fetching], timeout=1).not_done)))):
@@ -307,15 +315,15 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
     """
     with process_group(job.recipe.device) as device:
         model = job.task.model()
-        taken = load_weights(model, weights or job.folder, raw=raw)
+        loaded = load_weights(model, weights or job.folder, raw=raw)
         if dist.rank() == 0:
-            taken.announce()
+            loaded.announce()
         setup = evaluation.Setup(job.recipe, device, Precision(job.recipe.precision, device))
-        found = evaluation.evaluate(job.task, model.to(device), setup)
+        result = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
-            return found
+            return result
         shown = evaluation.SampleRenderer.from_model(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
-        return evaluation.add_worst_pictures(found, shown, pictures)
+        return evaluation.add_worst_pictures(result, shown, pictures)
 
 
 def set_up_logging() -> None:
@@ -334,24 +342,28 @@ def set_up_logging() -> None:
 
 
 def prepare_folder(
-    job: Job, resume: str | None, fresh: bool, held: contextlib.ExitStack
+    job: Job, resume: str | None, fresh: bool, stack: contextlib.ExitStack
 ) -> tuple[LoadedCheckpoint | None, list[str]]:
     """Prepare the run folder on the main rank; return the checkpoint to continue from, and notes for the report.
 
-    The folder is locked against other runs until `held` is closed.
+    The folder is locked against other runs until `stack` is closed.
     """
     notes: list[str] = []
     if fresh and dist.restart_count() == 0 and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run was moved to {aside}')
     job.folder.mkdir(parents=True, exist_ok=True)
-    held.enter_context(lock_folder(job.folder))
+    # Lock the folder before anything in it is touched.
+    stack.enter_context(lock_folder(job.folder))
     remove_partial_files(job.folder)
     own = Checkpoints(job.folder, keep=1)
     own.remove_leftovers()
+    # The checkpoint to continue from.
     if resume is None or resume == 'auto':
         checkpoint, damaged = own.newest()
     else:
         checkpoint, damaged = find_checkpoint(resume)
+        # --resume FOLDER goes back: later checkpoints of this run are set aside. A restarted launch repeats the command line,
+        # but must continue from what this launch has saved since.
         if dist.restart_count() == 0:
             notes += [f'later checkpoint set aside as {path}' for path in own.abandon(checkpoint)]
         elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
@@ -359,6 +371,7 @@ def prepare_folder(
     notes += [f'skipped a damaged checkpoint: {problem}' for problem in damaged]
     if checkpoint is not None:
         notes += [f'continues with another setting: {line}' for line in differences(job)]
+    # Overwrite the recipe last: `differences` compares with that of the earlier start.
     write_atomically(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
     return checkpoint, notes
 
@@ -374,8 +387,8 @@ def find_checkpoint(path: str) -> tuple[LoadedCheckpoint, list[str]]:
     """Load the checkpoint at `--resume PATH` (a run's newest, or one itself); return it and damaged ones. Raises
     CheckpointError.
     """
-    given = Checkpoints(parse_path(path), keep=1)
-    checkpoint, damaged = given.newest() if given.root.is_dir() else (load(resolve_pointer(given.folder)), [])
+    checkpoints = Checkpoints(parse_path(path), keep=1)
+    checkpoint, damaged = checkpoints.newest() if checkpoints.root.is_dir() else (load(resolve_pointer(checkpoints.folder)), [])
     if checkpoint is None:
         raise CheckpointError(f'--resume {path}: it contains no complete checkpoint; ' + '; '.join(damaged))
     return checkpoint, damaged
@@ -388,18 +401,19 @@ def catch_signals(trainer: Trainer) -> list[int]:
     """
     caught: list[int] = []
     first = math.inf  # time of the first request
-    held = weakref.ref(trainer)  # the handler outlives the run and must not keep the trainer alive
+    weak = weakref.ref(trainer)  # the handler outlives the run and must not keep the trainer alive
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         nonlocal first
         if caught and time.monotonic() - first < SAME_REQUEST:
             return
+        # A second request: the user does not want to wait. The default action ends the process.
         if caught:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         caught.append(number)
         first = time.monotonic()
-        if (running := held()) is not None:
+        if (running := weak()) is not None:
             running.flags.signalled = True
         message = f'{signal.Signals(number).name}: stopping after this step, with a checkpoint'
         log.warning('%s', message)
@@ -408,5 +422,5 @@ def catch_signals(trainer: Trainer) -> list[int]:
                 os.write(STDERR, f'\n{message}; a second signal after {SAME_REQUEST} s ends at once, without one\n'.encode())
 
     for number in stop_signals() if in_main_thread() else ():
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     return caught

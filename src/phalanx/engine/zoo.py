@@ -25,6 +25,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
     if not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f'num_classes must be an integer of at least 1, got {num_classes!r}')
+    # Options are checked like keys of a recipe, so that `backbone='stdc2'` works in both.
     hints = key_types(known[name])
     checked = {option: convert_value(value, hints[option], option) for option, value in options.items() if option in hints}
     model: nn.Module = known[name](num_classes, **(options | checked))

@@ -32,6 +32,7 @@ class TemporaryFreeze:
         try:
             yield
         finally:
+            # Without a gradient the optimizer skips a parameter: no weight decay, no momentum.
             if step < self.steps:
                 for parameter in self.parameters:
                     parameter.grad = None
@@ -56,6 +57,7 @@ def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
             raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
     selected = [modules[name] for name in parts]
     inside = {parameter for module in selected for parameter in module.parameters()}
+    # torch's own errors, from DDP or the backward pass, do not name the key.
     if all(parameter in inside for parameter in model.parameters() if parameter.requires_grad):
         names = ', '.join(parts)
         raise ValueError(f'train.freeze: {names} is the whole network, so nothing would be trained; leave a part out')

@@ -78,6 +78,7 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
     norms = {id(p) for module in model.modules() if isinstance(module, NORMS) for p in module.parameters(recurse=False)}
 
     groups: dict[tuple[str, str, float | None], Group] = {}
+    # One group per (rule, layer, decay), so that optimizers can update many tensors in one kernel.
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

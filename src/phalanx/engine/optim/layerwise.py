@@ -39,12 +39,15 @@ class Lars(Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # takes no closure
         for group, weights, gradients in _with_gradients(self):
+            # g + weight_decay * w, for all tensors of the group in one multi-tensor kernel.
             decay, rate = group['weight_decay'], group['lr']
             updates = torch._foreach_add(gradients, weights, alpha=decay)
             if decay:
+                # Trust ratio per tensor. No value is read by the host, which would wait for the device.
                 of_weights, of_gradients = _lengths(weights), _lengths(gradients)
                 shares = group['coefficient'] * of_weights / (of_gradients + decay * of_weights)
                 torch._foreach_mul_(updates, _ratios(shares, of_weights, of_gradients))
+            # velocity = momentum * velocity + lr * ratio * (g + weight_decay * w); w -= velocity
             velocities = [_state(self, weight, 'velocity') for weight in weights]
             torch._foreach_mul_(velocities, group['momentum'])
             torch._foreach_add_(velocities, updates, alpha=rate)
@@ -77,17 +80,20 @@ class Lamb(Optimizer):
         for group, weights, gradients in _with_gradients(self):
             (first, second), decay = group['betas'], group['weight_decay']
             group['steps'] += 1
+            # First and second moment, as in Adam.
             means = [_state(self, weight, 'mean') for weight in weights]
             squares = [_state(self, weight, 'square') for weight in weights]
             torch._foreach_lerp_(means, gradients, 1 - first)
             torch._foreach_mul_(squares, second)
             torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
 
+            # update = m / (sqrt(v) + eps) + weight_decay * w, with m and v corrected for their start from zero.
             roots = torch._foreach_sqrt(torch._foreach_div(squares, 1 - second ** group['steps']))
             torch._foreach_add_(roots, group['eps'])
             updates = torch._foreach_div(torch._foreach_div(means, 1 - first ** group['steps']), roots)
             torch._foreach_add_(updates, weights, alpha=decay)
             if decay:
+                # Trust ratio |w| / |update| per tensor.
                 of_weights, of_updates = _lengths(weights), _lengths(updates)
                 torch._foreach_mul_(updates, _ratios(of_weights / of_updates, of_weights, of_updates))
             torch._foreach_add_(weights, updates, alpha=-group['lr'])
@@ -113,8 +119,8 @@ def _state(optimizer: Optimizer, weight: Tensor, name: str) -> Tensor:
     of_weight = optimizer.state[weight]
     if name not in of_weight:
         of_weight[name] = torch.zeros_like(weight)
-    kept: Tensor = of_weight[name]
-    return kept
+    state: Tensor = of_weight[name]
+    return state
 
 
 def _lengths(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:

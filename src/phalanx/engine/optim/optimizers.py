@@ -74,11 +74,12 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
         for parameter in group['params']:
-            remembered = optimizer.state.get(parameter, {})
-            for name, value in remembered.items():
+            of_parameter = optimizer.state.get(parameter, {})
+            for name, value in of_parameter.items():
                 if isinstance(value, Tensor):
+                    # Step counters and the like have another shape than the weight.
                     like = parameter if value.shape == parameter.shape else value
-                    remembered[name] = torch.empty_like(like, dtype=value.dtype).copy_(value)
+                    of_parameter[name] = torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

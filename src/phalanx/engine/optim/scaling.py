@@ -26,6 +26,7 @@ class Scaling:
 
 def scale_lr(lr: float, scaling: Scaling, global_batch_size: int) -> float:
     """Return `lr` scaled to `global_batch_size`."""
+    # Without a reference only `none` and constant factors are possible, which do not use the ratio.
     ratio = global_batch_size / (scaling.reference_batch_size or global_batch_size)
     factors = {'linear': ratio, 'sqrt': math.sqrt(ratio), 'none': 1.0}
     return lr * (factors[scaling.rule] if isinstance(scaling.rule, str) else scaling.rule)

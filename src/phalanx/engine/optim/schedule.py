@@ -144,6 +144,7 @@ def piecewise(
         )
     for factor in factors:
         _not_negative('factors', factor)
+    # Boundaries in epochs count samples, so that they keep their place when the global batch changes.
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     rates = [lr, *(lr * factor for factor in factors)]
     counter = Length(0, timeline if boundaries is None else None)
@@ -168,6 +169,7 @@ def _progress(step: float, warmup: Length, end: Length) -> float:
     """Share of a curve, from the end of the warm-up to `end`, that is completed at `step`, 0 .. 1. Not called during the
     warm-up.
     """
+    # The curve is stretched: it begins at the end of the warm-up and still ends where it would without one.
     start = end.elapsed(warmup.end)
     return min((end.elapsed(step) - start) / max(end.steps - start, 1), 1.0)
 
@@ -183,6 +185,7 @@ def _length(
         return Length(steps)
     if epochs is not None:
         return Length(in_steps(epochs, steps_per_epoch), timeline)
+    # Without a length of its own, a curve ends with the run, in the unit that the run is measured in.
     return Length(default, timeline if timeline is not None and timeline.in_epochs else None)
 
 
