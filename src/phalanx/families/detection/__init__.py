@@ -1,1 +1,1 @@
-"""Detection: boxes around the objects of an image, and what they are."""
+"""Detection: boxes and classes of the objects in an image."""

@@ -45,7 +45,8 @@ class Raw(RawTensors):
 
 
 def decode_boxes(raw: RawTensors) -> Tensor:
-    """Predicted boxes [B, A, 4] in pixels of the input, not clipped to it: the expected distances from each point."""
+    """Predicted boxes [B, A, 4] in pixels of the input, not clipped to it: expected distances from each point."""
+    # Integral over the distribution of each side, sum_i p_i * i (Generalized Focal Loss, Li et al. 2020, eq. 5), in strides.
     distributions = raw.distances.to(raw.points.dtype).view(*raw.distances.shape[:2], 4, -1).softmax(-1)  # [B, A, 4, bins]
     last = raw.min_distance + distributions.shape[-1]
     bins = torch.arange(raw.min_distance, last, dtype=raw.points.dtype, device=raw.points.device)

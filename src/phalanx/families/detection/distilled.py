@@ -26,6 +26,7 @@ class DistilledDetector(DistillationModel):
         narrow, wide = student.neck.channels, teacher.neck.channels
         if len(narrow) != len(wide) or student.reach != teacher.reach:
             raise ValueError('teacher: must have the same levels and reach as the model')
+        # 1x1 convolutions to the teacher's channels; not trained, as in PaddleDetection (see above).
         self.aligned = nn.ModuleList(
             nn.Identity() if few == many else nn.Conv2d(few, many, 1) for few, many in zip(narrow, wide, strict=True)
         )
@@ -44,6 +45,7 @@ class DistilledDetector(DistillationModel):
             return outputs
         norms: Any = self.norms
         student, teacher = outputs['student'], outputs['teacher']
+        # Normalise both sides, so that the loss compares patterns and not magnitudes.
         aligned = [align(x) for align, x in zip(self.aligned, student.maps, strict=True)]
         of_teacher = tuple(norm(x) for norm, x in zip(norms['teacher'], teacher.maps, strict=True))
         of_student = tuple(norm(x) for norm, x in zip(norms['student'], aligned, strict=True))

@@ -30,6 +30,7 @@ def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequenc
     side = max(image.shape[:2])
     width, font = max(1, side // 300), font_of_size(max(9, side // 50))
     for (x0, y0, x1, y1), caption, colour in zip(boxes, captions, colours, strict=True):
+        # Right and bottom sides are exclusive: draw the last column and row inside.
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=width)
         if caption:
             left, top, right, bottom = pen.textbbox((0, 0), caption, font=font)
@@ -40,11 +41,11 @@ def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequenc
     return np.asarray(canvas)
 
 
-def draw_detections(image: Image, found: Sequence[Found]) -> Image:
-    """Draw detections, the most probable last and so in front."""
-    rows = sorted(found, key=lambda one: one.score)
-    captions = [f'{one.name} {one.score:.2f}' for one in rows]
-    return draw_boxes(image, [one.box for one in rows], captions, [_colour(one.label) for one in rows])
+def draw_detections(image: Image, detections: Sequence[Found]) -> Image:
+    """Draw detections, the most probable ones in front."""
+    rows = sorted(detections, key=lambda detection: detection.score)
+    captions = [f'{row.name} {row.score:.2f}' for row in rows]
+    return draw_boxes(image, [row.box for row in rows], captions, [_colour(row.label) for row in rows])
 
 
 def draw_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> Image:
@@ -55,47 +56,47 @@ def draw_objects(image: Image, objects: Objects, class_names: Sequence[str]) -> 
 
 
 def draw_comparison(
-    image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], found: Sequence[Found]
+    image: Image, size: tuple[int, int], truth: Objects, class_names: Sequence[str], detections: Sequence[Found]
 ) -> list[tuple[str, Image]]:
     """Pictures of `size` (height, width): true boxes and detections."""
     image = resize(image, *size)
-    return [('truth', draw_objects(image, truth, class_names)), ('prediction', draw_detections(image, found))]
+    return [('truth', draw_objects(image, truth, class_names)), ('prediction', draw_detections(image, detections))]
 
 
-def filter_by_score(found: Sequence[Found], least: float) -> list[Found]:
-    """Detections with at least that score."""
-    return [one for one in found if one.score >= least]
+def filter_by_score(detections: Sequence[Found], least: float) -> list[Found]:
+    """Detections with a score of at least `least`."""
+    return [detection for detection in detections if detection.score >= least]
 
 
 def build_writers(shown_from: float) -> Writers:
-    """Writers of detections: JSON has all, the other formats those with a score of at least `shown_from`."""
+    """Writers of detections: JSON gets all, other formats those with a score of at least `shown_from`."""
 
     def shown(write: Write) -> Write:
-        return lambda found, image, stem: write(filter_by_score(found, shown_from), image, stem)
+        return lambda detections, image, stem: write(filter_by_score(detections, shown_from), image, stem)
 
-    def draw(image: Image, found: Sequence[Found]) -> Image:
-        return draw_detections(image, filter_by_score(found, shown_from))
+    def draw(image: Image, detections: Sequence[Found]) -> Image:
+        return draw_detections(image, filter_by_score(detections, shown_from))
 
     pictures = picture_writer(draw, '_overlay.jpg')
     ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(write_crops), 'pictures': pictures}
     return Writers(draw, ways, default=('json', 'pictures'))
 
 
-def write_yolo(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+def write_yolo(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Write the text format of YOLO: `class x y width height score` per line, centre and sides as fractions of the image."""
     height, width = image.shape[:2]
     lines = []
-    for one in found:
-        x0, y0, x1, y1 = one.box
+    for detection in detections:
+        x0, y0, x1, y1 = detection.box
         shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
-        lines.append(' '.join([str(one.label), *(f'{share:.6f}' for share in (*shares, one.score))]) + '\n')
+        lines.append(' '.join([str(detection.label), *(f'{share:.6f}' for share in (*shares, detection.score))]) + '\n')
     return write_text(stem, '.txt', ''.join(lines))
 
 
-def write_crops(found: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+def write_crops(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
     """Write the crop of each object, with number and class in its name: `street_01_car.jpg`."""
-    endings = (f'_{number:02}_{UNSAFE.sub("_", one.name)}.jpg' for number, one in enumerate(found, 1))
-    return [file for ending, one in zip(endings, found, strict=True) for file in write_crop(stem, ending, image, one.box)]
+    endings = (f'_{number:02}_{UNSAFE.sub("_", row.name)}.jpg' for number, row in enumerate(detections, 1))
+    return [file for end, row in zip(endings, detections, strict=True) for file in write_crop(stem, end, image, row.box)]
 
 
 @cache
@@ -107,4 +108,4 @@ def _colour(label: int) -> Colour:
 def _contrasting(colour: Colour) -> Colour:
     """Black or white, the more readable one on `colour`."""
     r, g, b = colour
-    return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)
+    return (0, 0, 0) if 0.299 * r + 0.587 * g + 0.114 * b > 140 else (255, 255, 255)  # ITU-R BT.601 luma

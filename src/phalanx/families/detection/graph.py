@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-# One image at a time: images of a batch would give different numbers of boxes. NonMaxSuppression takes a class's best boxes
-# first, so keeping its `pre_top_k` highest scores beforehand is all that it does not do by itself.
+# One image at a time: images of a batch would give different numbers of boxes. NonMaxSuppression takes the best boxes per class
+# first, so all that it lacks is a limit: keep the `pre_top_k` highest scores per class beforehand.
 SUPPRESSION = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
 suppression (float[1, A, 4] raw_boxes, float[1, A, K] raw_scores) => (float[1, n, 6] detections)

@@ -37,10 +37,12 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, Ten
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 
     highest, anchors = scores.topk(min(nms.pre_top_k, len(scores)), dim=0)  # [k, K]
+    # Candidates of all classes in one list: an anchor may be a candidate for several classes.
     above = highest > nms.score_threshold
     anchors, classes = anchors[above], above.nonzero()[:, 1]  # [candidates]
     candidates, probabilities = boxes[anchors], highest[above]
-    # batched_nms may move classes apart by adding to coordinates: none is negative, so they stay apart, and float64 stays exact
+    # batched_nms keeps classes apart by adding multiples of the largest coordinate, which works for coordinates from 0 only;
+    # float64 leaves the IoUs exact.
     apart = candidates.double() - (candidates.amin().double() if len(candidates) else 0)
-    kept = batched_nms(apart, probabilities.double(), classes, nms.nms_threshold)[: nms.keep_top_k]
-    return candidates[kept], probabilities[kept], classes[kept]
+    selected = batched_nms(apart, probabilities.double(), classes, nms.nms_threshold)[: nms.keep_top_k]
+    return candidates[selected], probabilities[selected], classes[selected]

@@ -22,7 +22,7 @@ class BoxSurvey(FromSource):
     """Samples of one split before transforms, counted by boxes."""
 
     class_names: tuple[str, ...]
-    seen: Callable[[Image], tuple[float, float]]  # image -> scale factors in x and y of the transforms
+    scales: Callable[[Image], tuple[float, float]]  # image -> scale factors in x and y of the transforms
     unit: str = 'boxes'
 
     @property
@@ -30,12 +30,13 @@ class BoxSurvey(FromSource):
         return [f'{count} {what}' for what, count in self.source.notes.items()]
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """Image, and number of boxes per class; crowds and difficult ones are (ignored). Raises SampleError."""
+        """Image, and number of boxes per class; crowds and difficult objects count as (ignored). Raises SampleError."""
         image, objects = self.source.read(Draw(index))
         rows = zip(objects.classes.tolist(), objects.ignored.tolist(), strict=True)
         counts = Counter('(ignored)' if ignored else self.class_names[label] for label, ignored in rows)
+        # Sides at the input of the network: objects smaller than its finest stride have no anchor of their own.
         present = objects.at(~objects.ignored)
-        sides = (present.boxes[:, 2:] - present.boxes[:, :2]) * np.array(self.seen(image), np.float32)
+        sides = (present.boxes[:, 2:] - present.boxes[:, :2]) * np.array(self.scales(image), np.float32)
         twice, ambiguous = count_duplicates(present)
         counts += Counter({SMALL: int((sides.min(1, initial=FINEST) < FINEST).sum()), TWICE: twice, AMBIGUOUS: ambiguous})
         return image, dict(counts)
@@ -43,10 +44,10 @@ class BoxSurvey(FromSource):
     @property
     def cures(self) -> dict[str, str]:
         return {
-            SMALL: f'a side of boxes is less than {FINEST} pixels of what the network sees, where it hardly learns them; '
+            SMALL: f'a side of boxes is less than {FINEST} pixels at the input of the network, too small to be learned well; '
             'enlarge the sizes in transforms and eval_transforms, or cut images into tiles',
-            TWICE: 'boxes of one class lie on one another, and the second is a mistake whatever is found; remove it',
-            AMBIGUOUS: 'boxes of two classes lie on one another, and cannot be reported apart; decide for one of the classes',
+            TWICE: 'two boxes of one class are at the same place, so one of them always counts as missed; remove one',
+            AMBIGUOUS: 'boxes of two classes are at the same place, which confuses training; decide for one of the classes',
         }
 
     def picture(self, index: int) -> Image:
@@ -58,6 +59,7 @@ class BoxSurvey(FromSource):
 def count_duplicates(objects: Objects) -> tuple[int, int]:
     """Numbers of objects at the box of another object of the same class, and of another class."""
     boxes = torch.from_numpy(objects.boxes)
+    # Upper triangle: of each pair, the second box counts.
     on = np.triu(pairwise_iou(boxes, boxes).numpy() >= SAME, 1)  # [N, N] the second of a pair by column
     same = objects.classes[:, None] == objects.classes
     return int((on & same).any(0).sum()), int((on & ~same).any(0).sum())

@@ -1,4 +1,4 @@
-"""Detection: boxes around the objects of an image. Task, batches and recipe keys of the family."""
+"""Detection: boxes and classes of the objects in an image. Task, batches and recipe keys of the family."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -49,7 +49,7 @@ STRIDE = 32  # sides of network inputs are multiples of it
 class Sample:
     image: Tensor  # uint8 [3, h, w], input of the network before normalisation
     objects: Objects  # in training in pixels of `image`, in evaluation of the image as it was read
-    index: int  # the number of the sample in its data set
+    index: int  # number of the sample in its data set
     size: tuple[int, int]  # (height, width) of the image as it was read
     frame: Tensor  # [4] in evaluation, the box (xyxy) of the whole image within `image`
 
@@ -66,6 +66,7 @@ class DetectionBatch(ImageBatch):
     indices: tuple[int, ...]
 
     def split(self, parts: int) -> list[Self]:
+        # Objects of all images are in one tensor: split them by image, then join those of each part.
         objects = ([torch.cat(part) for part in split_evenly(each, parts)] for each in self.per_image())
         rest = (split_evenly(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
         return [type(self)(*fields) for fields in zip(split_evenly(self.images, parts), *objects, *rest, strict=True)]
@@ -104,11 +105,12 @@ def prepare_eval_sample(image: Image, objects: Objects, transforms: Sequence[Tra
     """Prepare an evaluation sample: track the image frame through `transforms`; boxes stay in original pixels."""
     H, W = image.shape[:2]
     frame = Objects.plain(np.array([[0, 0, W, H]], np.float32), np.zeros(1, np.int64))
+    # The frame goes through as if it were an object, so that any transform that moves boxes can be undone.
     context = TransformContext(draw.rng(), draw.step_rng, lambda: (image, Objects.none()))
-    seen = image
+    prepared = image
     for transform in transforms:
-        seen, frame = transform(seen, frame, context)
-    return Sample(channels_first(seen), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
+        prepared, frame = transform(prepared, frame, context)
+    return Sample(channels_first(prepared), objects, draw.index, (H, W), torch.from_numpy(frame.boxes[0]))
 
 
 def transform_scale(transforms: Sequence[Transform], image: Image) -> tuple[float, float]:
@@ -151,14 +153,15 @@ class Detection(Family):
     def __init__(self, keys: DetectionKeys) -> None:
         if keys.from_teacher:
             if {*(keys.networks or {}), *keys.frozen} != {TEACHER}:
+                # The teacher's losses are ordinary losses after those of `loss`; one coefficient stands for all.
                 raise ValueError(f'from_teacher: `networks` must hold one network, named {TEACHER!r}; it is always frozen')
-            losses, given = (*keys.loss, *keys.from_teacher), keys.loss_coefficients
-            coefficients = given * len(losses) if len(given) == len(keys.loss) == 1 else given
+            losses, factors = (*keys.loss, *keys.from_teacher), keys.loss_coefficients
+            coefficients = factors * len(losses) if len(factors) == len(keys.loss) == 1 else factors
             keys = replace(keys, loss=losses, loss_coefficients=coefficients, frozen=(TEACHER,))
         super().__init__(keys)
         self.learns_from_teacher = bool(keys.from_teacher)
         self.assigner = choose_assigner([loss for loss, _ in self.losses], keys.assigner)
-        keys.metric(())  # so that errors in its options are reported now
+        keys.metric(())  # reports errors in its options now
         self.nms, self.shown_from = keys.nms, keys.shown_from
 
     @staticmethod
@@ -214,6 +217,7 @@ class Detection(Family):
 
     def supervised_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         truths = pad_truths(*batch.per_image(), batch.boxes.dtype)
+        # One assignment for all losses of the batch.
         with torch.no_grad():
             assigned = self.assigner(outputs, truths, whole)
         return sum_losses((loss(outputs, truths, assigned), coefficient) for loss, coefficient in self.losses)
@@ -226,9 +230,10 @@ class Detection(Family):
         boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
         sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
+        # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
-        found = (multiclass_nms(*image, self.nms) for image in zip(boxes, scores, strict=True))
-        return [Detections(*(part.cpu().numpy() for part in image)) for image in found]
+        detections = (multiclass_nms(*image, self.nms) for image in zip(boxes, scores, strict=True))
+        return [Detections(*(part.cpu().numpy() for part in image)) for image in detections]
 
     def metric(self) -> Any:
         return self.make_metric(self.class_names)
@@ -237,11 +242,11 @@ class Detection(Family):
         return prepare_eval_sample(image, Objects.none(), self.transforms['eval'], Draw(0, 0, 0, 0))
 
     def results(self, prediction: list[Detections], batch: DetectionBatch) -> list[list[Found]]:
-        return [found.named(self.class_names, size) for found, size in zip(prediction, batch.sizes, strict=True)]
+        return [detections.named(self.class_names, size) for detections, size in zip(prediction, batch.sizes, strict=True)]
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
-        image, found = sample.image.permute(1, 2, 0).numpy(), drawing.filter_by_score(result, self.shown_from)
-        return drawing.draw_comparison(image, sample.size, sample.objects, self.class_names, found)
+        image, detections = sample.image.permute(1, 2, 0).numpy(), drawing.filter_by_score(result, self.shown_from)
+        return drawing.draw_comparison(image, sample.size, sample.objects, self.class_names, detections)
 
     @property
     def writers(self) -> Writers:

@@ -47,7 +47,7 @@ def resize_sample(image: Image, objects: Objects, x: float, y: float, interpolat
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # at least one pixel remains
     check_image_size(round(H * y), round(W * x))
-    if (x, y) != (1, 1):  # by factors: given a size, OpenCV would compute with the rounded ones
+    if (x, y) != (1, 1):  # by factors: from a size, OpenCV would derive rounded factors
         image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
     return image, replace(objects, boxes=boxes).clipped(W * x, H * y)
@@ -61,7 +61,7 @@ class RandomDistort(ColourDistortion):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomExpand:
-    """Place the image at random on a canvas up to `ratio` times as wide and high, of the colour `fill` (RGB).
+    """Place the image at random on a canvas up to `ratio` times as wide and high, filled with the colour `fill` (RGB).
 
     The canvas has at most MOST_PIXELS.
     """
@@ -94,7 +94,7 @@ class RandomExpand:
 class RandomCrop:
     """Crop a random region that has at least a random IoU of `thresholds` with some object.
 
-    Objects whose centre is in the region stay. Its sides are `scaling` times those of the image (before its aspect ratio
+    Objects with their centre in the region are kept. Its sides are `scaling` times those of the image (before its aspect ratio
     changes), its aspect ratio, relative to that of the image, is within `aspect_ratio`. With `allow_no_crop`, no crop is as
     likely as each threshold. After Liu et al., SSD, ECCV 2016.
     """
@@ -115,6 +115,8 @@ class RandomCrop:
         if not len(objects):
             return image, objects
         choices: list[float | None] = [*self.thresholds, *([None] if self.allow_no_crop else [])]
+        # Thresholds in random order, each with several attempts; the first region that satisfies one and keeps an object is
+        # used.
         for number in context.rng.permutation(len(choices)):
             threshold = choices[number]
             if threshold is None:
@@ -123,15 +125,16 @@ class RandomCrop:
                 part = self._part(image.shape[0], image.shape[1], context.rng)
                 if iou_with(objects.boxes, part).max() < threshold:
                     continue
-                kept = crop_objects(objects, part)
-                if len(kept):
+                remaining = crop_objects(objects, part)
+                if len(remaining):
                     x0, y0, x1, y1 = part.astype(int)
-                    return image[y0:y1, x0:x1], kept
+                    return image[y0:y1, x0:x1], remaining
         return image, objects
 
     def _part(self, H: int, W: int, rng: Rng) -> Boxes:
         """Random region, [4] xyxy in whole pixels."""
         scale = rng.uniform(*self.scaling)
+        # Limited so that no side exceeds the image: scale <= ratio <= 1 / scale.
         lowest, highest = self.aspect_ratio
         ratio = math.sqrt(rng.uniform(max(lowest, scale**2), min(highest, scale**-2)))
         height, width = max(1, int(H * scale / ratio)), max(1, int(W * scale * ratio))
@@ -174,7 +177,7 @@ def mirror(image: Image, objects: Objects) -> ImageWithObjects:
 class Resize:
     """Resize to `target_size` (height, width).
 
-    With `keep_ratio`: the largest size of the image's own shape whose shorter side is at most the smaller of the two and whose
+    With `keep_ratio`: the largest size of the same aspect ratio whose shorter side is at most the smaller of the two and whose
     longer side is at most the larger.
     """
 
@@ -253,25 +256,30 @@ class Mosaic:
         """Place four images around one point of a canvas of twice the size, and clip them to it."""
         H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
-        canvas, found = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
+        canvas, placed = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
         for place, (image, objects) in enumerate(parts):
+            # Resize to fit a quarter of the canvas, with one corner at the common point: images 0 to 3 are left above, right
+            # above, left below and right below.
             factor = min(W / image.shape[1], H / image.shape[0])
             image, objects = resize_sample(image, objects, factor, factor)
             h, w = image.shape[:2]
             left, top = x - (w if place % 2 == 0 else 0), y - (h if place < 2 else 0)
-            seen_left, seen_top = max(left, 0), max(top, 0)
-            seen = image[seen_top - top : 2 * H - top, seen_left - left : 2 * W - left]
-            canvas[seen_top : seen_top + seen.shape[0], seen_left : seen_left + seen.shape[1]] = seen
-            found.append(objects.moved(left, top))
-        return canvas, Objects.all_of(found).clipped(2 * W, 2 * H)
+            # Part of the image that lies on the canvas.
+            inner_left, inner_top = max(left, 0), max(top, 0)
+            visible = image[inner_top - top : 2 * H - top, inner_left - left : 2 * W - left]
+            canvas[inner_top : inner_top + visible.shape[0], inner_left : inner_left + visible.shape[1]] = visible
+            placed.append(objects.moved(left, top))
+        return canvas, Objects.all_of(placed).clipped(2 * W, 2 * H)
 
     def _warp(self, canvas: Image, objects: Objects, rng: Rng) -> ImageWithObjects:
-        size = self.target_size[::-1]  # OpenCV's order
+        size = self.target_size[::-1]  # (width, height), OpenCV's order
+        # Rotation and scale, then shear, then a shift by a fraction of the size.
         turn = cv2.getRotationMatrix2D((0, 0), rng.uniform(*self.degrees), rng.uniform(*self.scale))
         along_x, along_y = (math.tan(math.radians(rng.uniform(*self.shear))) for _ in range(2))
         affine = np.stack([turn[0] + along_y * turn[1], turn[1] + along_x * turn[0]])  # [2, 3]
         affine[:, 2] = rng.uniform(*self.translate) * np.array(size)
         image = cv2.warpAffine(canvas, affine, size, borderValue=(GREY, GREY, GREY)).astype(np.uint8, copy=False)
+        # A box becomes the bounding box of its four transformed corners.
         corners = objects.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
         moved = corners @ affine[:, :2].T + affine[:, 2]  # [N, 4, 2]
         boxes = np.concatenate([moved.min(1), moved.max(1)], 1).astype(np.float32)
@@ -282,8 +290,8 @@ class Mosaic:
 class MixUp:
     """Blend two images 50:50 and keep both sets of boxes.
 
-    The second image is resized to fit, scaled by a random `scale`, mirrored at random, and cropped or padded to the size of
-    the first one. After YOLOX.
+    The second image is resized to fit the first, scaled by a random `scale`, mirrored at random, and cropped or padded to
+    its size. After YOLOX.
     """
 
     probability: float = 1.0
@@ -297,6 +305,7 @@ class MixUp:
         rng, (H, W) = context.rng, image.shape[:2]
         if rng.random() >= self.probability:
             return image, objects
+        # The second image: fitted, scaled, mirrored, and cropped at a random position.
         other, others = context.another()
         factor = min(W / other.shape[1], H / other.shape[0]) * rng.uniform(*self.scale)
         other, others = resize_sample(other, others, factor, factor)
@@ -304,10 +313,10 @@ class MixUp:
             other, others = mirror(other, others)
         top = int(rng.integers(0, max(0, other.shape[0] - H), endpoint=True))
         left = int(rng.integers(0, max(0, other.shape[1] - W), endpoint=True))
-        seen = other[top : top + H, left : left + W]
-        under = np.zeros_like(image)
-        under[: seen.shape[0], : seen.shape[1]] = seen
-        mixed = cv2.addWeighted(image, 0.5, under, 0.5, 0).astype(np.uint8, copy=False)
+        visible = other[top : top + H, left : left + W]
+        padded = np.zeros_like(image)
+        padded[: visible.shape[0], : visible.shape[1]] = visible
+        mixed = cv2.addWeighted(image, 0.5, padded, 0.5, 0).astype(np.uint8, copy=False)
         return mixed, Objects.all_of([objects, others.moved(-left, -top).clipped(W, H)])
 
 

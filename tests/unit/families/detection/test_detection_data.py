@@ -152,7 +152,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (change('annotations', 0, 'bbox', to='wide'), 'annotation 1: bbox: expected x, y, width and height, got wide'),
         (change('annotations', 0, 'bbox', to=[1, 2, 3, float('nan')]), 'annotation 1: bbox: expected x, y, width and height'),
         (change('annotations', 0, to={'id': 77}), 'annotation 77 has no `image_id`'),
-        (change('annotations', 0, 'image_id', to={'a': 1}), 'annotation 1 has a strange `image_id`'),
+        (change('annotations', 0, 'image_id', to={'a': 1}), 'annotation 1 has an invalid `image_id`'),
         (change('images', 1, 'id', to=7), 'image 7: the id is used twice; give 3.png another'),
         (
             change('images', 1, 'file_name', to='../../secret.png'),

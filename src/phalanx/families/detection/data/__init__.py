@@ -1,9 +1,9 @@
 """Data sets of detection: each names its classes and gives a Source of images with boxes for each split.
 
 To add one: a file here with a class whose keyword-only parameters are the options of `data:` in a recipe, and a line in DATA.
-To construct it reads no more than the names of the classes, so that a trained run works where its images are not; `split` reads
-the annotations and the Source's `check_files` looks for every file, so that what is missing or malformed is reported before
-training starts.
+Its constructor reads no more than the names of the classes, so that a trained run works without its images. `split` reads the
+annotations and the Source's `check_files` looks for every file, so that missing or malformed ones are reported before training
+starts.
 """
 
 from __future__ import annotations

@@ -24,23 +24,23 @@ from phalanx.families.detection.data.source import Mask, Objects, areas_of, have
 
 Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
-UNKNOWN = (0, 0)  # a size that the annotation does not give
+UNKNOWN = (0, 0)  # size of an image without one in its annotation
 LARGEST = 2**31  # pixels; larger numbers are mistakes
-FEW = 10  # boxes, too few for a conclusion
+FEW = 10  # boxes: fewer say nothing about a data set
 
 
 class Annotations:
-    """Collects the images and boxes of one split."""
+    """Images and boxes of one split, collected from annotation files."""
 
     def __init__(self, root: Path, place: Path, *, relative: bool = False) -> None:
-        """`place`: what describes this split, a file or a folder. `relative`: boxes are fractions of width and height."""
+        """`place`: file or folder with the annotations of this split. `relative`: boxes are fractions of width and height."""
         self.root, self.place, self.relative = root, place, relative
         self._paths: list[str] = []
         self._sizes = array('l')  # height and width of each image
         self._missing: dict[int, str] = {}  # number of an image -> its missing annotation file
         self._owners, self._labels, self._ignored = array('l'), array('l'), array('b')
         self._boxes, self._areas = array('d'), array('d')
-        self.cut_off = 0  # boxes that reached out of their image and were cut off before they were added
+        self.cut_off = 0  # boxes that were clipped to their image before they were added
         self.notes: Counter[str] = Counter()  # oddities and their number
 
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
@@ -68,23 +68,28 @@ class Annotations:
         `place` maps the name of an image to its path below the root (default: itself), `classes` labels to classes (default:
         themselves). Raises ValueError if no image has an object.
         """
+        # Flat arrays: file names, sizes [I, 2], and one row per object.
         files, labels, notes = [place(path) for path in self._paths], np.array(self._labels, np.int64), Counter(self.notes)
         if classes is not None:
             labels = np.array(classes, np.int64)[labels]
         owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
         boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
         objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
+        # Leave out boxes without area, and count what a user should know about.
         good = have_area(boxes)
         notes['boxes without area, left out'] = (~good).sum()
         owners, objects = owners[good], objects.at(good)
         notes['crowds or difficult objects, neither trained on nor evaluated'] = objects.ignored.sum()
         outside = self.cut_off + self._reach_out(owners, sizes, objects).sum()
+        # Most boxes out of bounds are a sign of x1, y1 in place of width and height, rather than of careless annotation.
         doubt = (
             ' - most of all: are corners written where width and height are expected?'
             if outside > max(FEW, len(owners) / 2)
             else ''
         )
         notes[f'boxes that reach out of their image, cut off in training{doubt}'] = outside
+        # Images without counted objects are dropped unless `keep_empty`. Images without an annotation file stay, so that they
+        # are reported by name.
 
         counted = np.bincount(owners[~objects.ignored], minlength=len(sizes))
         is_known = counted > 0
@@ -92,18 +97,20 @@ class Annotations:
         notes['images without objects' + ('' if keep_empty else ', left out')] = (~is_known).sum()
         if not is_known.any():
             raise ValueError(f'{self.place}: not one of {len(sizes)} images has an object; check the annotations')
+        # Objects in the order of their images, and where those of each image begin.
         is_kept = is_known | keep_empty
         kept, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
         rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[kept]
         starts = np.concatenate([[0], counts.cumsum()])
         paths = Packed([files[number] for number in kept])
-        odd = {what: int(count) for what, count in notes.items() if count}
+        oddities = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
-        return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, odd, missing)
+        return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, oddities, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """Mask [N] of boxes that exceed the image by more than a pixel or 1 % of the side; False for unknown sizes."""
         limits = np.ones((len(owners), 2)) if self.relative else sizes[owners][:, ::-1]
+        # Some slack: annotation tools count from 0 or from 1, and round.
         slack = 0.01 if self.relative else 1
         x0, y0, x1, y1 = objects.boxes.T
         out = (x0 < -slack) | (y0 < -slack) | (x1 > limits[:, 0] + slack) | (y1 > limits[:, 1] + slack)
@@ -115,7 +122,7 @@ class AnnotatedImages(Files):
     """Source of image files below `root`."""
 
     sizes: Integers  # [N, 2] height and width, 0 where unknown
-    starts: Integers  # [N + 1] where the objects of each image begin among all, and the end
+    starts: Integers  # [N + 1] first object of each image, and the end of the last
     objects: Objects  # of all images, one after the other
     relative: bool  # boxes are fractions of width and height
     notes: Mapping[str, int]
@@ -133,11 +140,13 @@ class AnnotatedImages(Files):
         image = read_image(path)
         size, annotated = image.shape[:2], tuple(self.sizes[index].tolist())
         if annotated not in (UNKNOWN, size):
+            # An image scaled or turned after its annotation would train silently on wrong boxes.
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {annotated[1]} x {annotated[0]}: '
                 'its boxes may not fit; fix the annotation or leave the image out' + turned_hint(size, annotated)
             )
         objects = self.objects.at(np.arange(self.starts[index], self.starts[index + 1]))
+        # Fractions become pixels only here, where the size is known.
         if self.relative:
             boxes = objects.boxes * np.array([size[1], size[0]] * 2, np.float32)
             objects = replace(objects, boxes=boxes, areas=areas_of(boxes))
@@ -146,14 +155,14 @@ class AnnotatedImages(Files):
 
 def numbers(values: object, count: int, where: str, what: str) -> list[float]:
     """`values`, a list of `count` numbers within LARGEST. Raises ValueError, naming `where` and `what`."""
-    given: list[Any] = values if isinstance(values, list) else [values]
+    items: list[Any] = values if isinstance(values, list) else [values]
     try:
-        found = [float(value) for value in given]
+        result = [float(value) for value in items]
     except (TypeError, ValueError, OverflowError):
-        found = []
-    if len(found) != count or not all(abs(value) <= LARGEST for value in found):  # nor one that is not a number
-        raise ValueError(f'{where}: expected {what}, got {_shown(given) or "nothing"}')
-    return found
+        result = []
+    if len(result) != count or not all(abs(value) <= LARGEST for value in result):  # false for NaN too
+        raise ValueError(f'{where}: expected {what}, got {_shown(items) or "nothing"}')
+    return result
 
 
 def _shown(values: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Annotations in a JSON file for each split, in the format of COCO (Lin et al., ECCV 2014); so has Objects365."""
+"""One JSON file of annotations per split, in the format of COCO (Lin et al., ECCV 2014), also used by Objects365."""
 
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -11,11 +11,11 @@ from phalanx.families.detection.data.annotated import LARGEST, AnnotatedImages, 
 
 
 class CocoJson:
-    """Images below `root`, in folders `train_images` and `eval_images`, that the JSON files `train` and `eval` annotate.
+    """Images below `root`, in folders `train_images` and `eval_images`, annotated by the JSON files `train` and `eval`.
 
-    `classes`: the names of the classes in the order of the network's outputs, or the file below `root` that has one in each
-    line; without, the categories of the file `train` in their order, which must then be there to predict, too. `empty_images`:
-    train also on images in which there is nothing to find (evaluation always counts them).
+    `classes`: names of the classes in the order of the network's outputs, or a file below `root` with one name per line. By
+    default, the categories of the file `train` in their order; prediction then needs that file too. `empty_images`: train also
+    on images without objects (evaluation always counts them).
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Objects365(CocoJson):
         super().__init__(root=root, train=train, eval=eval, train_images='train', eval_images='val', classes=classes)
 
     def place_in(self, folder: str) -> Callable[[str], str]:
-        kept: list[int] = []  # number of trailing parts of image names that are folders on disk; taken from the first image
+        depth: list[int] = []  # number of trailing parts of image names that are folders on disk; taken from the first image
 
         def place(file: str) -> str:
             parts = Path(file).parts
-            if not kept:
+            if not depth:
                 depths = (len(parts), 2, 1)
-                kept.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
-            return str(Path(folder, *parts[-kept[0] :]))
+                depth.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
+            return str(Path(folder, *parts[-depth[0] :]))
 
         return place
 
@@ -99,10 +99,12 @@ def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
 @lru_cache(maxsize=2)  # of training and of evaluation
 def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
     """Cached until the file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
+    # Categories first: annotations refer to their ids.
     content = _parsed(path)
     categories = _categories(content, path)
     labels = {number: place for place, number in enumerate(categories)}
     annotations, images, problems = Annotations(root, path), {}, Problems()
+    # Ids of images need not be consecutive: map them to numbers in the order of the file.
     for image in content['images']:
         with problems:
             number = _field(image, 'id', 'an image', path)
@@ -114,7 +116,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[A
                 [image.get('height') or 0, image.get('width') or 0], 2, f'{path}: image {number}', 'height and width'
             )
             images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
-    problems.check()  # boxes of an image that is wrong would all be wrong with it
+    problems.check()  # stop here: each box of a faulty image would be reported too
     for annotation in content['annotations']:
         with problems:
             _add(annotation, annotations, images, labels, path)
@@ -132,17 +134,17 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
-    """Category id -> name. Ids need not begin at 0 or 1, nor be without gaps: COCO's 80 go up to 90."""
-    found: dict[Any, str] = {}
+    """Category id -> name. Ids may begin anywhere and have gaps: COCO's 80 go up to 90."""
+    names_by_id: dict[Any, str] = {}
     names: set[str] = set()
     for category in content['categories']:
         number = _field(category, 'id', 'a category', path)
         name = str(_field(category, 'name', f'category {number}', path))
-        if number in found or name in names:
+        if number in names_by_id or name in names:
             raise ValueError(f'{path}: category {number}, {name!r}: the id or the name is used twice')
-        found[number] = name
+        names_by_id[number] = name
         names.add(name)
-    return found
+    return names_by_id
 
 
 def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
@@ -170,6 +172,7 @@ def _add(
     bbox = _field(annotation, 'bbox', where, path)
     x, y, width, height = numbers(bbox, 4, f'{path}: {where}: bbox', 'x, y, width and height')
     area = annotation.get('area')
+    # The annotated area is that of the outline; COCO's size classes are defined by it. Without one, use the box.
     annotations.add_box(
         images[image],
         (x, y, x + width, y + height),
@@ -183,5 +186,5 @@ def _field(row: dict[str, Any], key: str, what: str, path: Path) -> Any:
     """Required value: a number, a string, or a list for `bbox` (ids must be hashable)."""
     value = row.get(key)
     if value is None or isinstance(value, dict) or (isinstance(value, list) and key != 'bbox'):
-        raise ValueError(f'{path}: {what} has {"no" if value is None else "a strange"} `{key}`')
+        raise ValueError(f'{path}: {what} has {"no" if value is None else "an invalid"} `{key}`')
     return value

@@ -1,4 +1,4 @@
-"""The data set that comes with the package: digit scenes, drawn on demand. Every digit has its box."""
+"""The data set that comes with the package: digit scenes, drawn on demand, with a box per digit."""
 
 from phalanx.families.detection.data.source import Objects
 from phalanx.synthetic import scenes

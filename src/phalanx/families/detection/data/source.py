@@ -21,12 +21,12 @@ class Objects:
 
     boxes: Boxes
     classes: npt.NDArray[np.int64]  # [N]
-    ignored: Mask  # [N] crowds and difficult objects: detections there are neither right nor wrong
-    areas: npt.NDArray[np.float32]  # [N] in pixels, as annotated: in COCO that of the outline; it tells small from large
+    ignored: Mask  # [N] crowds and difficult objects: detections of them count neither for nor against
+    areas: npt.NDArray[np.float32]  # [N] in pixels, as annotated: in COCO that of the outline; COCO's small, medium and large
 
     @classmethod
     def plain(cls, boxes: Boxes, classes: npt.NDArray[np.int64]) -> Self:
-        """Objects that all count, with the areas of their boxes."""
+        """Objects that are all evaluated, with the areas of their boxes."""
         return cls(boxes, classes, np.zeros(len(boxes), np.bool_), areas_of(boxes))
 
     @classmethod
@@ -45,8 +45,8 @@ class Objects:
     def __len__(self) -> int:
         return len(self.boxes)
 
-    def at(self, chosen: Mask | npt.NDArray[np.integer[Any]]) -> Objects:
-        return Objects(self.boxes[chosen], self.classes[chosen], self.ignored[chosen], self.areas[chosen])
+    def at(self, rows: Mask | npt.NDArray[np.integer[Any]]) -> Objects:
+        return Objects(self.boxes[rows], self.classes[rows], self.ignored[rows], self.areas[rows])
 
     def rows(self) -> Iterator[tuple[list[float], int, bool, float]]:
         """Box, class, ignored and area of each object."""
@@ -73,7 +73,7 @@ def have_area(boxes: Boxes) -> Mask:  # [N, 4] -> [N]
 
 
 class Source(samples.Source[Objects], Protocol):
-    """The samples of one split; boxes are as annotated and may reach over the edges of an image."""
+    """Samples of one split; boxes are as annotated and may reach out of their image."""
 
     @property
     def notes(self) -> Mapping[str, int]:

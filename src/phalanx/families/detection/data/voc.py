@@ -1,4 +1,4 @@
-"""Annotations in an XML file for each image, as in Pascal VOC (Everingham et al., IJCV 2010)."""
+"""One XML file of annotations per image, as in Pascal VOC (Everingham et al., IJCV 2010)."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
 
 IMAGES, SUFFIXES = 'JPEGImages', ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif')
-MOST_SPACES = 100  # in a line of a list
+MOST_SPACES = 100  # in a line of a list: each space costs a look at the disk
 SHIFT = 1  # VOC counts from 1, so that a box may end at `width`
 CLASSES = (
     'aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep sofa '
@@ -18,14 +18,13 @@ CLASSES = (
 
 
 class PascalVOC:
-    """Images and XML files that a list for each split names, relative to `root`.
+    """Images and XML files named by one list per split, relative to `root`.
 
-    A line is the name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; of whatever suffix the
-    image is), or the paths of image and annotation (as PaddleDetection has it). `classes`: names, or the file below `root` that
-    has one in each line; without, the 20 of VOC. Difficult objects are not evaluated; `learn_difficult`: but trained on, as
-    PaddleDetection does. Corners are taken as written, without a shift for VOC's counting from 1, and cut off at the last
-    column and row, width - 1 and height - 1: so PaddleDetection has them. `empty_images`: train also where there is nothing to
-    find.
+    A line is the common name of both in the folders JPEGImages and Annotations (`000005`, as in ImageSets/Main; the image may
+    have any known suffix), or the paths of image and annotation (as in PaddleDetection). `classes`: names, or a file below
+    `root` with one name per line; by default the 20 of VOC. Difficult objects are not evaluated; `learn_difficult` trains on
+    them, as PaddleDetection does. Corners are used as written, without a shift for VOC's counting from 1, and clipped to the
+    last column and row, width - 1 and height - 1, as in PaddleDetection. `empty_images`: train also on images without objects.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class PascalVOC:
             pairs = [(line[: space.start()], line[space.end() :]) for space in re.finditer(r'\s+', line)]
         else:
             pairs = [(f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml')]
-        if len(pairs) > 1:  # which of the spaces stands between the two, the disk decides
+        if len(pairs) > 1:  # names may contain spaces: split where the image exists
             pairs = [pair for pair in pairs[:MOST_SPACES] if (self.root / check_inside(pair[0], self.root, where)).is_file()]
         if len(pairs) != 1:
             raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line[:200]!r}')
@@ -95,8 +94,10 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
             raise ValueError(
                 f'{where}: {name!r} is not a class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
             )
+        # Difficult objects may be trained on, but are never evaluated.
         difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
         box = _box(element, where)
+        # VOC counts from 1: a box that ends one pixel too far is no mistake of the annotator.
         inside = _inside(box, annotated)
         annotations.cut_off += max(abs(a - b) for a, b in zip(box, inside, strict=True)) > 1 + SHIFT
         annotations.add_box(number, inside, labels[name], ignored=difficult and not learn_difficult)
@@ -109,9 +110,9 @@ def _box(element: ElementTree.Element, where: str) -> Box:
 
 
 def _inside(box: Box, size: tuple[int, int]) -> Box:
-    """`box` cut off at the last column and row of an image of that size (height, width).
+    """`box` clipped to the last column and row of an image of that size (height, width).
 
-    One of which nothing would be left stays as it is: the size may be wrong, which is seen when the image is read.
+    A box that lies outside as a whole stays as it is: the size may be wrong, which is reported when the image is read.
     """
     x0, y0, x1, y1 = max(0.0, box[0]), max(0.0, box[1]), min(size[1] - 1.0, box[2]), min(size[0] - 1.0, box[3])
     return (x0, y0, x1, y1) if size != UNKNOWN and x1 > x0 and y1 > y0 else box

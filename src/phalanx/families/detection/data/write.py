@@ -1,4 +1,4 @@
-"""Rewriting of a data set: images copied, boxes in the format of COCO, Pascal VOC or YOLO."""
+"""Conversion of a data set: copied images, and boxes in the format of COCO, Pascal VOC or YOLO."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import yaml
 from phalanx.data.samples import Draw, Split
 from phalanx.families.detection.data.source import Objects, Source
 
-DIGITS = 3  # behind the point of a pixel
+DIGITS = 3  # decimals of a coordinate in pixels
 
 
 class CopiedImage(NamedTuple):
@@ -27,8 +27,8 @@ class CopiedImage(NamedTuple):
 def write(source: Source, class_names: Sequence[str], out: Path, split: Split, *, form: str) -> dict[str, str]:
     """Write one split of a data set below the folder `out`; return the keys of `data` in a recipe that read it.
 
-    YOLO has no way to mark crowds and difficult objects: there they are left out. Raises SampleError for an image that cannot
-    be read, and OSError when something cannot be written.
+    YOLO cannot mark crowds and difficult objects: they are left out. Raises SampleError for an image that cannot
+    be read, and OSError if a file cannot be written.
     """
     folder = f'{"JPEGImages" if form == "voc" else "images"}/{NAMES[split]}'
     return WRITERS[form](list(_copy_images(source, out, folder)), class_names, out, split)
@@ -50,17 +50,19 @@ def _copy_images(source: Source, out: Path, folder: str) -> Iterator[CopiedImage
         path = f'{folder}/{stem}{file.suffix if file.is_file() else ".png"}'
         if file.is_file():
             shutil.copyfile(file, out / path)
+        # Drawn samples have no file: write them without loss.
         else:
             PIL.Image.fromarray(image).save(out / path)
         yield CopiedImage(path, (image.shape[1], image.shape[0]), objects)
 
 
-def _coco(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _coco(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
-    for number, one in enumerate(placed, 1):
-        images.append({'id': number, 'file_name': one.path, 'width': one.size[0], 'height': one.size[1]})
-        for (x0, y0, x1, y1), label, ignored, area in one.objects.rows():
+    for number, image in enumerate(copied, 1):
+        images.append({'id': number, 'file_name': image.path, 'width': image.size[0], 'height': image.size[1]})
+        # COCO: ids from 1, boxes as x, y, width, height.
+        for (x0, y0, x1, y1), label, ignored, area in image.objects.rows():
             box = [round(value, DIGITS) for value in (x0, y0, x1 - x0, y1 - y0)]
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': label + 1, 'iscrowd': int(ignored)}
             annotations.append(own | {'bbox': box, 'area': round(area, DIGITS)})
@@ -71,28 +73,28 @@ def _coco(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, 
     return {'name': 'coco', split: file, f'{split}_images': ''}
 
 
-def _voc(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _voc(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     """In the layout of PaddleDetection: lists of images with their annotations, and a list of the classes."""
     folder = f'Annotations/{NAMES[split]}'
     (out / folder).mkdir(parents=True, exist_ok=True)
     lines = []
-    for one in placed:
-        file = f'{folder}/{Path(one.path).stem}.xml'
-        ElementTree.ElementTree(_voc_tree(one, class_names)).write(out / file, encoding='utf-8')
-        lines.append(f'{one.path} {file}\n')
+    for image in copied:
+        file = f'{folder}/{Path(image.path).stem}.xml'
+        ElementTree.ElementTree(_voc_tree(image, class_names)).write(out / file, encoding='utf-8')
+        lines.append(f'{image.path} {file}\n')
     listed = {'train': 'trainval.txt', 'eval': 'test.txt'}[split]
     (out / listed).write_text(''.join(lines), encoding='utf-8')
     (out / 'label_list.txt').write_text(''.join(f'{name}\n' for name in class_names), encoding='utf-8')
     return {'name': 'pascal_voc', split: listed, 'classes': 'label_list.txt'}
 
 
-def _voc_tree(one: CopiedImage, class_names: Sequence[str]) -> ElementTree.Element:
+def _voc_tree(image: CopiedImage, class_names: Sequence[str]) -> ElementTree.Element:
     root = ElementTree.Element('annotation')
-    ElementTree.SubElement(root, 'filename').text = Path(one.path).name
+    ElementTree.SubElement(root, 'filename').text = Path(image.path).name
     size = ElementTree.SubElement(root, 'size')
-    for name, value in zip(('width', 'height', 'depth'), (*one.size, 3), strict=True):
+    for name, value in zip(('width', 'height', 'depth'), (*image.size, 3), strict=True):
         ElementTree.SubElement(size, name).text = str(value)
-    for box, label, ignored, _ in one.objects.rows():
+    for box, label, ignored, _ in image.objects.rows():
         element = ElementTree.SubElement(root, 'object')
         ElementTree.SubElement(element, 'name').text = class_names[label]
         ElementTree.SubElement(element, 'difficult').text = str(int(ignored))
@@ -102,16 +104,17 @@ def _voc_tree(one: CopiedImage, class_names: Sequence[str]) -> ElementTree.Eleme
     return root
 
 
-def _yolo(placed: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
+def _yolo(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
     folder = out / 'labels' / NAMES[split]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in placed:
+    for image in copied:
         lines = []
-        for (x0, y0, x1, y1), label, _, _ in one.objects.at(~one.objects.ignored).rows():
-            W, H = one.size
+        # YOLO: centre and sides as fractions of the image.
+        for (x0, y0, x1, y1), label, _, _ in image.objects.at(~image.objects.ignored).rows():
+            W, H = image.size
             values = ((x0 + x1) / 2 / W, (y0 + y1) / 2 / H, (x1 - x0) / W, (y1 - y0) / H)
             lines.append(' '.join([str(label), *(f'{value:.7f}' for value in values)]) + '\n')
-        (folder / f'{Path(one.path).stem}.txt').write_text(''.join(lines))
+        (folder / f'{Path(image.path).stem}.txt').write_text(''.join(lines))
     names = {'train': 'images/train', 'val': 'images/val', 'names': dict(enumerate(class_names))}
     (out / 'data.yaml').write_text(yaml.safe_dump(names, sort_keys=False, allow_unicode=True), encoding='utf-8')
     return {'name': 'yolo', split: f'images/{NAMES[split]}', 'classes': 'data.yaml'}

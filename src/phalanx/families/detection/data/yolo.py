@@ -1,4 +1,4 @@
-"""Annotations in a text file for each image, in the format of YOLO: `class x y width height`, as fractions of the image."""
+"""One text file of annotations per image, in the format of YOLO: `class x y width height`, as fractions of the image."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ KINDS = {
 
 
 class YoloText:
-    """Images in the folders `train` and `eval` below `root`, or in text files of that name that list them one in each line.
+    """Images in the folders `train` and `eval` below `root`, or listed in text files of that name, one path per line.
 
-    The boxes of `images/train/X.jpg` stand in `labels/train/X.txt`; an image without such a file shows nothing. `classes`:
-    names, or a file below `root`: text with one in each line, or YAML with `names` (`data.yaml`). `empty_images`: train also
-    where there is nothing to find, as YOLO does. Of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) the bounding box is taken; a
-    confidence behind a box is left out, and so are the keypoints of poses (`kpt_shape` in data.yaml).
+    The boxes of `images/train/X.jpg` are in `labels/train/X.txt`; an image without such a file has no objects. `classes`:
+    names, or a file below `root`: text with one name per line, or YAML with `names` (`data.yaml`). `empty_images`: train also
+    on images without objects, as YOLO does. A polygon (`class x1 y1 x2 y2 x3 y3 ...`) becomes its bounding box; a confidence at
+    the end of a line is left out, and so are the keypoints of poses (`kpt_shape` in data.yaml).
     """
 
     def __init__(
@@ -68,15 +68,16 @@ class YoloText:
             return [check_inside(file.removeprefix('./'), self.root, where) for file, where in listed]
         if not path.is_dir():
             raise FileNotFoundError(f'{path}: there is no such folder; data.train and data.eval name those of the images')
-        found = sorted(file.relative_to(self.root).as_posix() for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
-        if not found:
+        images = sorted(file.relative_to(self.root).as_posix() for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
+        if not images:
             raise FileNotFoundError(f'{path}: holds no image ({", ".join(SUFFIXES)})')
-        return found
+        return images
 
     def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems, poses: PoseGuess) -> None:
         lines: list[str] = []
         with problems:
             lines = read_text(path).splitlines()
+        # Each faulty line is a problem of its own, so that all are reported at once.
         for number, line in enumerate(lines, 1):
             with problems:
                 if line.strip():

@@ -74,10 +74,12 @@ def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
     half = raw.strides[:, None] * (anchor_size / 2)
     ious = pairwise_iou(truths.boxes, torch.cat([raw.points - half, raw.points + half], -1))  # [B, N, A]
     nearest = _nearest_anchors(truths.boxes, raw, top_k)  # [B, N, candidates]
+    # The threshold adapts to each true box: mean plus standard deviation of the IoUs of its candidates.
     overlaps = ious.gather(2, nearest)
     chosen = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
     chosen &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
     claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
+    # Each anchor has at most one true box; the score says how well it already predicts that box.
     fg_mask, truth_index = _resolve_conflicts(claims, ious)
     true_boxes = truths.boxes.gather(1, truth_index[..., None].expand(-1, -1, 4))  # [B, A, 4]
     return Assigned(fg_mask, truth_index, iou(true_boxes, predicted) * fg_mask, nearest[0].numel(), is_static=True)
@@ -87,12 +89,13 @@ def _nearest_anchors(boxes: Tensor, raw: Raw, top_k: int) -> Tensor:  # [B, N, 4
     """Indices of the anchors nearest to the centre of each box, up to `top_k` per level."""
     centres = (boxes[..., None, :2] + boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
     x, y = raw.points.unbind(-1)
+    # Levels have anchors of very different density: candidates are chosen per level.
     distances = (centres[..., 0] - x).square() + (centres[..., 1] - y).square()  # [B, N, A]
-    found, first = [], 0
+    nearest, first = [], 0
     for level in torch.split(distances, list(raw.num_per_level), dim=-1):
-        found.append(level.topk(min(top_k, level.shape[-1]), largest=False).indices + first)
+        nearest.append(level.topk(min(top_k, level.shape[-1]), largest=False).indices + first)
         first += level.shape[-1]
-    return torch.cat(found, -1)
+    return torch.cat(nearest, -1)
 
 
 def assign_task_aligned(
@@ -108,17 +111,22 @@ def assign_task_aligned(
     a box may be smaller than a stride; they come first for boxes without an anchor inside.
     """
     ious = pairwise_iou(truths.boxes, predicted)  # [B, N, A]
+    # Alignment t = p ** alpha * IoU ** beta, with p the probability of the class of the true box.
     classes = truths.classes[:, :, None].expand_as(ious)
     alignments = raw.logits.to(ious.dtype).transpose(1, 2).gather(1, classes).sigmoid().pow(alpha) * ious.pow(beta)
     inside = contains(truths.boxes[:, :, None], raw.points)
+    # Only anchors inside a box can be positive, however well they are aligned.
     ranking, possible = alignments * inside, inside
     if center_radius is not None:
+        # Adding 1 puts anchors near the centre first for boxes that contain none: alignments are at most 1.
         centres = (truths.boxes[..., None, :2] + truths.boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
         near = (center_radius * raw.strides - (raw.points - centres).abs().amax(-1)) > EPSILON  # [B, N, A]
         ranking, possible = alignments + (near & ~inside.any(-1, keepdim=True)), inside | near
+    # The top_k best anchors per true box; padding claims none.
     best = ranking.topk(min(top_k, inside.shape[-1])).indices
     claims = torch.zeros_like(inside).scatter_(2, best, True) & possible & truths.exist[:, :, None]
     fg_mask, truth_index = _resolve_conflicts(claims, ious if center_radius is None else ious * claims)
+    # Target score: alignment, scaled per true box so that its best anchor gets the highest IoU (TOOD, section 3.2).
 
     numbers = torch.arange(truths.boxes.shape[1], device=truth_index.device)
     own = (truth_index[:, None] == numbers[:, None]) & fg_mask[:, None]  # [B, N, A]

@@ -45,8 +45,10 @@ class LogitsFromTeacher(DetectionLoss):
         student, teacher = raw, get_teacher(raw)
         own, others = student.logits.to(student.points.dtype), teacher.logits.to(student.points.dtype).sigmoid()
         probabilities = own.sigmoid()
+        # Quality focal loss: cross-entropy with the teacher's probabilities, weighted by the squared difference.
         cls = F.binary_cross_entropy_with_logits(own, others, reduction='none') * (probabilities - others).square()
 
+        # Boxes and distributions count at positive anchors only.
         (image, anchor, score), scores = assigned.positives, assigned.score_sum
         ious = generalised_iou(student.boxes[image, anchor], teacher.boxes[image, anchor])
         distances = (of.distances[image, anchor].to(own.dtype).view(*score.shape, 4, -1) for of in (student, teacher))
@@ -57,6 +59,7 @@ class LogitsFromTeacher(DetectionLoss):
             'teacher_iou': Term(self.weight * self.iou_weight * ((1 - ious) * score).sum(), scores, least=EPSILON),
             'teacher_dfl': Term(self.weight * self.dfl_weight / 4 * (dfl * score).sum(), scores, least=EPSILON),
         }
+        # Relation of the classes, softened by the temperature.
         if self.classes_weight:
             T = self.temperature
             relations = F.kl_div((probabilities / T).log_softmax(-1), (others / T).softmax(-1), reduction='none').mean(-1)
@@ -71,12 +74,12 @@ class FeaturesFromTeacher(DetectionLoss):
     """Term `teacher_features`: differences of neck maps from those of the teacher, weighted towards objects.
 
     Focal and global distillation, Yang et al., https://arxiv.org/abs/2111.11837, as PaddleDetection computes it: squared
-    differences weighted by the teacher's attention to places and channels, with objects all of one weight whatever their size
-    (`foreground`), with everything else (`background`), and plainly (`everywhere`, to which the paper's relation of pixels
-    comes down there, its layers being zero and never trained); and the differences of the attentions (`attention`).
+    differences weighted by the teacher's spatial and channel attention, once with all objects of equal weight whatever their
+    size (`foreground`), once with everything else (`background`), and without weights (`everywhere`: what remains of the
+    paper's relation of pixels, whose layers are zero there and never trained); and differences of the attentions (`attention`).
     """
 
-    weight: float = 1.0  # of all of it
+    weight: float = 1.0  # factor of the whole term
     foreground: float = 1e-5
     background: float = 5e-6
     attention: float = 1e-5
@@ -100,7 +103,9 @@ class FeaturesFromTeacher(DetectionLoss):
 
     def level_loss(self, own: Tensor, other: Tensor, cells: Tensor, exist: Tensor) -> Tensor:
         """The loss, summed over images, of maps [B, C, H, W] with the true boxes [B, N, 4] in cells, where they `exist`."""
+        # Attention maps of the teacher weigh the differences; their own differences are a term as well.
         (places, channels), (own_places, own_channels) = (self.attentions(x) for x in (other, own))
+        # Per object and for the background, weights sum to 1: large objects do not outweigh small ones.
         foreground = foreground_weights(cells, exist, own.shape[2], own.shape[3])
         background = (foreground == 0).to(own.dtype)
         background = background / background.sum((1, 2), keepdim=True).clamp(min=1)
@@ -128,9 +133,10 @@ def get_teacher(raw: Raw) -> Raw:
 
 
 def foreground_weights(cells: Tensor, exist: Tensor, height: int, width: int) -> Tensor:
-    """[B, H, W]: 1 / the area of the smallest box [B, N, 4] around each cell, both in whole cells; 0 where there is none."""
+    """[B, H, W]: 1 / the area of the smallest box [B, N, 4] around each cell, both in whole cells; 0 outside of boxes."""
     low, high = cells[..., :2].floor().clamp(min=0), cells[..., 2:].ceil()
     shares = exist / (high + 1 - low).prod(-1)  # [B, N]
+    # A box is an outer product of an interval of rows and one of columns: no loop over boxes.
     inside = []
     for axis, length in ((1, height), (0, width)):
         places = torch.arange(length, device=cells.device, dtype=cells.dtype)

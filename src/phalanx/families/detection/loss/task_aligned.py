@@ -11,7 +11,7 @@ from phalanx.families.task import Loss
 
 @dataclass(frozen=True, kw_only=True)
 class TaskAlignedLoss(DetectionLoss):
-    """Short for `loss: [varifocal, giou, dfl]` with `assigner: atss_then_task_aligned`, with the options of all of them.
+    """Shorthand for `loss: [varifocal, giou, dfl]` with `assigner: atss_then_task_aligned`, with all their options.
 
     Raises ValueError for numbers of candidates below 1, an `anchor_size` not above 0 and negative weights.
     """

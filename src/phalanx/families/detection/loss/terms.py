@@ -1,7 +1,7 @@
 """Terms of detection losses, given an assignment. Shapes: B batch, A anchors, K classes, P = `max_positives`.
 
-Each is divided by the sum of the scores of positive anchors over the whole step, at least 1. (PaddleDetection's least sum
-is 1 per rank; the number of ranks must not matter here.)
+Each is divided by the sum of the scores of positive anchors over the whole step, at least 1. (PaddleDetection has a minimum of
+1 per rank; here the number of ranks must not matter.)
 """
 
 from abc import ABC, abstractmethod
@@ -56,6 +56,7 @@ class Varifocal(DetectionLoss):
         check_at_least(self, 0, 'weight')
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
+        # Positive anchors are weighted by their target, background by alpha * p ** 2: easy background hardly counts.
         logits, targets, at = score_targets(raw, truths, assigned)
         answers = torch.zeros_like(logits, dtype=torch.bool).scatter(2, at, assigned.fg_mask[..., None])
         weights = torch.where(answers, targets, VARIFOCAL_ALPHA * logits.sigmoid().square())
@@ -76,6 +77,7 @@ class QualityFocal(DetectionLoss):
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         logits, targets, _ = score_targets(raw, truths, assigned)
+        # Weight |p - target| ** 2: anchors that are right already hardly count.
         weights = (logits.sigmoid() - targets).square()
         if assigned.is_static:
             weights = weights * torch.lerp(1 - targets, targets, FOCAL_ALPHA)
@@ -114,6 +116,7 @@ class DistributionFocal(DetectionLoss):
 
     def __call__(self, raw: Raw, truths: Truths, assigned: Assigned) -> Loss:
         image, anchor, score = assigned.positives
+        # Targets in strides, like the bins.
         targets = to_distances(raw.points[anchor], assigned.true_boxes(truths)) / raw.strides[anchor, None]
         losses = distribution_focal(raw.distances[image, anchor].to(raw.points.dtype), targets, raw.min_distance)
         return {'dfl': score_term(self.weight * (losses * score).sum(), assigned)}
@@ -124,23 +127,24 @@ def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] |
 
     Raises ValueError if an entry is no DetectionLoss, and if two assigners contradict each other.
     """
+    # Plugins can bring losses of other families, which take other arguments.
     for loss in losses:
         if not isinstance(loss, DetectionLoss):
             name = type(loss).__name__
             raise ValueError(
                 f'loss: {name} must extend DetectionLoss of phalanx.families.detection.loss; see docs/extending.md'
             )
-    brought = [loss.assigner for loss in losses if loss.assigner is not None]
-    if chosen is not None and any(own != AtssThenTaskAligned() for own in brought):
+    own_assigners = [loss.assigner for loss in losses if loss.assigner is not None]
+    if chosen is not None and any(own != AtssThenTaskAligned() for own in own_assigners):
         raise ValueError(
             'assigner: the loss has options of an assigner of its own; leave them out, or list its terms, as in '
             '`loss: [varifocal, giou, dfl]`'
         )
-    if any(own != brought[0] for own in brought):
+    if any(own != own_assigners[0] for own in own_assigners):
         raise ValueError('loss: its entries have different assigners of their own; give all of them the same')
     if chosen is not None:
         return chosen()
-    return brought[0] if brought else AtssThenTaskAligned()
+    return own_assigners[0] if own_assigners else AtssThenTaskAligned()
 
 
 def score_term(total: Tensor, assigned: Assigned) -> Term:
@@ -164,6 +168,7 @@ def distribution_focal(logits: Tensor, targets: Tensor, min_distance: int) -> Te
 
     `min_distance` is the distance of the first bin.
     """
+    # Cross-entropy with the two bins around the target y_i <= y <= y_i+1: -((y_i+1 - y) log S_i + (y - y_i) log S_i+1), eq. 6.
     log_shares = logits.view(*targets.shape, -1).log_softmax(-1)
     targets = (targets - min_distance).clamp(0, log_shares.shape[-1] - 1 - MARGIN)  # counted from the first bin
     before = targets.long()

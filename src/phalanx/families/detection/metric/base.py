@@ -15,14 +15,14 @@ from phalanx.runtime.detection import Detections
 
 
 class BoxMetric:
-    """Predictions and truth of the images that this rank has seen; after `gather`, on the main rank, of all images."""
+    """Predictions and truth of the images of this rank; on the main rank, after `gather`, of all images."""
 
     worst = f'Images with the most mistakes from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
     iou: float  # IoU threshold of `curves`
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
         self.class_names = class_names
-        self.images: dict[int, tuple[Detections, Objects]] = {}  # by sample number, so that none counts twice
+        self.images: dict[int, tuple[Detections, Objects]] = {}  # by sample number, so that each counts once
 
     def curves(self) -> Mapping[str, Sequence[float]]:
         """Precision of each class at recall 0, 0.01, .. 1, without classes that have no object."""
@@ -32,13 +32,13 @@ class BoxMetric:
         """Precision-recall curves and confusion matrix."""
         title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
         counts = confusion(self.images.values(), len(self.class_names))
-        taken = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
+        matrix = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
         curves = self.curves()
-        return [precision_recall_curves(curves, self.iou), taken] if curves else [taken]
+        return [precision_recall_curves(curves, self.iou), matrix] if curves else [matrix]
 
     def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
-        for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
-            self.images[index] = (found, truth)
+        for index, detections, truth in zip(batch.indices, prediction, batch.truths, strict=True):
+            self.images[index] = (detections, truth)
         return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]
 
     def gather(self) -> None:
@@ -51,13 +51,13 @@ class BoxMetric:
 
 
 Counts = npt.NDArray[np.int64]  # [I, 3] number of each image, of its detections and of its objects
-Rows = npt.NDArray[np.float32]  # classes, as numbers below 2**24, are exact in it
+Rows = npt.NDArray[np.float32]  # float32 holds class numbers below 2**24 exactly
 
 
 def pack(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows, Rows]:
     """Counts, detections [N, 6] (class, score, box) and objects [M, 7] (class, ignored, area, box) of all images."""
-    counts = [(index, len(found), len(truth)) for index, (found, truth) in images.items()]
-    detections = [np.column_stack((found.classes, found.scores, found.boxes)) for found, _ in images.values()]
+    counts = [(index, len(detected), len(truth)) for index, (detected, truth) in images.items()]
+    detections = [np.column_stack((detected.classes, detected.scores, detected.boxes)) for detected, _ in images.values()]
     objects = [np.column_stack((truth.classes, truth.ignored, truth.areas, truth.boxes)) for _, truth in images.values()]
     return (
         np.array(counts, np.int64).reshape(-1, 3),
@@ -68,12 +68,13 @@ def pack(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows
 
 def unpack(counts: Counts, detections: Rows, objects: Rows) -> dict[int, tuple[Detections, Objects]]:
     """Inverse of `pack`."""
+    # Counts of all images, summed, are the ends of their rows.
     ends = counts.cumsum(0)
     of_images = (np.split(detections, ends[:, 1])[:-1], np.split(objects, ends[:, 2])[:-1])
     return {
         int(index): (
-            Detections(found[:, 2:], found[:, 1], found[:, 0].astype(np.int64)),
+            Detections(detected[:, 2:], detected[:, 1], detected[:, 0].astype(np.int64)),
             Objects(truth[:, 3:], truth[:, 0].astype(np.int64), truth[:, 1] > 0, truth[:, 2]),
         )
-        for index, found, truth in zip(counts[:, 0], *of_images, strict=True)
+        for index, detected, truth in zip(counts[:, 0], *of_images, strict=True)
     }

@@ -19,7 +19,7 @@ MOST = 100  # detections that count per image and class
 class CocoAp(BoxMetric):
     """mean_ap, ap50, ap75: average precision over IoU thresholds 0.5, 0.55, .. 0.95 and classes; crowds are ignore regions.
 
-    An image is evaluated as a whole by the detections of highest score, up to 100 of each class.
+    Each image counts with its detections of highest score, up to 100 per class.
     """
 
     names = ('mean_ap', 'ap50', 'ap75')
@@ -31,19 +31,20 @@ class CocoAp(BoxMetric):
         vars(self).pop('_values', None)  # cached for the images so far
 
     def compute(self) -> dict[str, float]:
-        """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes seen.
+        """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes that occur.
 
-        NaN where no image has an object that counts.
+        NaN without any object that counts.
         """
         precision, recall = self._values
-        always = {
+        # Indices of the last axis are areas (0: all), of the first one IoU thresholds (0: 0.5, 5: 0.75).
+        values = {
             'mean_ap': precision[..., 0],
             'ap50': precision[0, ..., 0],
             'ap75': precision[5, ..., 0],
             'ar100': recall[..., 0],
         }
         sizes = {f'ap_{area}': _mean(precision[..., place]) for place, area in enumerate(AREAS) if place}
-        means = {name: _mean(values) for name, values in always.items()}
+        means = {name: _mean(value) for name, value in values.items()}
         return {name: math.nan if value is None else value for name, value in means.items()} | {
             name: value for name, value in sizes.items() if value is not None
         }
@@ -66,8 +67,8 @@ class CocoAp(BoxMetric):
         return rows
 
     def curves(self) -> dict[str, list[float]]:
-        at_half = self._values[0][0, :, :, 0]  # precision [R, K] at the first threshold
-        return {name: at_half[:, label].tolist() for label, name in enumerate(self.class_names) if at_half[0, label] >= 0}
+        at_50 = self._values[0][0, :, :, 0]  # precision [R, K] at the first threshold
+        return {name: at_50[:, label].tolist() for label, name in enumerate(self.class_names) if at_50[0, label] >= 0}
 
     @cached_property  # takes seconds on many images
     def _values(self) -> tuple[Floats, Floats]:
@@ -79,7 +80,7 @@ class CocoAp(BoxMetric):
                 'annotations': self._annotations(),
             }
         )
-        evaluation = COCOeval(truth, truth.load_res(self._found()), 'bbox')
+        evaluation = COCOeval(truth, truth.load_res(self._detections()), 'bbox')
         evaluation.params.max_dets = [MOST]
         evaluation.evaluate()
         evaluation.accumulate()
@@ -100,16 +101,17 @@ class CocoAp(BoxMetric):
             for number, (index, (x0, y0, x1, y1), label, ignored, area) in enumerate(rows, 1)  # 0 would mean: not matched
         ]
 
-    def _found(self) -> Floats:
+    def _detections(self) -> Floats:
         """[N, 7]: image, box as x, y, width and height, score, class."""
         rows = [np.zeros((0, 7))]
-        for index, (found, _) in self.images.items():
-            images, boxes = np.full(len(found), index), found.boxes.astype(np.float64)
-            rows.append(np.column_stack((images, boxes[:, :2], boxes[:, 2:] - boxes[:, :2], found.scores, found.classes)))
+        for index, (detections, _) in self.images.items():
+            images, boxes = np.full(len(detections), index), detections.boxes.astype(np.float64)
+            corners, sides = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
+            rows.append(np.column_stack((images, corners, sides, detections.scores, detections.classes)))
         return np.concatenate(rows)
 
 
 def _mean(values: Floats) -> float | None:
     """Mean of the values that are not -1; None if there are none."""
-    there = values[values > -1]
-    return float(there.mean()) if there.size else None
+    valid = values[values > -1]
+    return float(valid.mean()) if valid.size else None

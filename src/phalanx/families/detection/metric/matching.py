@@ -24,37 +24,39 @@ def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) ->
     Detections of ignored objects do not count.
     """
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
-    for found, truth in images:
-        classes, pairs = match_objects(found, truth)
-        seen_as, beyond = np.full(len(truth), num_classes), np.ones(len(classes), np.bool_)
+    for detections, truth in images:
+        classes, pairs = match_objects(detections, truth)
+        # Unless matched, an object was predicted as background and a detection has no object.
+        predicted, is_unmatched = np.full(len(truth), num_classes), np.ones(len(classes), np.bool_)
         for target, number in pairs:
-            seen_as[target], beyond[number] = classes[number], False
+            predicted[target], is_unmatched[number] = classes[number], False
         counted = ~truth.ignored
-        np.add.at(counts, (truth.classes[counted], seen_as[counted]), 1)
-        counts[num_classes] += np.bincount(classes[beyond], minlength=num_classes + 1)
+        np.add.at(counts, (truth.classes[counted], predicted[counted]), 1)
+        counts[num_classes] += np.bincount(classes[is_unmatched], minlength=num_classes + 1)
     return counts
 
 
-def grade(found: Detections, truth: Objects) -> Grade | None:
+def grade(detections: Detections, truth: Objects) -> Grade | None:
     """Grade of an image by its number of mistakes, counted as in `confusion`; None without mistakes."""
-    classes, pairs = match_objects(found, truth)
+    classes, pairs = match_objects(detections, truth)
     matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
     wrong = sum(truth.classes[target] != classes[number] for target, number in matches)
-    missed, beyond = int((~truth.ignored).sum()) - len(matches), len(classes) - len(pairs)
-    if not (mistakes := missed + wrong + beyond):
+    missed, extra = int((~truth.ignored).sum()) - len(matches), len(classes) - len(pairs)
+    if not (mistakes := missed + wrong + extra):
         return None
-    return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {beyond} found where nothing is')
+    return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {extra} without an object')
 
 
-def match_objects(found: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
-    """Classes of detections from MIN_SCORE, matched to ground truth regardless of class: pairs (object, detection)."""
-    sure = found.scores >= MIN_SCORE
-    overlaps = pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(found.boxes[sure]))
-    return found.classes[sure], match(overlaps.numpy(), MIN_IOU)
+def match_objects(detections: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
+    """Match detections from MIN_SCORE to true objects of any class: their classes, and pairs (object, detection)."""
+    confident = detections.scores >= MIN_SCORE
+    overlaps = pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(detections.boxes[confident]))
+    return detections.classes[confident], match(overlaps.numpy(), MIN_IOU)
 
 
 def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:  # [N, n]
-    """Pairs (row, column) whose overlap reaches the threshold, the highest first, each row and column once."""
+    """Pairs (row, column) whose overlap reaches the threshold, the highest first, each row and column at most once."""
+    # Greedy, best overlap first.
     rows, columns = np.nonzero(overlaps >= threshold)
     pairs, rows_left, columns_left = [], set(rows.tolist()), set(columns.tolist())
     for place in np.argsort(-overlaps[rows, columns], kind='stable'):
@@ -71,6 +73,6 @@ def precision_recall_curves(precision: Mapping[str, Sequence[float]], iou: float
     mean = np.mean(list(precision.values()), axis=0)
     worst = sorted(precision, key=lambda name: sum(precision[name]))[:WORST]
     chosen = {'mean of the classes': mean, **{name: precision[name] for name in precision if name in worst}}
-    which = '' if len(worst) == len(precision) else f', all classes and the {WORST} worst'
+    subset = '' if len(worst) == len(precision) else f', all classes and the {WORST} worst'
     lines = {name: [(float(x), float(y)) for x, y in zip(RECALLS, values, strict=True)] for name, values in chosen.items()}
-    return Curves(f'Precision at an IoU of {iou:g}{which}', 'recall', 'precision', lines)
+    return Curves(f'Precision at an IoU of {iou:g}{subset}', 'recall', 'precision', lines)

@@ -29,7 +29,7 @@ class VocAp(BoxMetric):
     """mean_ap: mean average precision at the IoU threshold `iou`; difficult objects and their detections do not count.
 
     `points`: the mean of the best precision at recall 0, 0.1, .. 1 or better (11, VOC until 2009), or the area under the
-    curve (all); as PaddleDetection computes it, without making the curve fall first, which the tool of VOC 2010 does.
+    curve (all); computed as in PaddleDetection, without the monotonic envelope that the tool of VOC 2010 takes first.
     """
 
     names = ('mean_ap',)
@@ -65,13 +65,14 @@ class VocAp(BoxMetric):
 def class_curve(pairs: Iterable[tuple[Detections, Objects]], label: int, threshold: float) -> Curve:
     """Curve of class `label` over images (detections, true objects)."""
     scores, hits, num_objects = [np.zeros(0)], [np.zeros(0, np.bool_)], 0
-    for found, truth in pairs:
+    for detections, truth in pairs:
         truth = truth.at(truth.classes == label)
-        mine = found.classes == label
-        counts, hit = match_voc(found.boxes[mine], truth, threshold)
-        scores.append(found.scores[mine][counts])
+        of_class = detections.classes == label
+        counts, hit = match_voc(detections.boxes[of_class], truth, threshold)
+        scores.append(detections.scores[of_class][counts])
         hits.append(hit[counts])
         num_objects += int((~truth.ignored).sum())
+    # Rank the detections of all images by score: each point of the curve adds the next one.
     order = np.argsort(-np.concatenate(scores), kind='stable')
     right = np.concatenate(hits)[order].cumsum()
     return Curve(right / np.arange(1, len(right) + 1), right / max(num_objects, 1), num_objects)
@@ -80,19 +81,20 @@ def class_curve(pairs: Iterable[tuple[Detections, Objects]], label: int, thresho
 def match_voc(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Masks of the `boxes` [n, 4] (highest score first) that count and that are right; for one class and image.
 
-    A box is matched to the object of highest IoU only: a second box there is wrong, one at a difficult object does not count.
+    A box is matched to the object of highest IoU only. A second box of that object is
+    wrong; a box of a difficult object does not count.
     """
     counts, right = np.ones(len(boxes), np.bool_), np.zeros(len(boxes), np.bool_)
     if not len(truth) or not len(boxes):
         return counts, right
     overlaps = inclusive_iou(boxes, truth.boxes)  # [n, N]
     nearest = overlaps.argmax(1)
-    taken = set()
+    matched = set()
     for number in np.flatnonzero(overlaps.max(1) > threshold):
         target = nearest[number]
         counts[number] = not truth.ignored[target]
-        right[number] = target not in taken
-        taken.add(target)
+        right[number] = target not in matched
+        matched.add(target)
     return counts, right
 
 

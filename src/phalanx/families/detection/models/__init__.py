@@ -1,8 +1,8 @@
 """Detection networks.
 
-A network takes images [B, 3, H, W], H and W multiples of 32, and gives what its loss takes, in training and in evaluation;
-`decode` turns that into boxes [B, A, 4] (xyxy, in pixels of the input) and scores [B, A, K]. If it has a method `fuse`, that
-makes it faster for evaluation and export.
+A network takes images [B, 3, H, W], H and W multiples of 32, and returns the input of its loss, in training and in evaluation;
+`decode` turns that into boxes [B, A, 4] (xyxy, in pixels of the input) and scores [B, A, K]. An optional method `fuse` makes it
+faster for evaluation and export.
 
 To add one: a file here that ends with a variant function, whose positional parameter is the number of classes and whose
 keyword-only parameters are the options of `model:` in a recipe; a line in MODELS; a file in `paddle/weights` if the original

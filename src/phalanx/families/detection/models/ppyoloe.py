@@ -21,14 +21,14 @@ from phalanx.nn.backbones.csp_rep_resnet import BasicBlock, CSPStage, csp_rep_re
 from phalanx.nn.layers import ConvBNSiLU, initialise_convs
 
 SIZES = {  # depth and width relative to l
-    'n': (0.33, 0.25),  # of our own
+    'n': (0.33, 0.25),  # ours, not in PaddleDetection
     't': (0.33, 0.375),
     's': (0.33, 0.5),
     'm': (0.67, 0.75),
     'l': (1.0, 1.0),
     'x': (1.33, 1.25),
 }
-STRIDES = (32, 16, 8, 4)  # of the levels, in the order of the output; of three levels the first three
+STRIDES = (32, 16, 8, 4)  # of the levels, in the order of the output; networks with three levels use the first three
 CHANNELS = (768, 384, 192, 64)  # of the neck's maps, for size l
 
 
@@ -54,11 +54,12 @@ class PPYOLOE(nn.Module):
         maps = self.backbone(images)
         levels = self.neck([maps[place] for place in self.maps])
         outputs = [head(level) for head, level in zip(self.heads, levels, strict=True)]
+        # One row per anchor, level by level: [B, C, h, w] -> [B, h * w, C].
         logits, distances = (
             torch.cat([output[part].flatten(2).transpose(1, 2) for output in outputs], dim=1) for part in (0, 1)
         )
         sizes = [(level.shape[2], level.shape[3]) for level in levels]
-        dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot tell pixels apart
+        dtype = torch.promote_types(images.dtype, torch.float32)  # half precision cannot represent all pixel coordinates
         points, strides = anchor_points(sizes, dtype, images.device)
         return Raw(logits, distances, points, strides, tuple(h * w for h, w in sizes), tuple(levels), self.reach[0])
 
@@ -76,6 +77,7 @@ def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: 
     """Centres (x, y) of the cells of maps of `sizes` (h, w), [A, 2], and their strides, [A], in pixels."""
     points, strides = [], []
     for (h, w), stride in zip(sizes, STRIDES, strict=False):
+        # Centres of cells, as in PaddleDetection with an offset of 0.5.
         x, y = ((torch.arange(count, dtype=dtype, device=device) + 0.5) * stride for count in (w, h))
         points.append(torch.stack([x.expand(h, w), y[:, None].expand(h, w)], dim=-1).view(-1, 2))
         strides.append(x.new_full((h * w,), stride))
@@ -96,6 +98,7 @@ class CSPPAN(nn.Module):
         self.channels = channels = [round(count * width) for count in CHANNELS[: len(in_channels)]]
         blocks = max(round(3 * depth), 1)
         self.finer = nn.ModuleList([ConvBNSiLU(count, count // 2, 1) for count in channels[:-1]])
+        # Channels that each level gets from the coarser one, halved by `finer`.
         above = [0, *(count // 2 for count in channels[:-1])]
         self.top_down = nn.ModuleList(
             neck_stage(own + more, out, blocks, alpha=alpha, pyramid=not more)
@@ -108,11 +111,13 @@ class CSPPAN(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         outputs: list[Tensor] = []
+        # Top-down, coarsest map first: each level is fused with the upsampled output of the coarser one.
         for level, own in enumerate([self.encoder(maps[-1]), *reversed(maps[:-1])]):
             if level > 0:
                 above = F.interpolate(self.finer[level - 1](outputs[-1]), scale_factor=2.0)
                 own = torch.cat([above, own], dim=1)
             outputs.append(self.top_down[level](own))
+        # Bottom-up: each level is fused with the downsampled output of the finer one.
         for level in reversed(range(len(maps) - 1)):
             x = torch.cat([self.coarser[level](outputs[level + 1]), outputs[level]], dim=1)
             outputs[level] = self.bottom_up[level](x)
@@ -157,6 +162,7 @@ class Head(nn.Module):
 
     def initialise(self) -> None:
         """Initialise to a probability of 0.01 per class, and to uniform distributions of distances."""
+        # Weights near zero: sigmoid(fc) starts at 1/2 for all channels.
         for attention in (self.class_attention, self.distance_attention):
             nn.init.normal_(attention.fc.weight, std=0.001)
         for conv, bias in ((self.classify, -math.log((1 - 0.01) / 0.01)), (self.measure, 1.0)):
@@ -165,6 +171,7 @@ class Head(nn.Module):
             nn.init.constant_(conv.bias, bias)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # Both attentions use the same global average, computed once.
         means = x.mean((2, 3), keepdim=True)
         return self.classify(self.class_attention(x, means) + x), self.measure(self.distance_attention(x, means))
 
@@ -193,16 +200,16 @@ def ppyoloe(
     encoder: int = 0,
     reach: tuple[int, int] = REACH,
 ) -> PPYOLOE:
-    """PP-YOLOE of a size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
+    """PP-YOLOE of one size, or PP-YOLOE+ (`plus`), whose backbone has learned factors in its re-parameterised blocks.
 
-    `backbone`: CSPRepResNet of `size` as published; beside another one `size` is that of the neck alone.
+    `backbone`: CSPRepResNet of `size` as published; with another backbone, `size` is that of the neck alone.
     Size `t` has the factors of PP-YOLOE+_t-aux, but neither its auxiliary head nor its narrower neck; size `n`, half as wide
-    as `s`, is our own, for CPUs. `neck_alpha`: the neck has learned factors, too. Four `levels` (P2 in PaddleDetection) add
-    anchors 4 pixels apart, for small objects.
-    `encoder`: as many transformer layers over the coarsest map, and `reach`: the least and the largest distance of a side from
-    an anchor, in strides; PP-YOLOE-SOD has 4 layers and reaches from -2, since anchors beside a small object find it too.
-    Raises ValueError where the reach is no range that holds 0, `encoder` is negative, `plus` is set beside another
-    backbone than CSPRepResNet, or the backbone has no maps of strides 8 to 32 (4 to 32 with four levels).
+    as `s`, is ours, for CPUs. `neck_alpha`: learned factors in the neck, too. Four `levels` (P2 in PaddleDetection) add anchors
+    4 pixels apart, for small objects.
+    `encoder`: number of transformer layers over the coarsest map; `reach`: minimum and maximum distance of a side from an
+    anchor, in strides. PP-YOLOE-SOD has 4 layers and a reach from -2, so that anchors beside a small object can predict it.
+    Raises ValueError if the reach does not contain 0, `encoder` is negative, `plus` is set with another backbone than
+    CSPRepResNet, or the backbone has no maps of strides 8 to 32 (4 to 32 with four levels).
     """
     if not reach[0] <= 0 < reach[1] or encoder < 0:
         raise ValueError(f'reach must rise from 0 or less, and encoder be at least 0; got {reach[0]}, {reach[1]} and {encoder}')

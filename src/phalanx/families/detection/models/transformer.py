@@ -23,10 +23,10 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h, w = x.shape[2:]
-        places, waves = x.flatten(2).transpose(1, 2), position_embedding(h, w, x.shape[1], x.device).to(x.dtype)
+        tokens, embedding = x.flatten(2).transpose(1, 2), position_embedding(h, w, x.shape[1], x.device).to(x.dtype)
         for layer in self.layers:
-            places = layer(places, waves)
-        return places.transpose(1, 2).reshape(x.shape)
+            tokens = layer(tokens, embedding)
+        return tokens.transpose(1, 2).reshape(x.shape)
 
 
 def position_embedding(h: int, w: int, channels: int, device: torch.device) -> Tensor:
@@ -34,10 +34,10 @@ def position_embedding(h: int, w: int, channels: int, device: torch.device) -> T
 
     The coordinates of position n are n // h and n % h, as in PaddleDetection: on a square map, row and column.
     """
-    places = torch.arange(h * w, device=device)
+    positions = torch.arange(h * w, device=device)
     quarter = torch.arange(channels // 4, device=device, dtype=torch.float32) / (channels // 4)
-    speeds = TEMPERATURE**-quarter
-    angles = [coordinate.float()[:, None] * speeds for coordinate in (places // h, places % h)]
+    frequencies = TEMPERATURE**-quarter
+    angles = [coordinate.float()[:, None] * frequencies for coordinate in (positions // h, positions % h)]
     return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1)
 
 
@@ -51,8 +51,9 @@ class EncoderLayer(nn.Module):
         self.widen, self.narrow = nn.Linear(channels, HIDDEN), nn.Linear(HIDDEN, channels)
         self.drop1, self.drop2, self.drop_hidden = (Dropout(DROPOUT) for _ in range(3))
 
-    def forward(self, x: Tensor, waves: Tensor) -> Tensor:
-        x = self.norm1(x + self.drop1(self.attention(x, waves)))
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        # Post-norm: each sum is normalised after the residual connection.
+        x = self.norm1(x + self.drop1(self.attention(x, embedding)))
         mixed: Tensor = self.norm2(x + self.drop2(self.narrow(self.drop_hidden(F.gelu(self.widen(x))))))
         return mixed
 
@@ -69,11 +70,12 @@ class Attention(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, waves: Tensor) -> Tensor:
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         B, N, C = x.shape
         weight, bias = self.look.weight, self.look.bias
-        queries, keys = F.linear(x + waves, weight[: 2 * C], bias[: 2 * C]).view(B, N, 2, HEADS, -1).permute(2, 0, 3, 1, 4)
+        # Queries and keys get the position embedding, values do not: two products with parts of one weight.
+        queries, keys = F.linear(x + embedding, weight[: 2 * C], bias[: 2 * C]).view(B, N, 2, HEADS, -1).permute(2, 0, 3, 1, 4)
         values = F.linear(x, weight[2 * C :], bias[2 * C :]).view(B, N, HEADS, -1).transpose(1, 2)
-        shares = self.drop((queries @ keys.transpose(2, 3) * (C // HEADS) ** -0.5).softmax(-1))  # [B, HEADS, N, N]
-        mixed: Tensor = self.out((shares @ values).transpose(1, 2).reshape(B, N, C))
+        attention = self.drop((queries @ keys.transpose(2, 3) * (C // HEADS) ** -0.5).softmax(-1))  # [B, HEADS, N, N]
+        mixed: Tensor = self.out((attention @ values).transpose(1, 2).reshape(B, N, C))
         return mixed
