@@ -51,22 +51,26 @@ def open_store(rank: int, world_size: int, patience: float) -> Store:
     address, port = os.environ.get('MASTER_ADDR', ''), os.environ.get('MASTER_PORT', '')
     file = os.environ.get('PHALANX_INIT_METHOD', '').removeprefix('file://')
     if not file and not (address and port.isdecimal()):
-        given = f'they are {address!r} and {port!r}'
-        raise RunError(f'RANK and WORLD_SIZE are set, so set MASTER_ADDR and MASTER_PORT too: {given}')
+        values = f'they are {address!r} and {port!r}'
+        raise RunError(f'RANK and WORLD_SIZE are set, so set MASTER_ADDR and MASTER_PORT too: {values}')
     wait = Wait(patience)
+    # The store comes first: it is the place where ranks sign in, and torch's process group uses the same one.
     store: Store = FileStore(file, world_size) if file else _over_tcp(address, int(port), rank, wait)
     store.set_timeout(timedelta(seconds=patience))
-    here = PrefixStore(f'arrival/{os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)}', store)
-    here.set(f'rank {rank}', 'here')
-    if here.add('count', 1) == world_size:
-        here.set('all', 'here')
-    while not here.check(['all']):
-        wait.go_on(lambda: _missing(here, world_size) + ('' if file else f' at {address}:{port}'))
+    # A restarted launch may find the store of its earlier attempt: each attempt counts for itself.
+    arrivals = PrefixStore(f'arrival/{os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)}', store)
+    arrivals.set(f'rank {rank}', 'here')
+    # The last rank to arrive tells all: each then polls one key instead of one per rank.
+    if arrivals.add('count', 1) == world_size:
+        arrivals.set('all', 'here')
+    while not arrivals.check(['all']):
+        wait.go_on(lambda: _missing(arrivals, world_size) + ('' if file else f' at {address}:{port}'))
     return store
 
 
 def _over_tcp(address: str, port: int, rank: int, wait: Wait) -> Store:
     """Open the store at an address; wait until something listens there."""
+    # torch's elastic agent may have opened the store already, in the launcher.
     listens = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
     while not listens and (refusal := _refusal(address, port)):
         wait.go_on(partial(str, f'rank 0 at {address}:{port}, {refusal}'))
@@ -87,8 +91,8 @@ def _refusal(address: str, port: int) -> str:
     return ''
 
 
-def _missing(here: Store, world_size: int) -> str:
+def _missing(arrivals: Store, world_size: int) -> str:
     """Return the missing ranks, in words."""
-    missing = [rank for rank in range(world_size) if not here.check([f'rank {rank}'])]
+    missing = [rank for rank in range(world_size) if not arrivals.check([f'rank {rank}'])]
     shown = ', '.join(map(str, missing[:SHOWN])) + (f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else '')
     return f'rank{"" if len(missing) == 1 else "s"} {shown} of {world_size}'

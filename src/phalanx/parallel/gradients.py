@@ -60,6 +60,7 @@ def wrap_ddp(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, Po
         # PowerSGD runs several collectives per bucket, and gloo's threads start each when the previous one is done. With two
         # buckets their order would differ between ranks, and gloo matches collectives by order. So use a single bucket.
         bucket_mb = bucket_mb if device.type == 'cuda' else 2 * gradients_mb(module) + 1
+    # Buckets as views of the gradients save a copy of them.
     replica = DistributedDataParallel(module, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb, **NO_BUFFERS)
     match options.compression:
         case 'bf16':
@@ -74,8 +75,8 @@ def wrap_ddp(module: nn.Module, options: GradientOptions) -> tuple[nn.Module, Po
 
 def gradients_mb(module: nn.Module) -> float:
     """Return the size of the gradients that each rank sends per step, in MiB."""
-    wanted = (parameter for parameter in module.parameters() if parameter.requires_grad)
-    return sum(parameter.numel() * parameter.element_size() for parameter in wanted) / 2**20
+    trainable = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    return sum(parameter.numel() * parameter.element_size() for parameter in trainable) / 2**20
 
 
 class PowerSgd:
@@ -98,6 +99,7 @@ class PowerSgd:
 
     def state(self) -> dict[str, Any]:
         """State for resuming, on the main rank. Collective."""
+        # Torch's state has the low-rank factors, equal on all ranks, and the residual, which differs.
         return {
             'steps': self.of_torch.iter,
             'columns': self.columns,

@@ -36,6 +36,7 @@ class Heartbeat:
         """Record the step and the current activity."""
         if self.file is not None:
             line = f'{step} {os.getpid()} {time.monotonic():.3f} {doing}'
+            # One write of fixed length: the launcher never reads half of a line.
             os.pwrite(self.file.fileno(), f'{line:<80}\n'.encode(), 0)
 
 
@@ -43,6 +44,7 @@ def read_beats(folder: Path) -> dict[int, Beat]:
     """Return the last heartbeat of each rank with a file in `folder`."""
     beats = {}
     for file in folder.glob('beat.*'):
+        # The file is empty until the first beat.
         words = file.read_text().split(None, 3)
         if len(words) == 4:
             step, pid, when, doing = words

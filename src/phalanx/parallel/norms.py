@@ -35,6 +35,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     waiting: float = 0.0  # factor from that variance to the biased one; 0: no statistics pending
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
+        # Evaluation: plain batch norm with the running statistics.
         if not self.training:
             return super().forward(x)
         assert self.running_mean is not None and self.running_var is not None
@@ -42,6 +43,7 @@ class BatchNorm2d(nn.BatchNorm2d):
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         if self.latest is not None and self.waiting:  # called a second time in one forward pass
             self._follow(*self.latest)
+        # Running statistics are updated later, for all norms together, from `latest`; without it, at the end of this call.
         mean, var = self.latest or torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
         if self.group is None:
             count = x.numel() // x.shape[1]
@@ -102,14 +104,15 @@ class RunningStatistics:
         After all parts each has the share momentum / parts, and the previous value 1 - momentum: the same as one update with
         the mean of their statistics, which is what ranks with one part each agree on.
         """
-        seen = [norm for norm in self.norms if norm.waiting and norm.latest and norm.momentum]
-        if not seen:
+        pending = [norm for norm in self.norms if norm.waiting and norm.latest and norm.momentum]
+        if not pending:
             return
-        means, variances = zip(*(norm.latest for norm in seen), strict=True)
-        shares = [norm.momentum / (parts - (parts - 1 - part) * norm.momentum) for norm in seen]  # type: ignore[operator]
-        torch._foreach_lerp_([norm.running_mean for norm in seen], means, shares)  # type: ignore[misc]
-        biased = torch._foreach_mul(variances, [norm.waiting for norm in seen])
-        torch._foreach_lerp_([norm.running_var for norm in seen], biased, shares)  # type: ignore[misc]
+        # Three multi-tensor kernels for all norms, instead of a few small ones per norm.
+        means, variances = zip(*(norm.latest for norm in pending), strict=True)
+        shares = [norm.momentum / (parts - (parts - 1 - part) * norm.momentum) for norm in pending]  # type: ignore[operator]
+        torch._foreach_lerp_([norm.running_mean for norm in pending], means, shares)  # type: ignore[misc]
+        biased = torch._foreach_mul(variances, [norm.waiting for norm in pending])
+        torch._foreach_lerp_([norm.running_var for norm in pending], biased, shares)  # type: ignore[misc]
         self.forget()
 
     def forget(self) -> None:
@@ -203,11 +206,13 @@ class _SharedOnCuda(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.Group
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = x.contiguous(memory_format=_layout(x))
+        # Local statistics; ranks may hold different numbers of samples, so counts travel along.
         own_mean, own_inverse = torch.batch_norm_stats(x, eps)
         own = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // x.shape[1])])
         of_ranks = dist.gather(own, group)  # [R, 2 C + 1]
         means, inverses = of_ranks[:, :-1].chunk(2, dim=1)
         counts = of_ranks[:, -1].contiguous()
+        # Combined by torch's kernel, weighted by count. Momentum 0: running statistics are updated elsewhere.
         mean, inverse = torch.batch_norm_gather_stats_with_counts(x, means, inverses, None, None, 0.0, eps, counts)
         ctx.save_for_backward(x, weight, mean, inverse, counts.int())
         ctx.group = group
@@ -219,6 +224,7 @@ class _SharedOnCuda(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse, counts = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=_layout(x))
+        # Local sums over the gradient, with torch's kernels, then the sums over ranks.
         sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
             grad, x, mean, inverse, weight, True, True, True
         )
@@ -244,9 +250,11 @@ class _SharedOnCpu(torch.autograd.Function):
         means, variances = _moments_of_samples(x)  # [B, C]
         means = means.double()
         squares = means.square() + variances
+        # Per channel and rank: sum, sum of squares and count.
         own = torch.cat([means.sum(0), squares.sum(0), means.new_full((1,), len(x))]).mul_(x.shape[2] * x.shape[3])
         sums = dist.sum_over_ranks(own, group)
         count = sums[-1:]
+        # Mean and biased variance over all ranks, E[x^2] - E[x]^2.
         mean, squares = (sums[:-1] / count).chunk(2)
         var = torch.addcmul(squares, mean, mean, value=-1).clamp_(min=0)  # safe in float64
         mean, var = mean.to(_statistics(x)), var.to(_statistics(x))
@@ -265,10 +273,13 @@ class _SharedOnCpu(torch.autograd.Function):
         """
         x, weight, mean, var, count = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=_layout(x))
+        # Local part, as if mean and variance were constants.
         inverse = (var + ctx.eps).rsqrt()
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
         )
+        # Part through mean and variance, from sums over all ranks: a slope and an offset per channel, applied by the norm's
+        # kernel.
         sums = dist.sum_over_ranks(torch.cat([grad_bias, grad_weight]).double(), ctx.group)
         of_offset, of_slope = (-weight * inverse * sums.view(2, -1) / count).unbind()
         slope = of_slope * inverse

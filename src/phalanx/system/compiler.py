@@ -19,10 +19,11 @@ def check_cache() -> None:
     folder = Path(os.environ[CACHE])
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise RequestError(f'train.compile: {folder}: {error.strerror}; name another folder in {CACHE}') from None
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        fault = 'belongs to another user' if found.st_uid != os.getuid() else 'is writable by other users'
+    # Whoever can write there can make torch execute code of theirs.
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        fault = 'belongs to another user' if status.st_uid != os.getuid() else 'is writable by other users'
         cure = f'run chmod 700 on your own folder, or name another one in {CACHE}'
         raise RequestError(f'train.compile: the cache of compiled kernels, {folder}, {fault}: {cure}')

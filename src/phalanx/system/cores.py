@@ -13,6 +13,7 @@ def count_cores(quota: Path = QUOTA) -> int:
     torch and Python count all cores of the node. In a container with a quota of a few cores, the kernel would pause so
     many threads for most of each 100 ms period.
     """
+    # The affinity mask respects taskset and SLURM; macOS has none.
     count = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     try:
         share, period = quota.read_text().split()

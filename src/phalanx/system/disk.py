@@ -30,6 +30,7 @@ def replace_atomically(path: Path) -> Iterator[Path]:
 
     Raises OSError naming `path`, and any error of the context.
     """
+    # In the same folder, so that the rename stays within one file system, and named by process, so that two never share it.
     new = path.with_name(f'.{path.name}.{os.getpid()}.part')
     try:
         yield new

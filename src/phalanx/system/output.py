@@ -25,18 +25,18 @@ class Output(io.FileIO):
 
     def write(self, data: 'ReadableBuffer') -> int:
         """Write or drop all of `data`; return its number of bytes."""
-        left = memoryview(data).cast('B')
-        size = len(left)
+        remaining = memoryview(data).cast('B')
+        size = len(remaining)
         try:
-            while left:
-                count = super().write(left)
+            while remaining:
+                count = super().write(remaining)
                 if count is None:  # another program has made the pipe non-blocking, and it is full
                     select.select([], [self], [])
-                left = left[count or 0 :]
+                remaining = remaining[count or 0 :]
         except OSError as error:
             if error.errno not in TEMPORARY:  # also protects libraries that write to it, and child processes
                 redirect_to_null(self.fileno())
-            if error.errno != errno.EPIPE:  # a reader that has ended wants no more
+            if error.errno != errno.EPIPE:  # a reader that has ended needs no error
                 self.lost = error
         return size
 
@@ -56,6 +56,7 @@ def protect_output() -> Output:
 
     A closed stream (`>&-`) becomes the null device: otherwise the next opened file would get its number, and its output.
     """
+    # The lowest free number is reused, so descriptors are checked in ascending order.
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -14,6 +14,7 @@ def normalise_path(path: Path) -> Path:
     parts = path.absolute().parts
     if os.pardir not in parts:
         return path.absolute()
+    # Resolve up to the last `..`: behind a link, `link/..` is not the folder of the link.
     end = len(parts) - parts[::-1].index(os.pardir)
     return Path(*parts[:end]).resolve().joinpath(*parts[end:])
 

@@ -37,6 +37,7 @@ def run_and_exit(command: Callable[[], int]) -> int:
 
 def _end(status: Sequence[int]) -> None:
     """End the process if the command returned; after an error the interpreter prints the traceback."""
+    # os._exit does not flush Python's buffers.
     if status:
         sys.stdout.flush()
         sys.stderr.flush()
