@@ -33,9 +33,9 @@ class ConvBN(nn.Module):
     ) -> None:
         super().__init__()
         down, right = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        # "Same" padding; dilated kernels need as much more to keep the size.
         padding = dilation * (down // 2), dilation * (right // 2)
         Conv = DepthwiseConv2d if groups == in_channels > 1 else nn.Conv2d
-        # Dilated kernels need as much more padding to keep the size.
         self.conv = Conv(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.norm = BatchNorm2d(out_channels)
 
@@ -52,6 +52,7 @@ class DepthwiseConv2d(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        # Under autocast on a CPU: cast, compute in float32, and cast back, so that neighbours see half precision.
         if x.device.type != 'cpu' or not torch.is_autocast_enabled('cpu'):
             return super().forward(x)
         with torch.autocast('cpu', enabled=False):
@@ -99,7 +100,9 @@ class SqueezeExcitation(nn.Module):
         self.slope = slope
 
     def forward(self, x: Tensor) -> Tensor:
+        # Squeeze: one mean per channel; excitation: one factor per channel.
         means = x.mean((2, 3), keepdim=True)  # [B, C, 1, 1]
+        # torch's hardsigmoid is relu6(x + 3) / 6, of slope 1/6: scale its input for another slope.
         return x * F.hardsigmoid(self.excite(F.relu(self.squeeze(means))) * (6 * self.slope))
 
 
@@ -137,6 +140,7 @@ def run_stages(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
 
 
 def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
+    # make_divisible of the MobileNet code.
     """Return `channels` times `scale`, rounded to a `multiple`, but never down by more than a tenth (make_divisible)."""
     rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
     return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
@@ -156,9 +160,8 @@ def adaptive_avg_pool(x: Tensor, cells: int) -> Tensor:
         return F.adaptive_avg_pool2d(x, cells)
     if cells == 1:
         return x.mean((2, 3), keepdim=True)
-    rows, columns = (
-        pooling_matrix(length, cells, x) for length in x.shape[-2:]
-    )  # as matrix products: ONNX has no adaptive pooling
+    # As matrix products: ONNX has no adaptive pooling.
+    rows, columns = (pooling_matrix(length, cells, x) for length in x.shape[-2:])
     means: Tensor = rows @ x @ columns.T
     return means
 
@@ -166,6 +169,7 @@ def adaptive_avg_pool(x: Tensor, cells: int) -> Tensor:
 def pooling_matrix(length: int, cells: int, like: Tensor) -> Tensor:
     """Return the averaging matrix [cells, length] of adaptive pooling; cells overlap where they do not divide the length."""
     place, cell = torch.arange(length, device=like.device), torch.arange(cells, device=like.device)[:, None]
+    # Cell i covers floor(i * length / cells) to ceil((i + 1) * length / cells), as in torch.
     begins, ends = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
     inside = torch.logical_and(place >= begins, place < ends)  # not `&`: coremltools knows only the function
     shares = inside.to(like.dtype)
@@ -178,6 +182,7 @@ def upsample_logits(logits: Tensor, images: Tensor, *, align_corners: bool = Fal
     Casting and layout change come first, while the tensor is small: at full size, where logits are the largest tensor of a
     step, each would cost a pass over it, as would a softmax on channels last.
     """
+    # Small tensor first: cast and change the layout before upsampling.
     x = at_least_float32(logits).contiguous()
     # Without a gradient, or without a change of size, torch's own operation is as good.
     if not x.requires_grad or x.shape[-2:] == images.shape[-2:]:
@@ -200,6 +205,7 @@ class _Upsample(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad,) = grads  # [B, K, H, W]
+        # Transposed of the interpolation: one small matrix per axis.
         (h, w), (H, W) = ctx.size, grad.shape[-2:]
         rows, columns = (_interpolation_matrix(few, many, ctx.align_corners, grad) for few, many in ((h, H), (w, W)))
         # One product per map: in one product of all maps, the last bits of a sample depend on the rest of the batch.
@@ -208,6 +214,7 @@ class _Upsample(torch.autograd.Function):
 
 def _interpolation_matrix(few: int, many: int, align_corners: bool, like: Tensor) -> Tensor:
     """Return the matrix [few, many] of linear interpolation from `few` to `many` points: row i is the response to point i."""
+    # Row i is the interpolation of a unit impulse at point i.
     values = torch.eye(few, dtype=like.dtype, device=like.device)
     return F.interpolate(values[None], many, mode='linear', align_corners=align_corners)[0]
 
@@ -220,6 +227,7 @@ def use_group_norms(model: nn.Module, groups: int) -> None:
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
             if isinstance(norm, BatchNorm2d):
+                # Groups must divide the channels.
                 channels = norm.num_features
                 fitting = [count for count in range(1, channels + 1) if channels % count == 0]
                 nearest = min(fitting, key=lambda count: (abs(count - groups), -count))

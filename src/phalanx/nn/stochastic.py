@@ -17,26 +17,26 @@ class SampleKeys:
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None  # None: outside a training step
-        self.asked = 0  # number of layers that took keys in this forward pass
+        self.layers = 0  # dropout layers so far in this forward pass
 
     def begin(self, keys: Tensor | None) -> None:
         """Start a forward pass with the keys [B] of its samples; None outside training."""
-        self.keys, self.asked = keys, 0
+        self.keys, self.layers = keys, 0
 
     def next_layer_keys(self) -> Tensor | None:
         """Return keys [B] for the next layer, None outside a training step."""
         if self.keys is None:
             return None
-        self.asked += 1
-        return _hash(self.keys ^ _hash(self.asked))
+        # A layer is identified by its number in the order of the forward pass, which is the same on all ranks.
+        self.layers += 1
+        return _hash(self.keys ^ _hash(self.layers))
 
 
 class Dropout(nn.Module):
     """Dropout on x [B, ...]: values are 0 with probability `p`, others scaled by 1 / (1 - p); identity in evaluation."""
 
-    axes: int | None = (
-        None  # number of leading axes with masks of their own; the mask is broadcast over the rest; None: all axes
-    )
+    # Number of leading axes with masks of their own; the mask is broadcast over the rest. None: all axes.
+    axes: int | None = None
     samples: SampleKeys | None = None  # set by `tie`
 
     def __init__(self, p: float) -> None:
@@ -52,9 +52,10 @@ class Dropout(nn.Module):
         keys = self.samples.next_layer_keys() if self.samples else None
         if keys is None:
             keys = torch.randint(2**32, (len(x),), device=x.device)
-        own = x.shape[: self.axes]
-        kept = uniform(keys, torch.Size((*own, *(1,) * (x.ndim - len(own))))) >= self.p
-        return x * kept.to(x.dtype).div_(1 - self.p)
+        # One random number per element of the masked axes, broadcast over the others.
+        masked = x.shape[: self.axes]
+        mask = uniform(keys, torch.Size((*masked, *(1,) * (x.ndim - len(masked))))) >= self.p
+        return x * mask.to(x.dtype).div_(1 - self.p)
 
     def extra_repr(self) -> str:
         return f'p={self.p}'
@@ -74,6 +75,7 @@ class DropPath(Dropout):
 
 def tie(model: nn.Module, samples: SampleKeys) -> bool:
     """Connect all dropout layers of `model` to `samples`. Returns True if any of them drops values."""
+    # All layers share one counter, which numbers them in the order of their calls.
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for layer in layers:
         layer.samples = samples
@@ -82,12 +84,14 @@ def tie(model: nn.Module, samples: SampleKeys) -> bool:
 
 def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32
     """Return uniform numbers in [0, 1) of `shape` [B, ...], 24 bits each; those of a sample depend on its key alone."""
+    # Elements are numbered within their sample, so that its position in the batch does not matter.
     values = torch.arange(shape[1:].numel(), device=keys.device)
     return (_hash(_hash(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
 
 
 def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set
     """Return one key per sample of a step, [B] int64 below 2^32."""
+    # Hash after hash: a sum would give neighbouring steps and samples the same keys.
     start = _hash(_hash(seed & 0xFFFFFFFF) ^ (step & 0xFFFFFFFF))
     return _hash(start ^ samples)
 

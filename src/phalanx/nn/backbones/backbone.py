@@ -36,14 +36,15 @@ def select_maps(backbone: Backbone, strides: Sequence[Stride], network: str) -> 
     `network` is the name for messages. Raises ValueError when a stride is missing, or when the coarsest map of the backbone is
     not selected: its last layers would have no gradient.
     """
-    given = tuple(backbone.strides)
-    if not set(strides) <= set(given) or given[-1] != strides[-1]:
+    available = tuple(backbone.strides)
+    # Layers after the coarsest selected map would have no gradients, which DDP refuses.
+    if not set(strides) <= set(available) or available[-1] != strides[-1]:
         kind = type(backbone).__name__
         raise ValueError(
             f'{network} needs maps of stride {_format_strides(strides)}, and none coarser; '
-            f'the backbone {kind} has {_format_strides(given)}; choose another backbone'
+            f'the backbone {kind} has {_format_strides(available)}; choose another backbone'
         )
-    return tuple(len(given) - 1 - given[::-1].index(stride) for stride in strides)
+    return tuple(len(available) - 1 - available[::-1].index(stride) for stride in strides)
 
 
 def _format_strides(strides: Sequence[Stride]) -> str:

@@ -25,6 +25,7 @@ class CSPRepResNet(nn.Module):
         super().__init__()
         channels = [round(count * width) for count in (64, 128, 256, 512, 1024)]
         blocks = [max(round(count * depth), 1) for count in (3, 6, 6, 3)]
+        # Stem of three 3x3 convolutions, the first of stride 2; each stage then halves the map.
         half = channels[0] // 2
         self.stem = nn.Sequential(ConvBNSiLU(3, half, 3, stride=2), ConvBNSiLU(half, half, 3), ConvBNSiLU(half, channels[0], 3))
         self.stages = nn.ModuleList(
@@ -46,6 +47,7 @@ def csp_rep_resnet(strides: Sequence[Stride], width: float = 0.5, depth: float =
 def downsampling_stage(in_channels: int, out_channels: int, num_blocks: int, *, alpha: bool) -> nn.Sequential:
     """Return a stage of the backbone: [B, in, H, W] -> [B, out, H/2, W/2]."""
     middle = (in_channels + out_channels) // 2
+    # Half of the channels go through the blocks; ESE attention weighs all of them.
     blocks = [BasicBlock(middle // 2, shortcut=True, alpha=alpha) for _ in range(num_blocks)]
     return nn.Sequential(
         ConvBNSiLU(in_channels, middle, 3, stride=2),
@@ -60,6 +62,7 @@ class CSPStage(nn.Module):
         self, in_channels: int, half: int, out_channels: int, *, blocks: Iterable[nn.Module], attention: nn.Module
     ) -> None:
         super().__init__()
+        # conv1 and conv2 of the original, conv3 at the end
         self.beside = ConvBNSiLU(in_channels, half, 1)
         self.through = ConvBNSiLU(in_channels, half, 1)
         self.blocks = nn.Sequential(*blocks)
@@ -67,6 +70,7 @@ class CSPStage(nn.Module):
         self.out = ConvBNSiLU(2 * half, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        # The order of concatenation is that of the weights of `out`.
         halves = torch.cat([self.beside(x), self.blocks(self.through(x))], dim=1)
         out: Tensor = self.out(self.attention(halves))
         return out
@@ -106,10 +110,11 @@ class RepBlock(nn.Module):
 
     def fuse_branches(self) -> nn.Sequential:
         """Return this block in evaluation mode as one convolution and SiLU."""
+        # Fold each batch norm into its convolution: w * gamma / std, beta - mean * gamma / std.
         large, small = (fuse_conv_bn_eval(branch.conv, branch.norm) for branch in (self.large, self.small))
         assert large.bias is not None and small.bias is not None
         factor = 1 if self.alpha is None else _branch_scale(self.alpha)
-        # A 1x1 kernel is a 3x3 kernel with zeros around it, so both branches add up to one kernel.
+        # A 1x1 kernel is a 3x3 kernel with zeros around it, so both branches add up to one kernel and one bias.
         with torch.no_grad():
             large.weight.add_(factor * F.pad(small.weight, (1, 1, 1, 1)))
             large.bias.add_(factor * small.bias)

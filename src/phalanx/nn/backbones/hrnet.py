@@ -26,7 +26,7 @@ class HRNet(nn.Module):
         branches = [width, 2 * width, 4 * width, 8 * width]
         self.channels = tuple(branches)
         self.stem = nn.Sequential(DownsampleConvBNReLU(3, 64), DownsampleConvBNReLU(64, 64))
-        # layer1 of the original; then the transitions and stages 2 to 4
+        # layer1 of the original; then the transitions and stages 2 to 4 (2, 3 and 4 branches; 1, 4 and 3 modules)
         self.first = nn.Sequential(*(bottleneck(channels) for channels in (64, 256, 256, 256)))
         self.finest = ConvBNReLU(256, width, 3)
         self.joining = nn.ModuleList(DownsampleConvBNReLU(before, after) for before, after in pairwise((256, *branches[1:])))
@@ -38,6 +38,7 @@ class HRNet(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
         x = self.first(self.stem(images))  # [B, 256, H/4, W/4]
+        # Transition and stage: each transition adds a branch of half the size and twice the channels.
         maps = [self.finest(x)]
         for join, stage in zip(self.joining, self.stages, strict=True):
             maps.append(join(x))  # a new branch, at half the size of the coarsest so far
@@ -122,6 +123,7 @@ class FuseLayer(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         own = maps[self.end]
+        # Coarser maps are upsampled; `resize` leaves maps of the right size alone.
         aligned = [resize(build_path(x), own) for build_path, x in zip(self.paths, maps, strict=True)]
         return F.relu(torch.stack(aligned).sum(0), inplace=True)
 
@@ -132,6 +134,7 @@ def build_path(channels: Sequence[int], start: int, end: int) -> nn.Module:
         return ConvBN(channels[start], channels[end], 1)
     if end == start:
         return nn.Identity()
+    # One convolution of stride 2 per level; only the last changes the channels, without ReLU before the sum.
     downsampling = [DownsampleConvBNReLU(channels[start], channels[start]) for _ in range(end - start - 1)]
     return nn.Sequential(*downsampling, DownsampleConvBN(channels[start], channels[end]))
 

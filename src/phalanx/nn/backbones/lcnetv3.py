@@ -51,6 +51,7 @@ class NarrowedLCNetV3(PPLCNetV3):
 
     def __init__(self, *, scale: float, merged: bool) -> None:
         super().__init__(DETECTION, scale=scale, merged=merged)
+        # 1x1 convolutions to the channels that the neck of the detector expects.
         wide, self.channels = self.channels, tuple(int(channels * scale) for channels in NARROWED)
         self.narrow = nn.ModuleList(nn.Conv2d(*each, 1) for each in zip(wide, self.channels, strict=True))
         initialise_as_paddle(self.narrow)
@@ -87,8 +88,10 @@ class RepConv(nn.Module):
         merged: bool = False,
     ) -> None:
         super().__init__()
+        # Exported files have the merged form; training from scratch uses the branches.
         build = _build_conv if merged else ConvSum
         self.conv: nn.Module = build(in_channels, out_channels, kernel_size, stride, groups)
+        # LearnableAffineBlock in the original, before and after the activation.
         self.before = Affine()
         self.after = Affine() if stride != 2 else None
 
@@ -105,12 +108,14 @@ class ConvSum(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: Stride, groups: int) -> None:
         super().__init__()
+        # conv_kxk, conv_1x1 and identity of the original.
         sizes = [kernel_size] * BRANCHES
         self.full = nn.ModuleList(ConvBN(in_channels, out_channels, size, stride=stride, groups=groups) for size in sizes)
         self.small = ConvBN(in_channels, out_channels, 1, stride=stride, groups=groups) if kernel_size > 1 else None
         self.identity = BatchNorm2d(in_channels) if in_channels == out_channels and stride == 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
+        # One by one: stacking would hold all branches in memory.
         first, *others = [part for part in (self.identity, self.small, *self.full) if part is not None]
         out: Tensor = first(x)
         for part in others:

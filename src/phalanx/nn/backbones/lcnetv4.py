@@ -39,6 +39,7 @@ class PPLCNetV4(nn.Module):
         super().__init__()
         before = stages[0].channels
         self.stem = Stem(stem_channels, before)
+        # One stage per map: an optional downsampling block, then blocks at one size.
         self.stages = nn.ModuleList()
         for stage in stages:
             blocks = nn.Sequential()
@@ -56,6 +57,7 @@ class PPLCNetV4(nn.Module):
 
 def accumulate_strides(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
     """Return the strides of the maps of `stages`, which follow a stem of stride 4."""
+    # (down, right) accumulated: recognisers halve the height only.
     strides, height, width = list[Stride](), 4, 4
     for stage in stages:
         step = stage.stride or 1
@@ -77,6 +79,7 @@ class Stem(nn.Module):
 
     def __init__(self, channels: int, out_channels: int) -> None:
         super().__init__()
+        # stem1, stem2a, stem2b, stem3 and stem4 of PP-HGNetV2.
         self.halve = ConvBNReLU(3, channels, 3, stride=2)
         self.narrow = CornerConv(channels, channels // 2)
         self.widen = CornerConv(channels // 2, channels)
@@ -85,6 +88,7 @@ class Stem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.halve(images)
+        # Zero padding at the end keeps the size: windows of 2 x 2 start at each pixel.
         pooled = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
         out: Tensor = self.out(self.join(torch.cat([pooled, self.widen(self.narrow(x))], dim=1)))
         return out
@@ -109,6 +113,7 @@ class LCNetV4Block(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: Stride = 1, squeeze: bool = False) -> None:
         super().__init__()
+        # Token mixer (depthwise), SE, then channel mixer (fc1, GELU, fc2).
         self.keeps_size = in_channels == out_channels and stride == 1
         if self.keeps_size:
             self.filter: nn.Module = DepthwiseConv2d(in_channels, in_channels, 3, 1, 1, groups=in_channels)

@@ -62,6 +62,7 @@ class LineMobileNetV3(nn.Module):
         initialise_as_paddle(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        # Pooling at the end: stride 16 to 32 in height, 2 to 4 in width.
         return [F.max_pool2d(self.last(self.blocks(self.stem(images))), 2)]
 
 

@@ -46,6 +46,7 @@ class Stage(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, drops: list[float], *, heads: int, sr_ratio: int) -> None:
         """`drops`: drop path probability per block; `heads`, `sr_ratio`: of the attention."""
         super().__init__()
+        # Patches overlap: 7x7 windows every 4 pixels on images, 3x3 windows every 2 on maps.
         size, stride = (7, 4) if in_channels == 3 else (3, 2)
         # overlap patch embedding: projection and norm
         self.embed = nn.Conv2d(in_channels, out_channels, size, stride, size // 2)
@@ -67,6 +68,7 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, heads: int, sr_ratio: int, drop_path: float) -> None:
         super().__init__()
+        # Epsilon 1e-6 in blocks, torch's default in the embeddings, as in PaddleSeg.
         self.norm1 = nn.LayerNorm(channels, eps=1e-6)
         self.attention = Attention(channels, heads, sr_ratio)
         self.norm2 = nn.LayerNorm(channels, eps=1e-6)
@@ -97,7 +99,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
         query = self.query(x)
         if self.reduce is not None:
+            # Spatial reduction: attention costs N * N' with N' = N / sr_ratio ** 2.
             x = self.reduced_norm(to_tokens(self.reduce(to_map(x, h, w))))  # [B, N', C]
+        # [B, N, C] -> [B, heads, N, C / heads]
         key, value = self.key_value(x).chunk(2, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         context = F.scaled_dot_product_attention(query, key, value)  # [B, heads, N, C / heads]
@@ -115,6 +119,7 @@ class MixFFN(nn.Module):
         self.narrow = nn.Linear(inner_channels, channels)  # fc2
 
     def forward(self, x: Tensor, h: int, w: int) -> Tensor:
+        # The 3x3 convolution replaces a position embedding, so inputs may have any size.
         x = to_tokens(self.mix(to_map(self.widen(x), h, w)))
         narrowed: Tensor = self.narrow(F.gelu(x))
         return narrowed
@@ -135,6 +140,7 @@ def initialise(backbone: MixViT) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Conv2d):
+            # By fan-out per group, unlike torch's own initialisation, which counts all groups.
             fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             assert module.bias is not None

@@ -21,6 +21,7 @@ class MobileNetV1Enhance(nn.Module):
 
     def __init__(self, *, scale: float) -> None:
         super().__init__()
+        # Channels are cut off, not rounded to multiples of 8, as published.
         stem, *widths = (int(channels * scale) for channels in (32, 64, 128, 256, 512, 1024))
         self.stem = ConvBNHardswish(3, stem, 3, stride=2)
         self.blocks = nn.Sequential(
@@ -35,12 +36,14 @@ class MobileNetV1Enhance(nn.Module):
             DepthwiseSeparable(widths[4], widths[4], 5, stride=(1, 2), squeeze=True),
         )
         self.channels = (widths[4],)
-        initialise_as_paddle(self)  # for squeeze-and-excitation as in PaddleOCR; the other convolutions: He normal
+        # As in PaddleOCR: Paddle's default in squeeze-and-excitation, He normal in the other convolutions.
+        initialise_as_paddle(self)
         for module in self.modules():
             if isinstance(module, ConvBN):
                 nn.init.kaiming_normal_(module.conv.weight, nonlinearity='relu')
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        # Pooling at the end: stride 16 to 32 in height, 4 to 8 in width.
         return [F.avg_pool2d(self.blocks(self.stem(images)), 2)]
 
 

@@ -63,6 +63,7 @@ class MobileNetV2(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        # Group 0 has stride 2; the last block of group 1 has the fine map, of stride 4.
         first, second, *rest = self.groups
         fine, x = run_with_expansion(second.children(), first(self.stem(images)))
         for group in rest:

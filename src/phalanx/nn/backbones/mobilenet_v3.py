@@ -72,6 +72,7 @@ class MobileNetV3(nn.Module):
     ) -> None:
         """`scale`: multiplies the channels of the paper. `squeeze=False` leaves out squeeze-and-excitation."""
         super().__init__()
+        # Stages of inverted residuals; channels are rounded to multiples of 8 after scaling.
         before = scale_channels(STEM_CHANNELS, scale)
         self.stem = ConvBNHardswish(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
@@ -106,6 +107,7 @@ class HalvedMobileNetV3(MobileNetV3):
         self.channels = (LARGE[1][-1].inner, 480)
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        # Stages have strides 4, 8, 16 and 32.
         fine, x = run_with_expansion(self.stages[1].children(), self.stages[0](self.stem(images)))
         return [fine, self.last(self.stages[3](self.stages[2](x)))]
 
@@ -121,6 +123,7 @@ class InvertedResidual(nn.Module):
     def __init__(self, in_channels: int, block: Block, scale: float, *, squeeze: bool = True, shortcut: bool = True) -> None:
         """`squeeze=False` and `shortcut=False` leave these out even where `block` has them."""
         super().__init__()
+        # Expansion (1x1), depthwise convolution, SE, linear projection (1x1).
         inner, out_channels = scale_channels(block.inner, scale), scale_channels(block.channels, scale)
         conv = CONVS[block.activation]
         self.widen = conv(in_channels, inner, 1)  # expansion
@@ -134,6 +137,7 @@ class InvertedResidual(nn.Module):
 
     def forward_with_expansion(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expanded map [B, inner, h, w] after the depthwise convolution, for decoders, and the output."""
+        # LR-ASPP and other decoders use the expanded map, which has more channels than the output.
         inner: Tensor = self.filter(self.widen(x))
         y: Tensor = self.narrow(self.squeeze(inner))
         return inner, x + y if self.has_shortcut else y

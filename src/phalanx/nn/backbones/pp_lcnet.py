@@ -57,10 +57,12 @@ class PPLCNet(nn.Module):
         `stem` and `conv` build the first convolution and those of the blocks.
         """
         super().__init__()
+        # Stem of stride 2.
         before = scale_channels(STEM_CHANNELS, scale, multiple=multiple)
         self.stem = stem(3, before, 3, stride=2)
         self.stages = nn.ModuleList()
         channels, strides, height, width = [], list[Stride](), 2, 2  # height, width: the stride so far
+        # One stage per map; the stride of a map is the product of those before it.
         for blocks in stages:
             stage = nn.Sequential()
             for kernel_size, out_channels, stride, squeeze in blocks:
@@ -72,6 +74,7 @@ class PPLCNet(nn.Module):
             self.stages.append(stage)
             channels.append(before)
             strides.append(height if height == width else (height, width))
+        # The first stage has stride 2, too fine for the networks.
         self.channels, self.strides = tuple(channels[1:]), tuple(strides[1:])
         initialise_convs(self)
 

@@ -24,6 +24,7 @@ class ResNet34vd(nn.Module):
         self.stem = nn.Sequential(
             ConvBNReLU(3, 32, 3), ConvBNReLU(32, 32, 3), ConvBNReLU(32, 64, 3), nn.MaxPool2d(3, stride=2, padding=1)
         )
+        # Stages halve the height only: a line keeps its horizontal resolution.
         stages, before = [], 64
         for count, channels in zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True):
             first = Residual(before, channels, lower=channels != 64)

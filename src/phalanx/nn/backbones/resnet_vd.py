@@ -38,6 +38,7 @@ class ResNetVD(nn.Module):
         if output_stride == 8:
             strides[2], dilations[2] = 1, (2,) * blocks[2]
         if output_stride < 32:
+            # Multi-grid: 1, 2 and 4 times the dilation of the stage (2 at output stride 16, 4 at 8).
             wide = 16 // output_stride
             strides[3], dilations[3] = 1, (2 * wide, 4 * wide, 8 * wide)
         before = (64, *self.channels)
@@ -57,10 +58,13 @@ class Bottleneck(nn.Module):
 
     def __init__(self, in_channels: int, inner_channels: int, dilation: int, stride: int = 1, *, first: bool = False) -> None:
         super().__init__()
+        # 1x1 reduction, 3x3 convolution with the stride, 1x1 expansion.
         out_channels = self.expansion * inner_channels
         self.squeeze = ConvBNReLU(in_channels, inner_channels, 1)
         self.spatial = ConvBNReLU(inner_channels, inner_channels, 3, stride=stride, dilation=dilation)
         self.widen = ConvBN(inner_channels, out_channels, 1)
+        # ResNet-D: average pooling, then a 1x1 convolution, instead of a 1x1 convolution of stride 2 that skips three quarters
+        # of the map.
         self.pool = nn.AvgPool2d(2, stride=2, ceil_mode=True) if stride == 2 else nn.Identity()
         self.shortcut = ConvBN(in_channels, out_channels, 1) if first else nn.Identity()
 
@@ -90,6 +94,7 @@ def stage(
 ) -> nn.Sequential:
     """Return one block per entry of `dilations`; the first has the stride, and a convolution in its shortcut."""
     out_channels = block.expansion * inner_channels
+    # Only the first block changes channels and size, so only its shortcut has a convolution.
     first = block(in_channels, inner_channels, dilations[0], stride, first=True)
     return nn.Sequential(first, *(block(out_channels, inner_channels, dilation) for dilation in dilations[1:]))
 

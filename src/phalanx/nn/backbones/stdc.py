@@ -45,6 +45,7 @@ class STDCBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
+        # Later convolutions see more context with fewer channels.
         half, quarter, eighth = out_channels // 2, out_channels // 4, out_channels // 8
         self.first = ConvBNReLU(in_channels, half, 1)
         self.halve: nn.Module = nn.Identity()
@@ -56,6 +57,7 @@ class STDCBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
         first = self.first(x)
+        # With stride 2 all four parts have half the size.
         return torch.cat([self.pool(first), *run_stages(self.rest, self.halve(first))], dim=1)
 
 

@@ -43,6 +43,7 @@ class TimmBackbone(nn.Module):
         self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        # Pad to whole cells of the coarsest map, then crop: sizes are those that `Backbone` promises.
         x = pad_to_multiple(images, self.strides[-1])
         if self.size not in (None, x.shape[-2:]):
             raise ValueError(f'model.backbone.img_size is {list(self.size)}, but an image has {list(x.shape[-2:])}')
@@ -61,8 +62,10 @@ class TimmPyramid(TimmBackbone):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         x = pad_to_multiple(images, VIT_STRIDE)
+        # Patches of 14 or 8 pixels: resize so that each is one cell of stride 16. (timm interpolates the position embedding.)
         if self.patch != VIT_STRIDE:
             x = F.interpolate(x, [side // VIT_STRIDE * self.patch for side in x.shape[-2:]], mode='bilinear')
+        # ViTDet builds all levels from the last map alone.
         last: Tensor = self.body(x)[-1]  # [B, C, H/16, W/16]
         return crop_padding([level(last) for level in self.levels], self.strides, images)
 
@@ -89,6 +92,7 @@ def build_pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
     C = in_channels
     match stride:
         case 4:
+            # Transposed convolutions upsample by 2 each, pooling downsamples; then a 1x1 and a 3x3 convolution.
             resized: list[nn.Module] = [nn.ConvTranspose2d(C, C // 2, 2, 2), ChannelNorm(C // 2), nn.GELU()]
             resized.append(nn.ConvTranspose2d(C // 2, C // 4, 2, 2))
             C = C // 4
@@ -101,6 +105,7 @@ def build_pyramid_level(in_channels: int, stride: int) -> nn.Sequential:
             resized = [nn.MaxPool2d(2, 2, ceil_mode=True)]
         case _:
             raise ValueError(f'a plain vision transformer has maps of strides 4, 8, 16 and 32, not {stride}')
+    # Convolutions without bias, since a layer norm follows.
     out = PYRAMID_CHANNELS
     convs = [
         nn.Conv2d(C, out, 1, bias=False),
@@ -146,8 +151,10 @@ def timm_backbone(
     linearly to 0 at the first. `img_size`: (height, width) of all images, for networks that take one size only. Raises
     ValueError for an unknown name, and for a network without feature maps.
     """
+    # Built first without options, since only the network itself knows the strides of its maps.
     timm = _timm()
     if not timm.is_model(model):
+        # The nearest name, for typing errors.
         near = get_close_matches(model, timm.list_models(), n=1)
         cure = f'; did you mean {near[0]!r}?' if near else ''
         raise ValueError(f'model: timm has no network {model!r}{cure} (timm.list_models() has all)')
@@ -160,8 +167,8 @@ def timm_backbone(
         body = _build_body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
         return TimmPyramid(body, weights, patch=reductions[0], strides=[step for step in strides if isinstance(step, int)])
     # Dilated convolutions keep the coarsest map at the stride that the network needs.
-    if (stride := output_stride(strides)) < 32:
-        options['output_stride'] = stride
+    if (coarsest := output_stride(strides)) < 32:
+        options['output_stride'] = coarsest
         reductions = _build_body(timm, model, options).feature_info.reduction()
     # Of several maps with one stride, the last is the deepest.
     indices = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
@@ -240,6 +247,7 @@ def _replacement(module: nn.Module) -> nn.Module | None:
 
 def _resolve_weights(timm: Any, model: str, weights: str | None) -> str | None:
     """Return the address of `weights`, resolving tags of timm. Raises ValueError for an unknown tag."""
+    # timm names weights MODEL.TAG, for example convnext_tiny.fb_in1k.
     tags = [name.partition('.')[2] for name in timm.list_pretrained(f'{model.partition(".")[0]}.*')]
     if weights in tags:
         config = timm.get_pretrained_cfg(f'{model.partition(".")[0]}.{weights}')

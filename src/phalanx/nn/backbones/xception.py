@@ -23,6 +23,7 @@ class Xception(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(ConvBNReLU(3, 32, 3, stride=2), ConvBNReLU(32, 64, 3))
+        # entry flow, middle flow and exit flow of the paper
         self.entry = nn.ModuleList(Block(before, (after,) * 3, stride=2) for before, after in pairwise((64, 128, 256, 728)))
         self.middle = nn.Sequential(*(Block(728, (728,) * 3) for _ in range(16)))
         self.exit = nn.Sequential(
@@ -36,6 +37,7 @@ class Xception(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:  # [B, 3, H, W]
+        # The fine map is the output of the first entry block, before the ReLU of the next one.
         maps = run_stages(self.entry, self.stem(images))
         return [maps[0], self.exit(self.middle(maps[-1]))]
 
@@ -45,6 +47,7 @@ class Block(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: tuple[int, int, int], stride: int = 1) -> None:
         super().__init__()
+        # Three separable convolutions; the last one has the stride.
         sizes = zip((in_channels, *out_channels[:2]), out_channels, (1, 1, stride), strict=True)
         self.convs = nn.Sequential(*(build_separable_conv(before, after, step) for before, after, step in sizes))
         self.shortcut: nn.Module = nn.Identity()
