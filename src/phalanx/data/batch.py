@@ -70,6 +70,7 @@ def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
 
 def stack_images(images: Sequence[Tensor]) -> Tensor:
     """Stack images [3, H, W] from `channels_first` to [B, 3, H, W], in channels-last memory order."""
+    # The inverse of `channels_first`: rows of RGB pixels are joined as they are, in one copy per image.
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
@@ -78,6 +79,7 @@ def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, 
 
     Runs on the device of the network: uint8 is a quarter of the data to move, and loader workers do no float work.
     """
+    # Contiguous, as the first convolution expects, whatever layout the images arrived in.
     floats = images.to(torch.float32, memory_format=torch.contiguous_format)
     return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
 

@@ -7,19 +7,19 @@ EPSILON = 1e-9  # added to areas that divide: two boxes without area overlap by 
 
 
 def area(boxes: Tensor) -> Tensor:  # [..., 4] -> [...]
-    """The area of each box; 0 for one whose end is before its start."""
+    """Area of each box; 0 if it ends before it starts."""
     x0, y0, x1, y1 = boxes.unbind(-1)
     return (x1 - x0).clamp(min=0) * (y1 - y0).clamp(min=0)
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:  # [..., 4] and [..., 4] -> [...]
-    """The intersection over union of each box of `a` with the one of `b` beside it, in [0, 1]."""
+    """Intersection over union of each box of `a` with the box of `b` at the same index, in [0, 1]."""
     overlap = _overlap(a, b)
     return overlap / (area(a) + area(b) - overlap + EPSILON)
 
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:  # [..., N, 4] and [..., M, 4] -> [..., N, M]
-    """The intersection over union of each box of `a` with each of `b`, in [0, 1]."""
+    """Intersection over union of each box of `a` with each of `b`, in [0, 1]."""
     return iou(a.unsqueeze(-2), b.unsqueeze(-3))
 
 

@@ -32,7 +32,7 @@ Pixels = npt.NDArray[np.uint8]  # [H, W, 3], or a label map [H, W]
 
 HEADER = struct.Struct('<QQ')  # bytes used, pictures
 SLOT = struct.Struct('<16sQIII')  # hash of the name; where its pixels begin, 0 in an empty slot; height, width, channels or 0
-BYTES_PER_SLOT = 4096  # of the whole file: so there are slots enough for any pictures above 37 x 37
+BYTES_PER_SLOT = 4096  # of the whole file: enough slots for pictures above 37 x 37 pixels
 GIB = 2**30
 
 
@@ -67,9 +67,9 @@ class PictureCache:
         """Take ownership of the descriptor `file`, of a file from `create_cache`."""
         self._file = file
         weakref.finalize(self, os.close, file)
-        found = os.fstat(file)
-        self._size, self._slots = found.st_size, found.st_size // BYTES_PER_SLOT
-        self.handle = f'/proc/{os.getpid()}/fd/{file}', found.st_dev, found.st_ino  # arguments of `open_cache`
+        status = os.fstat(file)
+        self._size, self._slots = status.st_size, status.st_size // BYTES_PER_SLOT
+        self.handle = f'/proc/{os.getpid()}/fd/{file}', status.st_dev, status.st_ino  # arguments of `open_cache`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_cache, self.handle
@@ -80,6 +80,7 @@ class PictureCache:
             _, begin, shape = self._slot(_hash(name))
         if begin == 0:
             return None
+        # Outside of the lock: a published picture never changes or moves.
         pixels = np.empty(shape, np.uint8)
         read = os.preadv(self._file, [pixels.data], begin)
         assert read == pixels.nbytes
@@ -91,6 +92,7 @@ class PictureCache:
         with self._locked(fcntl.LOCK_EX):
             begin, count = HEADER.unpack(os.pread(self._file, HEADER.size, 0))
             begin = begin or HEADER.size + self._slots * SLOT.size
+            # Full: the first pictures stay. At least one slot stays empty, at which `_slot` ends its search.
             if begin + pixels.nbytes > self._size or count + 1 >= self._slots:
                 return
             os.pwrite(self._file, HEADER.pack(begin + pixels.nbytes, count + 1), 0)
@@ -99,17 +101,18 @@ class PictureCache:
         except OSError:  # a disk that is full in spite of `check_room`
             return
         with self._locked(fcntl.LOCK_EX):
-            place, taken, _ = self._slot(_hash(name))
-            if written == pixels.nbytes and not taken:  # another process may have been faster
+            place, existing, _ = self._slot(_hash(name))
+            if written == pixels.nbytes and not existing:  # another process may have been faster
                 os.pwrite(self._file, SLOT.pack(_hash(name), begin, *pixels.shape, *[0] * (3 - pixels.ndim)), place)
 
     def _slot(self, name: bytes) -> tuple[int, int, list[int]]:
         """Slot of the hash `name`, or the empty one for it (open addressing): place, pixels' start (0: empty), shape."""
+        # Open addressing with linear probing: start at the hash, go on to the next slot while another name has it.
         number = int.from_bytes(name) % self._slots
         while True:
             place = HEADER.size + number * SLOT.size
-            found, begin, *shape = SLOT.unpack(os.pread(self._file, SLOT.size, place))
-            if begin == 0 or found == name:
+            stored, begin, *shape = SLOT.unpack(os.pread(self._file, SLOT.size, place))
+            if begin == 0 or stored == name:
                 return place, begin, [side for side in shape if side]
             number = (number + 1) % self._slots
 
@@ -134,8 +137,10 @@ def create_cache(options: CacheOptions) -> PictureCache:
         file = os.memfd_create('phalanx-cache')
         os.truncate(file, size)
     else:
+        # The file has no name, in memory or on disk: it lives as long as a process has it open.
         with tempfile.TemporaryFile(dir=options.folder) as nameless:
             file = os.dup(nameless.fileno())
+        # Allocated now: a disk that fills up later would kill the ranks with SIGBUS.
         os.posix_fallocate(file, 0, size)
     return PictureCache(file)
 
@@ -143,8 +148,8 @@ def create_cache(options: CacheOptions) -> PictureCache:
 def open_cache(path: str, device: int, inode: int) -> PictureCache:
     """Open the cache of another process of this node by its handle. Raises OSError."""
     file = os.open(path, os.O_RDWR)
-    found = os.fstat(file)
-    if (found.st_dev, found.st_ino) != (device, inode):  # a process of another container may have that number here
+    status = os.fstat(file)
+    if (status.st_dev, status.st_ino) != (device, inode):  # a process of another container may have that number here
         os.close(file)
         raise OSError(errno.ESTALE, 'not the cache of train.cache: the ranks of a node must see each other in /proc', path)
     return PictureCache(file)
@@ -157,6 +162,7 @@ def node_cache(options: CacheOptions | None) -> PictureCache | None:
     from phalanx.parallel import dist  # torch, which `phalanx serve` reads images without
 
     own = create_cache(options) if dist.local_rank() == 0 else None
+    # The first rank of each node creates the cache; the others open it by its handle.
     handles = dist.gather_objects(own and own.handle)
     return own or open_cache(*handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
 

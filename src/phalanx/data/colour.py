@@ -59,6 +59,7 @@ def scale_brightness(image: Image, factor: float) -> Image:
 
 def scale_contrast(image: Image, factor: float) -> Image:
     """Multiply the distance of each value from the mean grey by `factor`."""
+    # Rounded to an integer, as in Pillow.
     grey = int(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean() + 0.5)
     return _per_value(image, grey + factor * (_VALUES - grey))
 
@@ -76,8 +77,9 @@ def rotate_hue(image: Image, turn: float) -> Image:
     Pillow, which the originals use, needs eight times as long and rounds hue and saturation to bytes in between, which moves
     colours by up to 9 levels of 255, half a one on average. (OpenCV's own bytes have 180 hues and move them by up to 13.)
     """
+    # In float32: bytes would round hue and saturation.
     hsv = np.asarray(cv2.cvtColor(image.astype(np.float32), cv2.COLOR_RGB2HSV), np.float32)  # hue in degrees
-    hsv[..., 0] += turn % 256 * 360 / 256  # OpenCV takes what is above 360 for another time round
+    hsv[..., 0] += turn % 256 * 360 / 256  # OpenCV accepts angles above 360
     return np.asarray(cv2.convertScaleAbs(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)), np.uint8)
 
 

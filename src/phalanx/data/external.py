@@ -15,6 +15,7 @@ def seed_global_generators(rng: np.random.Generator) -> Iterator[None]:
     Random numbers of a transform from torchvision, Albumentations or a plugin are then a function of the sample: training does
     not depend on the number of ranks or workers, nor on where it was resumed.
     """
+    # NumPy's legacy generator takes 32 bits.
     seed = int(rng.integers(2**32))
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

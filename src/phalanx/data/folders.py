@@ -16,7 +16,7 @@ LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
 LISTED = 20  # of many other problems
 
 MARKS = {b'\xef\xbb\xbf': 'utf-8-sig', b'\xff\xfe': 'utf-16', b'\xfe\xff': 'utf-16'}
-CHINESE = dict.fromkeys(('gb2312', 'gbk', 'cp936'), 'gb18030')  # which has all of them, and files have more than they declare
+CHINESE = dict.fromkeys(('gb2312', 'gbk', 'cp936'), 'gb18030')  # a superset: files often exceed what they declare
 
 
 def check_folder(path: Path) -> None:
@@ -74,6 +74,7 @@ def check_inside(path: str, root: Path, where: str) -> str:
     """Return `path`. Raises ValueError, beginning with `where`, when it leads outside `root`."""
     try:
         name = os.fsencode(path)
+    # Never a valid name, so it is rejected below.
     except UnicodeEncodeError:  # JSON can hold lone surrogates
         name = b'\0'
     if b'\0' in name or len(name) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in name.split(b'/')):
@@ -156,11 +157,13 @@ def _decode_xml(data: bytes, path: Path) -> str:
 
     Raises ValueError.
     """
+    # A byte order mark is right even if the declaration says otherwise: editors convert files without changing it.
     declared = re.match(rb'\s*<\?xml[^>]*\bencoding=["\']([\w.:-]+)', data)
+    # Three candidates, most reliable first: byte order mark, declaration, UTF-8.
     mark = next((name for bom, name in MARKS.items() if data.startswith(bom)), None)
     named = declared[1].decode() if declared else 'UTF-8'
     for encoding in (mark,) if mark else (CHINESE.get(named.lower(), named), 'utf-8'):
         with contextlib.suppress(UnicodeDecodeError, LookupError):
             if '\0' not in (text := data.decode(encoding)):
                 return text
-    raise ValueError(f'{path}: is not {named} text, as its head says or leaves open; save it as UTF-8')
+    raise ValueError(f'{path}: is not {named} text, its declared or default encoding; save it as UTF-8')

@@ -26,7 +26,7 @@ from phalanx.runtime.prepare import MOST_PIXELS, check_image
 AnImage = Image | str | Path
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
-SUBFILE_TYPE = 254  # of a page of a TIFF file: its lowest bit marks a reduced copy of another one
+SUBFILE_TYPE = 254  # tag of a page of a TIFF file; its lowest bit marks a reduced copy of another page
 # Allowed formats by their names in Pillow, with the first bytes of their files. Others never reach a decoder: some, as EPS,
 # are programs that Pillow would execute.
 BEGINNINGS = {
@@ -50,21 +50,23 @@ HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 def read_image(path: Path | str) -> Image:
     """Read the picture in a file, [H, W, 3] uint8 RGB; grey ones get three equal channels, transparency is dropped.
 
-    It is turned upright by its EXIF orientation in every format, as in OpenCV, with which the originals read. Values of more
-    than 8 bits are reduced by `to_eight_bits`. Of several pages it is the first: `Pages` has all. Raises SampleError, also for
-    a damaged file.
+    It is turned upright by its EXIF orientation in every format, as in OpenCV, which the originals use. Values of more than
+    8 bits are reduced by `to_eight_bits`. A file with several pages gives the first; `Pages` reads all. Raises SampleError, for
+    a damaged file too.
     """
     return read_cached(f'image {path}', lambda: decode_image(_bytes(path), str(path)))
 
 
 def decode_image(data: bytes, name: str) -> Image:
     """Decode the bytes of an image file, with the result of `read_image`. `name` is for messages. Raises SampleError."""
+    # Format, completeness and size are checked first: decoders allocate what a header claims.
     _check_bytes(data, name, 'an image')
     if data.startswith(jpeg.BEGINNING):
         return _decode_jpeg(data, name)
     size = png.read_size(data) if data.startswith(png.SIGNATURE) else _size_by_pillow(data, name)
     if size is not None:
         _check_pixels(*size, name)
+    # libspng for common PNG files, OpenCV for the rest.
     by_spng = png.decode_png(data, 'RGB')
     pixels = by_spng if by_spng is not None else to_eight_bits(_by_opencv(data, name))
     return jpeg.turn_upright(pixels, _orientation(data))
@@ -73,6 +75,7 @@ def decode_image(data: bytes, name: str) -> Image:
 def _by_opencv(data: bytes, name: str, frame: int = 0) -> npt.NDArray[Any]:
     """Frame [H, W, 3] of 8 or 16 bits as it is stored; upright for a TIFF file. Raises SampleError."""
     try:
+        # As stored: 16 bits are kept, and only `turn_upright` turns images.
         values = np.frombuffer(data, np.uint8)
         if frame:
             _, frames = cv2.imdecodemulti(values, AS_STORED, range=(frame, frame + 1))
@@ -143,12 +146,13 @@ class Pages:
             return self._pdf.page(number)
         if len(self) == 1:
             return decode_image(self._data, str(self.path))
+        # Pillow seeks and checks the size; OpenCV decodes, so that all formats give the same pixels.
         name = f'{self.path}, page {number + 1}'
         try:
             with open_with_pillow(self._data) as image:
                 image.seek(self._frames[number])
                 _check_pixels(*image.size, name)
-                if image.format == 'GIF':  # whose later frames OpenCV lays on the wrong colour
+                if image.format == 'GIF':  # OpenCV composes later frames on a wrong background
                     return np.array(image.convert('RGB'))
         except PILLOW_ERRORS as error:
             raise SampleError(f'{name}: cannot be decoded: {error}') from None
@@ -161,24 +165,24 @@ def _frames(data: bytes) -> list[int]:
         with open_with_pillow(data) as image:
             if image.format not in ('TIFF', 'GIF'):
                 return [0]
-            found = []
+            frames = []
             for number in range(getattr(image, 'n_frames', 1)):
                 image.seek(number)
                 if number == 0 or not (image.format == 'TIFF' and image.tag_v2.get(SUBFILE_TYPE, 0) & 1):  # type: ignore[attr-defined]
-                    found.append(number)
-            return found
+                    frames.append(number)
+            return frames
     except PILLOW_ERRORS:
         return [0]
 
 
 def _decode_jpeg(data: bytes, name: str) -> Image:
-    found = jpeg.read_header(data)
-    if not found.is_whole:
+    header = jpeg.read_header(data)
+    if not header.is_whole:
         raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
-    if found.size is not None:
-        _check_pixels(*found.size, name)
+    if header.size is not None:
+        _check_pixels(*header.size, name)
     try:
-        return jpeg.decode_jpeg(data, found)
+        return jpeg.decode_jpeg(data, header)
     except ValueError as error:
         raise SampleError(f'{name}: {error}') from None
 
@@ -194,7 +198,7 @@ def read_labels(path: Path) -> LabelMap:
 def _decode_labels(path: Path) -> LabelMap:
     data = _bytes(path)
     _check_bytes(data, str(path), 'a label map')
-    if data.startswith(jpeg.BEGINNING):  # of which Pillow, too, fills what is missing with grey
+    if data.startswith(jpeg.BEGINNING):  # decoded only to find damage: Pillow, too, fills missing parts with grey
         _decode_jpeg(data, str(path))
     if (size := png.read_size(data)) is not None:
         _check_pixels(*size, str(path))
@@ -205,8 +209,8 @@ def _decode_labels(path: Path) -> LabelMap:
             _check_pixels(*image.size, str(path))
             if image.mode not in ('P', 'L'):
                 cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
-                said = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
-                raise SampleError(f'{path}: {said}{cure}')
+                fault = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
+                raise SampleError(f'{path}: {fault}{cure}')
             return np.array(image)
     except PILLOW_ERRORS as error:
         raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
@@ -239,6 +243,7 @@ def _orientation(data: bytes | mmap) -> int:
     if data[:8] == png.SIGNATURE:
         return png.read_png_orientation(data)
     if data[:4] == b'RIFF' and data[8:12] == b'WEBP':
+        # WEBP is RIFF: chunks of a name, a length and data, padded to an even length.
         place = 12
         while place + 8 <= len(data):
             end = place + 8 + int.from_bytes(data[place + 4 : place + 8], 'little')
@@ -267,7 +272,7 @@ def _bytes(path: Path | str) -> bytes:
     name = str(path)
     try:
         mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would block, a device never end
             raise SampleError(f'{path}: cannot be read: it is not a file')
         with open(name, 'rb', buffering=0) as file:  # noqa: PTH123
             data = file.readall()
@@ -317,6 +322,7 @@ def _check_pixels(width: int, height: int, name: str) -> None:
 
 def palette(K: int) -> npt.NDArray[np.uint8]:
     """K distinct colours [K, 3] uint8: neighbours differ most in hue, similar hues in brightness."""
+    # Steps by the golden ratio spread hues evenly for any K; neighbours also differ in brightness.
     golden = (5**0.5 - 1) / 2
     shades = ((0.8, 0.95), (0.9, 0.5), (0.4, 0.9), (0.5, 0.6), (1, 0.75))  # saturation, value
     colours = [colorsys.hsv_to_rgb(0.6 + number * golden % 1, *shades[number % len(shades)]) for number in range(K)]

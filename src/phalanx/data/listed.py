@@ -18,6 +18,7 @@ class Packed(Sequence[str]):
     """Strings in one block of memory: reference counts of millions of strings would make each worker copy their pages."""
 
     def __init__(self, strings: Sequence[str]) -> None:
+        # surrogateescape: file names need not be valid UTF-8.
         encoded = [text.encode('utf-8', 'surrogateescape') for text in strings]
         self._block = b''.join(encoded)
         self._ends = np.cumsum([0, *map(len, encoded)])

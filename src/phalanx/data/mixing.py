@@ -43,15 +43,15 @@ class Mixture:
         return Shares([part.split('train') for part in self.parts], self.shares)
 
 
-def check_shares(things: Sequence[object], train_shares: Sequence[float], called: str) -> Sequence[float]:
-    """Return `train_shares`, or all 1 when empty. Raises ValueError unless there is one per thing (named `called`)."""
-    if train_shares and len(train_shares) != len(things):
-        raise ValueError(f'there are {len(things)} {called}, but {len(train_shares)} train_shares')
-    return train_shares or (1.0,) * len(things)
+def check_shares(parts: Sequence[object], train_shares: Sequence[float], name: str) -> Sequence[float]:
+    """Return `train_shares`, or all 1 when empty. Raises ValueError unless there is one per part (`name` in messages)."""
+    if train_shares and len(train_shares) != len(parts):
+        raise ValueError(f'there are {len(parts)} {name}, but {len(train_shares)} train_shares')
+    return train_shares or (1.0,) * len(parts)
 
 
 class Shares:
-    """Several sources as one: an epoch has `share` times the length of each, 0.1 a tenth, 3 everything three times.
+    """Several sources as one: an epoch has `share` times the samples of each (0.1: a tenth, 3: everything three times).
 
     The selection for a fractional share is a function of (seed, epoch): over the epochs all samples occur.
     """
@@ -59,7 +59,7 @@ class Shares:
     def __init__(self, sources: Sequence[Source[Any]], shares: Sequence[float]) -> None:
         """Raise ValueError unless there are sources, one positive share for each, and at least one sample."""
         if not sources:
-            raise ValueError('data: names nothing that samples could come from')
+            raise ValueError('data: needs at least one source of samples')
         if len(shares) != len(sources):
             raise ValueError(f'there are {len(sources)} sources of samples, but {len(shares)} shares')
         if min(shares) <= 0:
@@ -68,7 +68,7 @@ class Shares:
         counts = [round(len(source) * share) for source, share in zip(sources, shares, strict=True)]
         self._starts = [0, *accumulate(counts)]
         if not len(self):
-            raise ValueError(f'the shares {", ".join(map(str, shares))} of so few samples leave none')
+            raise ValueError(f'the shares {", ".join(map(str, shares))} of the data sets round to no sample at all')
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -80,6 +80,8 @@ class Shares:
     def name(self, index: int) -> str:
         part, place = self._part(index)
         source, whole = self.sources[part], int(self.shares[part])
+        # Whole rounds have fixed samples; the samples of a fractional share differ per epoch, so they have no name of their
+        # own.
         if place < whole * len(source):
             return source.name(place % len(source))
         return f"sample {place - whole * len(source)} of the epoch's share of {source.name(0)} and those after it"
@@ -88,7 +90,7 @@ class Shares:
         part, place = self._part(draw.index)
         source, (rounds, index) = self.sources[part], divmod(place, len(self.sources[part]))
         if rounds == int(self.shares[part]):  # the fractional share
-            index = _drawn(index, len(source), part, draw)
+            index = _sampled_index(index, len(source), part, draw)
         return source.read(draw.of(index))
 
     @property
@@ -114,13 +116,14 @@ def map_sources(source: Any, change: Callable[[Any], Source[Any]]) -> Source[Any
     return source.each(change) if isinstance(source, Shares) else change(source)
 
 
-def _drawn(place: int, size: int, part: int, draw: Draw) -> int:
-    """Index of the `place`-th sample of a fractional share of a source of `size` in this epoch; each place has another one.
+def _sampled_index(place: int, size: int, part: int, draw: Draw) -> int:
+    """Index of the `place`-th sample of a fractional share of a source of `size` in this epoch; all places differ.
 
     A random affine permutation (first + place * step mod size), which needs no memory.
     """
     rng = np.random.default_rng((draw.seed, 3, draw.epoch, part))
+    # A function of (seed, epoch) alone, so that workers and ranks agree without communication.
     first, step = int(rng.integers(size)), int(rng.integers(size))
-    while math.gcd(step, size) != 1:  # only then it is a permutation
+    while math.gcd(step, size) != 1:  # a permutation needs a step that is coprime to the size
         step += 1
     return (first + place * step) % size

@@ -47,6 +47,7 @@ class Document:
             width, height = page.get_size()
             if not width * height > 0:
                 raise SampleError(f'{name}: has no area')
+            # Some plans are square metres large: fewer dots per inch for those.
             scale = min(DOTS_PER_INCH / POINTS_PER_INCH, (MOST_PIXELS / (width * height)) ** 0.5)
             pixels = page.render(scale=scale, rev_byteorder=True, force_bitmap_format=2).to_numpy()
         except self._error as error:

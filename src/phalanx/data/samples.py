@@ -21,9 +21,9 @@ Rng = np.random.Generator
 class Draw:
     """Request for a sample, and the only source of its randomness."""
 
-    index: int  # which sample of the data set
-    epoch: int = 0  # the pass over the data set that this draw belongs to
-    step: int = 0  # the optimizer update that this draw belongs to
+    index: int  # number of the sample in the data set
+    epoch: int = 0  # pass over the data set
+    step: int = 0  # optimizer update
     seed: int = 0
 
     def of(self, index: int) -> Draw:
@@ -31,6 +31,7 @@ class Draw:
         return Draw(index, self.epoch, self.step, self.seed)
 
     def rng(self) -> Rng:
+        # The second number separates streams: 0 epoch order, 1 sample, 2 step, 3 mixture, 4 rendered evaluation, 5 source.
         """Random generator of this sample: a function of (seed, epoch, index)."""
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))
 

@@ -15,15 +15,16 @@ RATE = 25.0  # frames per second of a video without a rate
 
 
 class Video:
-    """Frames of a video file, or of the camera of a number until it is disconnected, [H, W, 3] uint8 RGB each.
+    """Frames [H, W, 3] uint8 RGB of a video file, or of a camera (by number) until it is disconnected.
 
-    Raises SampleError when there are none.
+    Raises SampleError if there are none.
     """
 
     def __init__(self, source: Path | int) -> None:
         self._capture = cv2.VideoCapture(source if isinstance(source, int) else str(source))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or RATE
         is_read, self._first = self._capture.read()
+        # Opening succeeds for many files that OpenCV cannot read: only a frame proves it.
         if not is_read and isinstance(source, int):
             cameras = ', '.join(sorted(map(str, Path('/dev').glob('video*')))) or 'no /dev/video*'
             raise SampleError(f'camera {source}: OpenCV gets no picture from it; this node has {cameras}')
@@ -38,7 +39,7 @@ class Video:
 
 
 class VideoWriter:
-    """An MP4 file of frames [H, W, 3] uint8 RGB. The first gives the size: others are cut, or filled up with black."""
+    """MP4 file of frames [H, W, 3] uint8 RGB, of the size of the first: others are cropped, or padded with black."""
 
     def __init__(self, path: Path, rate: float) -> None:
         self.path, self.rate, self.frames = path, rate, 0
@@ -46,13 +47,15 @@ class VideoWriter:
         self._canvas = np.zeros((0, 0, 3), np.uint8)
 
     def write(self, frame: Image) -> None:
-        """Raises OSError when the file cannot be written."""
+        """Write one frame. Raises OSError if the file cannot be written."""
+        # The writer needs the size, which is known with the first frame.
         if not self.frames:
             height, width = frame.shape[:2]
             self._canvas = np.zeros((height, width, 3), np.uint8)
             if not self._writer.open(str(self.path), cv2.VideoWriter.fourcc(*'mp4v'), self.rate, (width, height)):
                 raise OSError(f'{self.path}: OpenCV cannot write this video')
-        height, width = (min(own, given) for own, given in zip(self._canvas.shape[:2], frame.shape[:2], strict=True))
+        # Codecs cannot change the size within a file.
+        height, width = (min(own, new) for own, new in zip(self._canvas.shape[:2], frame.shape[:2], strict=True))
         self._canvas[:] = 0
         self._canvas[:height, :width] = frame[:height, :width]
         self._writer.write(cv2.cvtColor(self._canvas, cv2.COLOR_RGB2BGR))

@@ -121,9 +121,9 @@ def test_shares_must_match_the_sources_and_not_be_empty() -> None:
         Shares([Named('a', 4)], (1, 1))
     with pytest.raises(ValueError, match='shares must be above 0, got 0'):
         Shares([Named('a', 4)], (0,))
-    with pytest.raises(ValueError, match=r'the shares 0\.1 of so few samples leave none'):
+    with pytest.raises(ValueError, match=r'the shares 0\.1 of the data sets round to no sample at all'):
         Shares([Named('a', 4)], (0.1,))
-    with pytest.raises(ValueError, match='names nothing that samples could come from'):
+    with pytest.raises(ValueError, match='needs at least one source of samples'):
         Shares([], ())
 
 
