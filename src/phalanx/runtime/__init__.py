@@ -3,7 +3,7 @@
     predict = phalanx.runtime.load('model.onnx')
     result = predict(image)  # [H, W, 3] uint8 RGB
 
-Preparation of images and meaning of results come from the file. Code shared with training, such as resizing and decoding, is
+How to prepare images and read results is stored in the file. Code shared with training, such as resizing and decoding, is
 here, and the families import it.
 """
 

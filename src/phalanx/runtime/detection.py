@@ -46,7 +46,7 @@ class Detection(Family):
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Detections:
         """Detections after non-maximum suppression."""
-        if 'detections' in outputs:  # suppressed in the graph
+        if 'detections' in outputs:  # NMS is part of the graph
             rows = outputs['detections']
             boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64)
         else:
@@ -59,12 +59,13 @@ class Detection(Family):
 
     def _scale(self, image: Image) -> tuple[float, float]:
         """Image pixels per input pixel, along x and y."""
-        H, W = seen = image.shape[:2]
+        H, W = size = image.shape[:2]
         width, height = float(W), float(H)
+        # Exact factors, while the sizes that later transforms see are rounded to pixels.
         for transform in self.preparation['transforms']:
-            x, y = factors(seen, transform)
+            x, y = factors(size, transform)
             width, height = width * x, height * y
-            seen = round(seen[0] * y), round(seen[1] * x)
+            size = round(size[0] * y), round(size[1] * x)
         return W / width, H / height
 
 
@@ -83,28 +84,30 @@ def suppress_boxes(
 
     Returns boxes [n, 4], scores [n] and classes [n], by falling score.
     """
-    found = []
+    detections = []
+    # Candidates per class: the best `pre_top_k` above the threshold, then greedy NMS.
     for label in range(scores.shape[1]):
         above = np.flatnonzero(scores[:, label] > score_threshold)
         order = above[np.argsort(-scores[above, label], kind='stable')][:pre_top_k]
-        kept = order[nms_indices(boxes[order].astype(np.float64), nms_threshold)]
-        found += [(-float(scores[anchor, label]), label, int(anchor)) for anchor in kept]
-    found = sorted(found, key=lambda one: one[0])[:keep_top_k]
-    labels = np.array([label for _, label, _ in found], np.int64)
-    anchors = np.array([anchor for _, _, anchor in found], np.int64)
+        selected = order[nms_indices(boxes[order].astype(np.float64), nms_threshold)]
+        detections += [(-float(scores[anchor, label]), label, int(anchor)) for anchor in selected]
+    # Over all classes, the best `keep_top_k`; sorting is stable, so ties keep the order of classes.
+    detections = sorted(detections, key=lambda row: row[0])[:keep_top_k]
+    labels = np.array([label for _, label, _ in detections], np.int64)
+    anchors = np.array([anchor for _, _, anchor in detections], np.int64)
     return boxes[anchors], scores[anchors, labels], labels
 
 
 def nms_indices(boxes: npt.NDArray[np.float64], threshold: float) -> list[int]:
-    """Indices that greedy NMS keeps of `boxes` [n, 4] by falling score: no two have an IoU above `threshold`."""
+    """Indices that greedy NMS selects from `boxes` [n, 4], sorted by falling score: no two have an IoU above `threshold`."""
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-    left, kept = np.arange(len(boxes)), []
-    while len(left):
-        first, rest = left[0], left[1:]
-        kept.append(int(first))
+    remaining, selected = np.arange(len(boxes)), []
+    while len(remaining):
+        first, rest = remaining[0], remaining[1:]
+        selected.append(int(first))
         sides = np.minimum(boxes[rest, 2:], boxes[first, 2:]) - np.maximum(boxes[rest, :2], boxes[first, :2])
         overlap = sides.clip(0).prod(1)
-        with np.errstate(invalid='ignore'):  # two boxes without area: 0 / 0, which is not above
+        with np.errstate(invalid='ignore'):  # two boxes without area: 0 / 0 = NaN, which is not above
             iou = overlap / (areas[rest] + areas[first] - overlap)
-        left = rest[~(iou > threshold)]
-    return kept
+        remaining = rest[~(iou > threshold)]
+    return selected

@@ -34,7 +34,7 @@ class Model:
     def __call__(self, image: Image) -> Any:
         """Result for an image [H, W, 3] uint8 RGB, the same as that of `phalanx.load_run`.
 
-        Raises ValueError for another array, ArtifactError for a size that the file does not take.
+        Raises ValueError for another array, ArtifactError for a size that the file does not accept.
         """
         return self.batch([image])[0]
 
@@ -44,22 +44,22 @@ class Model:
         return [self.family.result(prediction, image) for prediction, image in pairs]
 
     def predictions(self, images: Sequence[Image]) -> list[Any]:
-        """Predictions for metrics, before `batch` makes results of them: boxes are not clipped to the image."""
+        """Predictions for metrics, which `batch` turns into results: boxes are not clipped to the image yet."""
         pixels = [check_image(image) for image in images]
         prepared = [self.family.prepare(image) for image in pixels]
-        # Images of one input size share a pass, if the file takes batches; results return in the order of `images`.
+        # Images of one input size share a pass, if the file accepts batches; results return in the order of `images`.
         together: dict[tuple[int, ...], list[int]] = {}
-        for place, seen in enumerate(prepared):
-            key = seen.shape if self.guide['input']['shape'][0] != 1 else (place,)  # the file may take one image at a time
+        for place, array in enumerate(prepared):
+            key = array.shape if self.guide['input']['shape'][0] != 1 else (place,)  # a fixed batch size of 1
             together.setdefault(key, []).append(place)
-        found: dict[int, Any] = {}
+        predictions: dict[int, Any] = {}
         for places in together.values():
             alike = [prepared[place] for place in places]
             outputs = self.family.outputs(self.run, np.stack(alike) if len(alike) > 1 else alike[0][None])
             for row, place in enumerate(places):
                 own = {name: values[row] for name, values in outputs.items()}
-                found[place] = self.family.prediction(own, pixels[place])
-        return [found[place] for place in range(len(pixels))]
+                predictions[place] = self.family.prediction(own, pixels[place])
+        return [predictions[place] for place in range(len(pixels))]
 
 
 def load(file: str | Path, *, threads: int = 0) -> Model:

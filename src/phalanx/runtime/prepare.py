@@ -37,26 +37,26 @@ class TooLargeError(ValueError):
 
 
 def check_image_size(height: int, width: int) -> None:
-    """Raise TooLargeError when a transform would make an image of more than MOST_PIXELS."""
+    """Raise TooLargeError if a transform would produce an image of more than MOST_PIXELS."""
     if height * width > MOST_PIXELS:
         raise TooLargeError(f'would be enlarged to {width} x {height} pixels, more than {MOST_PIXELS // 2**20} million')
 
 
 def check_input_size(height: int, width: int) -> None:
-    """Raise TooLargeError when the input of a network would have more than MOST_SEEN pixels per image."""
+    """Raise TooLargeError if the input of a network would have more than MOST_SEEN pixels per image."""
     height, width = (-(-side // STEP) * STEP for side in (height, width))
     if height * width > MOST_SEEN:
         raise TooLargeError(
-            f'the network would be given {width} x {height} pixels, more than {MOST_SEEN // 2**20} million; '
+            f'the input of the network would have {width} x {height} pixels, more than {MOST_SEEN // 2**20} million; '
             'reduce the image (eval_transforms, or transforms in training), or cut it into tiles'
         )
 
 
 def check_batch(images: int, height: int, width: int) -> None:
-    """Raise TooLargeError when `images`, padded to a common size, would have more than MOST_SEEN pixels each."""
+    """Raise TooLargeError if `images`, padded to a common size, would have more than MOST_SEEN pixels each."""
     if height * width > MOST_SEEN:
         raise TooLargeError(
-            f'{images} images of very different shapes would be filled up to {width} x {height} pixels each; '
+            f'{images} images of very different shapes would be padded to {width} x {height} pixels each; '
             'reduce them (eval_transforms, or transforms in training), or take one at a time (evaluate.batch_size=1)'
         )
 
@@ -90,27 +90,28 @@ def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
     mean, std = np.array(preparation['mean'], np.float32), np.array(preparation['std'], np.float32)
     levels: Floats = (np.arange(256, dtype=np.float32)[:, None] / np.float32(255) - mean) / std
     order = (0, 1, 2) if preparation['channels'] == 'RGB' else (2, 1, 0)
-    # Looked up by the value of a pixel: the same floats as by computing each, in a third of the time and half of the memory.
-    found = np.empty((3, *image.shape[:2]), np.float32)
+    # A table of the 256 values per channel gives the same floats as computing each, in a third of the time and half of the
+    # memory.
+    floats = np.empty((3, *image.shape[:2]), np.float32)
     for place, channel in enumerate(order):
-        np.take(levels[:, place], image[:, :, channel], out=found[place])
-    return found
+        np.take(levels[:, place], image[:, :, channel], out=floats[place])
+    return floats
 
 
 def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
     """Pad an image at the right and bottom with `colour` to sides that are multiples of `step`."""
     H, W = image.shape[:2]
-    filled = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
-    filled[:] = colour
-    filled[:H, :W] = image
-    return filled
+    padded = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
+    padded[:] = colour
+    padded[:H, :W] = image
+    return padded
 
 
 def pad_with_zeros(maps: Floats, height: int, width: int) -> Floats:
     """Pad `maps` [C, h, w] at the right and bottom with zeros to [C, height, width]."""
-    filled = np.zeros((len(maps), height, width), np.float32)
-    filled[:, : maps.shape[1], : maps.shape[2]] = maps
-    return filled
+    padded = np.zeros((len(maps), height, width), np.float32)
+    padded[:, : maps.shape[1], : maps.shape[2]] = maps
+    return padded
 
 
 def resize(image: Image, height: int, width: int) -> Image:
@@ -124,15 +125,15 @@ def resize_maps(maps: Floats, height: int, width: int) -> Floats:
     """Resize `maps` [C, h, w] to [C, height, width] bilinearly, as `torch.nn.functional.interpolate`."""
     if maps.shape[1:] == (height, width):
         return maps
-    return np.stack([cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR) for one in maps]).astype(np.float32)
+    return np.stack([cv2.resize(plane, (width, height), interpolation=cv2.INTER_LINEAR) for plane in maps]).astype(np.float32)
 
 
 def fit_line(image: Image, size: Size, *, keep_ratio: bool = True, grow: bool = False) -> tuple[Image, int]:
-    """Fit the image of a line to `size` (height, width); returns it and the number of columns, from the left, that it fills.
+    """Fit the image of a line to `size` (height, width); return it and the number of columns filled, from the left.
 
-    With `keep_ratio` the line gets the height of `size` and its own width, at most all of it; else it is stretched to all. The
-    rest is black; the Task makes it zero. With `grow` the result may be wider than `size`, up to MAX_LINE columns; a longer
-    line is squeezed into them, as in PaddleX.
+    With `keep_ratio` the line gets the height of `size` and keeps its aspect ratio, up to the width of `size`; else it is
+    stretched to `size`. The rest is black; the Task makes it zero. With `grow` the result may be wider than `size`, up to
+    MAX_LINE columns; longer lines are squeezed into them, as in PaddleX.
     """
     H, W = size
     ratio = image.shape[1] / image.shape[0]
@@ -158,8 +159,8 @@ def fit_square(image: Image, side: int) -> Image:
 def resize_factors(size: Size, target: Size, *, keep_ratio: bool) -> tuple[float, float]:
     """Factors for width and height that bring `size` to `target`.
 
-    With `keep_ratio` one factor for both, the largest with which the shorter side is at most the smaller of `target`, and the
-    longer at most the larger.
+    With `keep_ratio`, one factor for both: the largest one for which the shorter side is at most the smaller of `target`, and
+    the longer side at most the larger.
     """
     if not keep_ratio:
         return target[1] / size[1], target[0] / size[0]
@@ -186,6 +187,7 @@ def limited_size(size: Size, side: int, limit: Literal['min', 'max'], max_side: 
     ratio may change a little.
     """
     H, W = size
+    # `min` only enlarges, `max` only reduces.
     factor = max(1.0, side / min(H, W)) if limit == 'min' else min(1.0, side / max(H, W))
     height, width = int(H * factor), int(W * factor)
     if (longer := max(height, width)) > max_side:

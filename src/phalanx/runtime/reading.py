@@ -1,4 +1,4 @@
-"""Reading of pages: one model detects texts, another one recognises them; lines in reading order."""
+"""Reading of pages: detection of texts, recognition of each, and lines in reading order."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,16 +12,16 @@ from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resize
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
 
-UPRIGHT = 1.5  # least height / width of a text that is turned by a quarter: it was written from top to bottom
-LONG = 2  # least width / height of a text whose slope counts
-ALIKE = math.radians(2)  # largest distance from the median of the slopes that are averaged
-SAMPLE = 5  # texts that are read both ways to find the top of a page
+UPRIGHT = 1.5  # minimum height / width of a vertical text, which is turned by a quarter
+LONG = 2  # minimum width / height of a text whose slope counts
+ALIKE = math.radians(2)  # maximum distance from the median of the slopes that are averaged
+SAMPLE = 5  # texts read in both directions to find the top of a page
 # Slopes to try, as multiples of that of the rectangles: 0 and 0.5, since corners rounded to pixels give a straight page a slope
 # of up to half a degree; above 1 because PP-OCRv4's rectangles slant 4 to 8 % less than texts of 10 and 20 degrees.
 SLOPES = (0.0, 0.5, 1.0, 1.03, 1.06, 1.09, 1.12)
-STRIP, LOW = 8, 30  # width over height above which, and pixels of height up to which, a page gets a margin: rapidocr's numbers
+STRIP, LOW = 8, 30  # a page gets a margin above this width / height, and up to this height in pixels: rapidocr's numbers
 TOGETHER = 16  # lines per batch
-SURE = 0.9  # PP-OCRv4 reads 93 % of the lines of receipts with more confidence, and 5 % of them upside down
+SURE = 0.9  # PP-OCRv4 reads 93 % of upright lines of receipts with more confidence, and 5 % of those upside down
 
 
 def lines_of(
@@ -37,8 +37,8 @@ def lines_of(
 
     `find` detects texts on the page, reduced to `max_side` pixels on its longer side; `recognise` reads images of single lines,
     cut out of the full page. A page that lies on its side is turned first; `points` refer to the original page. `upside_down`:
-    lines with a confidence below SURE are also read turned by 180 degrees; `points` of a turned text begin at its own upper
-    left.
+    also read lines with a confidence below SURE turned by 180 degrees; the `points` of a turned text begin at its own upper
+    left corner.
     """
     regions = find_within(page, find, max_side)
     if quarter := quarter_of(page, regions, recognise):
@@ -52,9 +52,10 @@ def lines_of(
 def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> int:
     """Quarter turns, counter-clockwise, that bring a page that lies on its side upright; 0 for an upright page.
 
-    A page lies on its side when most of the length of its texts goes from top to bottom. Then the longest SAMPLE of them are
-    read both ways: the higher confidence tells where the top is.
+    A page lies on its side if most of the length of its texts is vertical. The longest SAMPLE of these are then read in both
+    directions, and the higher confidence tells where the top is.
     """
+    # Total length of horizontal and of vertical texts.
     outlines = [region.points for region in regions if len(region.points) == 4]
     corners = [np.array(points) for points in outlines]
     sides = [(float(np.hypot(*(four[1] - four[0]))), float(np.hypot(*(four[3] - four[0])))) for four in corners]
@@ -63,9 +64,10 @@ def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[
     if sum(height for height, _ in down) <= across:
         return 0
     cuts = [cut_out(page, points) for _, points in sorted(down, key=lambda pair: -pair[0])[:SAMPLE]]
+    # A vertical text may run downwards or upwards: read both.
     turned = [np.ascontiguousarray(cut[::-1, ::-1]) for cut in cuts]
-    one, other = (sum(reading.confidence for reading in _read(some, recognise)) for some in (cuts, turned))
-    return 1 if one >= other else 3
+    upright, flipped = (sum(reading.confidence for reading in _read(images, recognise)) for images in (cuts, turned))
+    return 1 if upright >= flipped else 3
 
 
 def _turned_back(points: Outline, quarter: int, page: Image) -> Outline:
@@ -87,38 +89,42 @@ def _lines(
     cuts = [cut_out(page, points) for points in outlines]
     readings = _read(cuts, recognise)
     if upside_down:
+        # Confident readings are upright: reading only the others again costs little.
         doubtful = [place for place, reading in enumerate(readings) if reading.confidence < SURE]
         turned = _read([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in doubtful], recognise)
         for place, reading in zip(doubtful, turned, strict=True):
             if reading.confidence > readings[place].confidence:
+                # Corners begin two further: at the upper left of the turned text.
                 readings[place], outlines[place] = reading, (*outlines[place][2:], *outlines[place][:2])
-    found = [
+    lines = [
         Line(reading.text, reading.confidence, region.score, points)
         for reading, region, points in zip(readings, regions, outlines, strict=True)
         if reading.text and reading.confidence >= threshold
     ]
-    return [line for row in rows_of(found) for line in row]
+    return [line for row in rows_of(lines) for line in row]
 
 
 def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_side: int) -> list[TextRegion]:
-    """The texts of a page [H, W, 3], in its pixels.
+    """Detect the texts of a page [H, W, 3] with `find`; regions are in pixels of the page.
 
-    `find` sees a page with a longer side than `max_side` reduced, to sides that are multiples of 32, and one that is a strip
-    (wider than STRIP times its height, or lower than LOW) with black rows above and below, as rapidocr does: detectors were
-    trained on pages, and enlarge the shorter side of an image.
+    A page with a side above `max_side` is first reduced, to sides that are multiples of 32. A strip (more than STRIP times as
+    wide as high, or at most LOW pixels high) gets black rows above and below, up to a quarter of its width or 2 * LOW pixels,
+    as in rapidocr: detectors were trained on pages, and enlarge the shorter side of an image. Regions in these rows are
+    dropped.
     """
     H, W = page.shape[:2]
     h, w = limited_size((H, W), max_side, 'max', max_side) if max(H, W) > max_side else (H, W)
     rows = max(0, max(2 * w // STRIP, 2 * LOW) - h) // 2 if w > STRIP * h or h <= LOW else 0
     if (h, w) == (H, W) and not rows:
         return list(find(page))
-    seen = cv2.copyMakeBorder(resize(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
-    found = []
-    for region in find(seen):
+    prepared = cv2.copyMakeBorder(resize(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
+    regions = []
+    # Back to pixels of the page: without the margin, and scaled.
+    for region in find(prepared):
         points = tuple((x * W / w, min(max(y - rows, 0.0), h) * H / h) for x, y in region.points)
-        if len({y for _, y in points}) > 1:  # else it lies in the black rows
-            found.append(TextRegion(region.score, points))
-    return found
+        if len({y for _, y in points}) > 1:  # otherwise it is in the black rows
+            regions.append(TextRegion(region.score, points))
+    return regions
 
 
 def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:
@@ -126,27 +132,28 @@ def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence
     places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
     readings = dict[int, Reading]()
     for first in range(0, len(places), TOGETHER):
-        some = places[first : first + TOGETHER]
-        readings.update(zip(some, recognise([cuts[place] for place in some]), strict=True))
+        batch = places[first : first + TOGETHER]
+        readings.update(zip(batch, recognise([cuts[place] for place in batch]), strict=True))
     return [readings[place] for place in range(len(cuts))]
 
 
 def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """`lines` in reading order: rows from the top, each from the left, by the direction of `angle_of_page`.
+    """Sort `lines` into reading order: rows from the top, each from the left, in the direction of `angle_of_page`.
 
-    A line is in the row of the highest one whose middle is less than a quarter of that one's height above its own. Columns are
-    not distinguished: they are read across. Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the
-    one with the fewest rows counts, and of these the evenest.
+    A line belongs to a row if its centre is less than a quarter of the height of the row's first line below that line's centre.
+    Columns are not distinguished: rows go across. Rectangles give the slope of texts only roughly, so several are tried
+    (SLOPES): the one with the fewest rows wins, and of these the most even one.
     """
     quarter, slope = angle_of_page([line.points for line in lines])
-    tried = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
-    return min(tried, key=lambda found: (len(found[0]), found[1]))[0]
+    candidates = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
+    return min(candidates, key=lambda candidate: (len(candidate[0]), candidate[1]))[0]
 
 
 def _rows(lines: Sequence[Line], angle: float) -> tuple[list[list[Line]], float]:
     """Rows of a page whose texts go in the direction `angle` (radians), and their unevenness in pixels."""
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     placed = [(line, np.array(line.points) @ turn) for line in lines]  # points with x along the rows and y down
+    # From the top: a line joins the current row, or begins the next one.
     rows: list[list[tuple[Line, npt.NDArray[np.float64]]]] = []
     for line, points in sorted(placed, key=lambda pair: float(pair[1][:, 1].mean())):
         first = rows[-1][0][1] if rows else None
@@ -154,8 +161,8 @@ def _rows(lines: Sequence[Line], angle: float) -> tuple[list[list[Line]], float]
             rows[-1].append((line, points))
         else:
             rows.append([(line, points)])
-    uneven = sum(float(row[-1][1][:, 1].mean() - row[0][1][:, 1].mean()) for row in rows)
-    return [[line for line, _ in sorted(row, key=lambda pair: float(pair[1][:, 0].min()))] for row in rows], uneven
+    unevenness = sum(float(row[-1][1][:, 1].mean() - row[0][1][:, 1].mean()) for row in rows)
+    return [[line for line, _ in sorted(row, key=lambda pair: float(pair[1][:, 0].min()))] for row in rows], unevenness
 
 
 def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:
@@ -164,18 +171,21 @@ def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:
     The quarter turn with the greatest length of text, and within it the mean slope of the texts that are LONG and near the
     median slope. Corners are rounded to pixels, so longer texts give the slope more exactly: weights are squared lengths.
     """
+    # Upper and left side of each text with four corners.
     sides = [np.subtract(points[place], points[0]) for points in outlines if len(points) == 4 for place in (1, 3)]
     along, down = np.reshape(sides[::2], (-1, 2)), np.reshape(sides[1::2], (-1, 2))
     lengths, angles = np.hypot(*along.T), np.arctan2(along[:, 1], along[:, 0])
     quarters = np.round(angles / (math.pi / 2)).astype(int) % 4
+    # The quarter turn of most texts, weighted by length.
     quarter = int(np.argmax(np.bincount(quarters, lengths, 4)))
     is_long = (quarters == quarter) & (lengths >= LONG * np.hypot(*down.T))
     if not is_long.any():
         return quarter, 0.0
+    # Slopes of the long texts relative to that quarter turn; their weighted median, then the mean of those near it.
     slopes, weights = np.arctan2(*np.flip(along @ _quarter_turn(quarter), 1).T)[is_long], lengths[is_long] ** 2
     order = np.argsort(slopes)
-    middle = slopes[order][np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)]
-    is_near = np.abs(slopes - middle) <= ALIKE
+    median = slopes[order][np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)]
+    is_near = np.abs(slopes - median) <= ALIKE
     return quarter, float(np.average(slopes[is_near], weights=weights[is_near]))
 
 
@@ -188,12 +198,13 @@ def _quarter_turn(quarter: int) -> npt.NDArray[np.float64]:
 def cut_out(page: Image, points: Outline) -> Image:
     """Cut a text out of a page and rectify it, [h, w, 3].
 
-    `points`: its corners clockwise from the upper left; for another outline, the smallest rectangle around it. A text at least
+    `points`: its corners clockwise from the upper left; for other outlines, the smallest rectangle around them. A text at least
     UPRIGHT times as high as wide is turned by a quarter counter-clockwise.
     """
     corners = np.array(points, np.float32)
     if len(corners) != 4:
         corners = np.asarray(quad(corners, 0), np.float32)
+    # Opposite sides may differ in perspective: the longer one counts, so that nothing is squeezed.
     sides = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
     width, height = (max(1, int(max(sides[side], sides[side + 2]))) for side in (0, 1))
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)

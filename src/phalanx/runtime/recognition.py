@@ -17,8 +17,9 @@ class Recognition(Family):
 
     def prepare(self, image: Image) -> Floats:
         size, keep_ratio = size_of(self.preparation, 'image_size'), self.preparation['keep_ratio']
-        seen, width = fit_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
-        return pad_with_zeros(normalise(seen[:, :width], self.preparation), *seen.shape[:2])
+        fitted, width = fit_line(image, size, keep_ratio=keep_ratio, grow=keep_ratio)
+        # Zeros after normalisation, as in training: black pixels would become -1.
+        return pad_with_zeros(normalise(fitted[:, :width], self.preparation), *fitted.shape[:2])
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Reading:
         if 'numbers' in outputs:  # argmax in the graph
@@ -32,13 +33,14 @@ class Recognition(Family):
 def collapse_ctc(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
     """Greedy CTC decoding of the best numbers [T]: repetitions and blanks are dropped; character i is number i + 1."""
     before = [BLANK, *numbers[:-1]]
-    kept = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
-    text = ''.join(characters[numbers[step] - 1] for step in kept)
-    confidence = sum(probabilities[step] for step in kept) / len(kept) if kept else 0.0
+    steps = [step for step, number in enumerate(numbers) if number not in (BLANK, before[step])]
+    text = ''.join(characters[numbers[step] - 1] for step in steps)
+    confidence = sum(probabilities[step] for step in steps) / len(steps) if steps else 0.0
     return Reading(text, confidence)
 
 
 def softmax(logits: Floats) -> Floats:  # over the last axis
+    # Shifted by the maximum, so that exp cannot overflow.
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     shares: Floats = powers / powers.sum(-1, keepdims=True)
     return shares

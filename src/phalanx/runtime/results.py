@@ -1,4 +1,4 @@
-"""Results for an image. That of a segmentation is a class map [H, W] uint8."""
+"""Results for an image. The result of a segmentation is a class map [H, W] uint8."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Found:
     """Detected object."""
 
     name: str
-    label: int  # the number of its class
+    label: int  # number of its class
     score: float  # 0 to 1
     box: tuple[float, float, float, float]  # xyxy in pixels of the image
 
@@ -30,7 +30,7 @@ class Reading:
 class TextRegion:
     """Detected text."""
 
-    score: float  # the mean probability within it
+    score: float  # mean probability within it
     points: Outline
 
 
@@ -49,5 +49,5 @@ class Prediction:
     """Predicted table structure."""
 
     structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
-    boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one for each token that stands for a cell
-    score: float  # the mean probability of the tokens
+    boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one per token that stands for a cell
+    score: float  # mean probability of the tokens

@@ -23,9 +23,9 @@ from phalanx.runtime.prepare import (
 )
 from phalanx.runtime.session import ArtifactError, Run
 
-GREY = 127.5  # padding of inputs: the middle of the range
+GREY = 127.5  # padding of inputs: middle of the range
 MOST_LOGITS = 2**27  # resized to the size of an image at once: 512 MB
-PADDING = 127  # the byte next to it, where other transforms follow the padding
+PADDING = 127  # as a byte, where other transforms follow the padding
 
 
 class Segmentation(Family):
@@ -41,11 +41,12 @@ class Segmentation(Family):
                 image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
             else:
                 image = resize(image, H, W)
-        seen = normalise(image, self.preparation)
+        pixels = normalise(image, self.preparation)
+        # Padding at the end is exact grey, between two bytes: set it after normalisation, as in training.
         if transforms and transforms[-1]['name'] == 'Padding':
             grey = normalised_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
-            seen[:, size[0] :], seen[:, :, size[1] :] = grey, grey
-        return seen
+            pixels[:, size[0] :], pixels[:, :, size[1] :] = grey, grey
+        return pixels
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
         """Logits of the images; with windows, scales or flips (`Inference`), the mean over these views."""
@@ -56,12 +57,13 @@ class Segmentation(Family):
             return run(images)
         H, W = images.shape[2:]
         total = np.zeros(1, np.float32)
+        # Test-time augmentation: each view is resized and flipped, and its logits flipped and resized back.
         for scale, flip in views:
             size = scaled_size((H, W), scale)
             check_input_size(*size)
-            seen = np.flip(np.stack([resize_maps(image, *size) for image in images]), flip)
-            logits = np.flip(self._logits(run, np.ascontiguousarray(seen)), flip)
-            total = total + np.stack([resize_maps(np.ascontiguousarray(one), H, W) for one in logits])
+            view = np.flip(np.stack([resize_maps(image, *size) for image in images]), flip)
+            logits = np.flip(self._logits(run, np.ascontiguousarray(view)), flip)
+            total = total + np.stack([resize_maps(np.ascontiguousarray(plane), H, W) for plane in logits])
         return {'logits': total / np.float32(len(views))}
 
     def _logits(self, run: Run, images: Floats) -> Floats:
@@ -71,6 +73,7 @@ class Segmentation(Family):
         (height, width), (down, across) = sizes
         H, W = images.shape[2:]
         total, count = np.zeros((1, 1, H, W), np.float32), np.zeros((H, W), np.float32)
+        # Overlapping windows: logits are averaged where they overlap.
         for top, left in product(window_starts(H, height, down), window_starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             logits = run(np.ascontiguousarray(images[:, :, rows, columns]))['logits']
@@ -89,6 +92,7 @@ class Segmentation(Family):
         if 'classes' in outputs:  # chosen in the graph
             return outputs['classes']  # type: ignore[no-any-return]
         logits, steps = outputs['logits'], list(zip(self.preparation['transforms'], way, strict=True))
+        # Running maximum over chunks of classes, so that the logits of all classes need not exist at full size at once.
         best, classes = np.full(image.shape[:2], -np.inf, np.float32), np.zeros(image.shape[:2], np.uint8)
         together = max(1, MOST_LOGITS // classes.size)
         for first in range(0, len(logits), together):  # in chunks of classes: logits of large images need much memory

@@ -1,4 +1,4 @@
-"""Exported network files, opened: their guide, and a function from images to outputs."""
+"""Opening of exported network files: their guide, and a function from images to outputs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from phalanx.runtime.ppocr import named_outputs, published_guide
 from phalanx.runtime.prepare import Floats
 
 FORMAT = 1  # of the guide
-GUIDE = 'phalanx'  # its key in the metadata of a file
+GUIDE = 'phalanx'  # key of the guide in the metadata of a file
 INPUT = 'images'
-# Numbers of an input, 4 million pixels. onnxruntime keeps the memory of a larger one and takes twice as much as it needs: for a
-# page of 4000 x 2816, PP-OCRv4's detector took 2.7 to 4 GB in 4 s, and 1.5 GB in 7 s without its arena (one core, 2026-11-26).
+# Numbers in an input, 4 million pixels. onnxruntime retains the memory of larger ones, twice as much as needed: for a page of
+# 4000 x 2816, PP-OCRv4's detector took 2.7 to 4 GB in 4 s, and 1.5 GB in 7 s without its arena (one core, 2026-11-26).
 MOST_IN_ARENA = 3 * 2**22
 PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # required entries of the guide
 
@@ -22,7 +22,7 @@ Opened = tuple[Mapping[str, str], list[int | str], Run]  # metadata, and the inp
 
 
 class ArtifactError(Exception):
-    """Error for a file that is not an exported model or does not take an input. The message names file, reason and fix."""
+    """Error for a file that is not an exported model or does not accept an input. The message names file, reason and fix."""
 
 
 class Session(NamedTuple):
@@ -68,11 +68,12 @@ def open_with_onnxruntime(file: Path, threads: int) -> Opened:
         cure = f'onnxruntime {onnxruntime.__version__} cannot read it; it is damaged, or made for a newer one'
         raise ArtifactError(f'{file}: {cure}: {_first_line(error)}') from None
     names, images_in = [output.name for output in session.get_outputs()], session.get_inputs()[0]
+    # A second session without arena, made when the first large input comes.
     frugal = cache(partial(onnx_session, file, threads, arena=False))
 
     def run(images: Floats) -> dict[str, Any]:
-        chosen = session if images.size <= MOST_IN_ARENA else frugal()
-        return dict(zip(names, chosen.run(names, {images_in.name: images}), strict=True))
+        suitable = session if images.size <= MOST_IN_ARENA else frugal()
+        return dict(zip(names, suitable.run(names, {images_in.name: images}), strict=True))
 
     return session.get_modelmeta().custom_metadata_map, images_in.shape, run
 
@@ -109,8 +110,8 @@ def open_with_openvino(file: Path, threads: int) -> Opened:
     shape = [side.get_length() if side.is_static else '' for side in compiled.input(0).partial_shape]
 
     def run(images: Floats) -> dict[str, Any]:
-        found = compiled.create_infer_request().infer([images])  # a request of its own: threads may share the model
-        return {name: found[name] for name in names}
+        results = compiled.create_infer_request().infer([images])  # one request per call: threads may share the model
+        return {name: results[name] for name in names}
 
     metadata = {GUIDE: model.get_rt_info(GUIDE).astype(str)} if model.has_rt_info(GUIDE) else {}
     return metadata, shape, run
@@ -124,30 +125,30 @@ def parse_guide(guide: str | None, file: Path) -> Mapping[str, Any]:
     if guide is None:
         raise ArtifactError(
             f'{file}: has no metadata about classes and images: it was not written by `phalanx export`, '
-            'and its name is none of published PP-OCR files, such as PP-OCRv6_det_small.onnx'
+            'and its name is not that of a published PP-OCR file, such as PP-OCRv6_det_small.onnx'
         )
     try:
-        found: dict[str, Any] = dict(json.loads(guide))
-        if found['format'] != FORMAT:
+        content: dict[str, Any] = dict(json.loads(guide))
+        if content['format'] != FORMAT:
             raise ArtifactError(
-                f'{file}: was written by phalanx {found["phalanx"]}, which is newer than this; update, or export again'
+                f'{file}: was written by phalanx {content["phalanx"]}, which is newer than this; update, or export again'
             )
-        if absent := [part for part in PARTS if part not in found]:
+        if absent := [part for part in PARTS if part not in content]:
             raise KeyError(', '.join(absent))
     except (ValueError, TypeError) as error:
         raise ArtifactError(f'{file}: its metadata about classes and images cannot be read ({error}); export again') from None
     except KeyError as error:
         raise ArtifactError(f'{file}: its metadata lacks {error.args[0]}; export again') from None
-    return found
+    return content
 
 
-def check_shape(given: tuple[int, ...], shape: list[int | str], file: Path) -> None:
-    """Raise ArtifactError when `given` [B, 3, H, W] differs from a fixed size in the input `shape`."""
-    for side, wanted, what in zip(given, shape, ('a batch', 'channels', 'height', 'width'), strict=True):
-        if isinstance(wanted, int) and side != wanted:
-            size = f'{given[3]} x {given[2]}' if what in ('height', 'width') else f'{what} of {side}'
+def check_shape(actual: tuple[int, ...], shape: list[int | str], file: Path) -> None:
+    """Raise ArtifactError if `actual` [B, 3, H, W] differs from a fixed size in the input `shape`."""
+    for side, fixed, what in zip(actual, shape, ('a batch', 'channels', 'height', 'width'), strict=True):
+        if isinstance(fixed, int) and side != fixed:
+            size = f'{actual[3]} x {actual[2]}' if what in ('height', 'width') else f'{what} of {side}'
             cure = f'export again with --dynamic batch,{what}' if what in ('height', 'width') else 'one image at a time'
-            raise ArtifactError(f'{file}: takes {what} {wanted} only, not an input of {size}; {cure}')
+            raise ArtifactError(f'{file}: takes {what} {fixed} only, not an input of {size}; {cure}')
 
 
 def _first_line(error: Exception) -> str:

@@ -42,12 +42,13 @@ def decode_structure(
     `chances` [L]: probabilities of the tokens; `boxes` [L, 4] relative to width and height, or [L, 8] corners, which become
     their bounding boxes; `size`: (height, width); the last of `tokens` is the end token; `cells`: tokens that stand for a cell.
     """
-    kept = steps(numbers.tolist(), len(tokens) - 1)
-    structure = tuple(tokens[numbers[step]] for step in kept)
-    of_cells = [step for step, token in zip(kept, structure, strict=True) if token in cells]
+    decoded = steps(numbers.tolist(), len(tokens) - 1)
+    structure = tuple(tokens[numbers[step]] for step in decoded)
+    of_cells = [step for step, token in zip(decoded, structure, strict=True) if token in cells]
     H, W = size
-    score = float(chances[kept].mean()) if kept else 0.0
+    score = float(chances[decoded].mean()) if decoded else 0.0
     points = boxes[of_cells].reshape(len(of_cells), boxes.shape[-1] // 2, 2) * np.array([W, H], np.float32)
+    # Corners: the result has bounding boxes.
     if points.shape[1] == 4:
         points = np.stack([points.min(1), points.max(1)], 1)
     return Prediction(structure, points.reshape(-1, 4), score)
@@ -58,10 +59,10 @@ def steps(numbers: Sequence[int], end: int) -> list[int]:
 
     An end token at the first step is dropped too and ends nothing, as in the original.
     """
-    kept = []
+    result = []
     for place, number in enumerate(numbers):
         if number == end and place > 0:
             break
         if number not in (START, end):
-            kept.append(place)
-    return kept
+            result.append(place)
+    return result

@@ -20,8 +20,8 @@ Points = npt.NDArray[Any]  # [n, 2] x, y
 Shape = Literal['quad', 'polygon']
 Scoring = Literal['fast', 'slow']
 
-LEAST_SIDE = 3  # of a text on the map, in pixels; two more after unclipping
-ROUNDING = 0.002  # largest distance of a polygon from the contour, relative to the contour's length
+LEAST_SIDE = 3  # minimum side of a text on the map, in pixels; two more after unclipping
+ROUNDING = 0.002  # maximum distance of a polygon from the contour, relative to the contour's length
 
 
 class TextDetection(Family):
@@ -62,7 +62,7 @@ def text_regions(
 ) -> list[TextRegion]:
     """Texts on a probability map [h, w] of an image of `size` (width, height), in whole pixels of the image.
 
-    Each connected region above `threshold` is a text when its mean probability is at least `box_threshold`. The network was
+    Each connected region above `threshold` is a text if its mean probability is at least `box_threshold`. The network was
     trained on shrunk texts, so outlines are moved outward by area * `unclip_ratio` / length. Quads are clockwise from the
     upper left.
     """
@@ -71,8 +71,8 @@ def text_regions(
         above = cv2.dilate(above, np.ones((2, 2), np.uint8)).astype(np.uint8, copy=False)
     contours, _ = cv2.findContours(above, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     h, w = probabilities.shape
-    seen, whole = np.array([w, h], np.float32), np.array(size, np.float32)
-    found = []
+    map_size, image_size = np.array([w, h], np.float32), np.array(size, np.float32)
+    regions = []
     for contour in contours[:max_candidates]:
         points = quad(contour, LEAST_SIDE) if shape == 'quad' else polygon(contour)
         if points is None:
@@ -80,18 +80,20 @@ def text_regions(
         score = mean_within(probabilities, contour.reshape(-1, 2) if scoring == 'slow' else points)
         if score < box_threshold:
             continue
+        # Only now: the score is that of the shrunk text, which the network was trained to predict.
         outer = merge_outlines(unclip(points, unclip_ratio), shape)
         if outer is not None:
-            pixels = np.clip(np.round(outer / seen * whole), 0, whole)  # in float32, so that halves are rounded as there
-            found.append(TextRegion(score, tuple((float(x), float(y)) for x, y in pixels)))
-    return found
+            pixels = np.clip(np.round(outer / map_size * image_size), 0, image_size)  # float32 rounds halves as PaddleOCR
+            regions.append(TextRegion(score, tuple((float(x), float(y)) for x, y in pixels)))
+    return regions
 
 
 def quad(contour: Points, least: float) -> Points | None:
-    """Corners [4, 2] of the smallest rectangle around a contour; None when a side is shorter than `least`."""
+    """Corners [4, 2] of the smallest rectangle around a contour; None if a side is shorter than `least`."""
     rectangle = cv2.minAreaRect(contour)
     if min(rectangle[1]) < least:
         return None
+    # Order the corners: two on the left and two on the right, each pair from the top.
     corners = cv2.boxPoints(rectangle)
     corners = corners[np.argsort(corners[:, 0], kind='stable')]
     (a, b), (c, d) = corners[:2], corners[2:]
@@ -101,13 +103,13 @@ def quad(contour: Points, least: float) -> Points | None:
 
 
 def polygon(contour: Points) -> Points | None:
-    """Contour with fewer points [n, 2]; None with fewer than four. (Its width is checked after unclipping.)"""
+    """Simplified contour [n, 2]; None with fewer than four points. (Its width is checked after unclipping.)"""
     points = cv2.approxPolyDP(contour, ROUNDING * cv2.arcLength(contour, True), True).reshape(-1, 2)
     return points if len(points) >= 4 else None
 
 
 def merge_outlines(paths: list[Points], shape: Shape) -> Points | None:
-    """Merge the outlines from `unclip` into one; None when it is too small, or a polygon fell into several parts."""
+    """Merge the outlines from `unclip` into one; None if it is too small, or if a polygon fell apart."""
     if not paths or (shape == 'polygon' and len(paths) > 1):
         return None
     corners = quad(np.concatenate(paths).astype(np.int32), LEAST_SIDE + 2)
@@ -148,6 +150,7 @@ def offset_outline(points: Points, distance: float) -> list[Points]:
 
 def area_and_length(points: Points) -> tuple[float, float]:
     """Area and length of a closed outline [n, 2], in pixels."""
+    # Shoelace formula.
     here, there = points.astype(np.float64), np.roll(points, -1, axis=0).astype(np.float64)
     area = abs(float((here[:, 0] * there[:, 1] - here[:, 1] * there[:, 0]).sum())) / 2
     return area, float(np.hypot(*(there - here).T).sum())

@@ -136,11 +136,11 @@ def test_the_input_of_a_network_has_at_most_the_documented_pixels() -> None:
     large = np.broadcast_to(np.uint8(0), (8192, 8192, 3))
     with pytest.raises(TooLargeError, match=f'8192 x 8192 pixels, more than {MOST_SEEN // 2**20} million; reduce the image'):
         normalise(large, PIXELS)
-    with pytest.raises(TooLargeError, match='the network would be given 4000032 x 32'):  # one row is filled up to 32
+    with pytest.raises(TooLargeError, match='the input of the network would have 4000032 x 32'):  # one row is filled up to 32
         normalise(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
     shapes = [torch.zeros(3, 32, 8192, dtype=torch.uint8), torch.zeros(3, 8192, 32, dtype=torch.uint8)]
     for fill in (pad_texts, lambda images: pad_boxes(images, (0.5,) * 3)):
-        with pytest.raises(TooLargeError, match='2 images of very different shapes would be filled up to 8192 x 8192'):
+        with pytest.raises(TooLargeError, match='2 images of very different shapes would be padded to 8192 x 8192'):
             fill(shapes)
 
 
@@ -166,7 +166,7 @@ def test_training_skips_and_names_a_sample_that_is_too_large() -> None:
     samples = PageSamples(Pages(), (), 'train', TargetOptions())
     sample, bad = _Reader(samples, 1, replace=True, cache=None, is_cancelled=lambda: False).read(Draw(0))
     assert sample is not None and sample.index == 1
-    assert bad[0].startswith('page 0: the network would be given 8192 x 8192 pixels')
+    assert bad[0].startswith('page 0: the input of the network would have 8192 x 8192 pixels')
 
 
 def test_logits_of_a_large_image_are_processed_a_few_classes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
