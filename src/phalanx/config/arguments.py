@@ -13,12 +13,13 @@ PLUGINS = 'PHALANX_PLUGINS'  # environment: Python files separated as in PATH; r
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help format: one usage line with the required options; each option and its value once, without its other spellings."""
+    """Help format: one usage line with the required options; each option with its value, without alternative spellings."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         required = [action for action in actions if action.required and action.option_strings]
         places = [action for action in actions if not action.option_strings]
         options = argparse.Action([], 'options', metavar='[options]')
+        # argparse would list every option; the usage line shows only what is needed.
         if len(actions) == len(places):  # prefix of a subcommand, which argparse derives from this usage
             words = places
         elif any(action.nargs == argparse.REMAINDER for action in places):  # later words belong to another program
@@ -28,9 +29,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
         super().add_usage(usage, words, [], prefix)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        # Spellings with dashes are accepted everywhere, so they are not listed.
         names = [name for name in action.option_strings if '-' not in name[2:]]
         if not names:
             return super()._format_action_invocation(action)
+        # argparse repeats the metavar for each spelling of an option.
         metavar = self._get_default_metavar_for_optional(action)
         return ', '.join(names) + ('' if action.nargs == 0 else f' {self._format_args(action, metavar)}')
 
@@ -51,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 def replace_dashes(words: Sequence[str]) -> list[str]:
     """`--save-dir=a-b` -> `--save_dir=a-b`."""
+    # Only names of options: values keep their dashes.
     split = [word.partition('=') for word in words]
     return [
         (f'--{name[2:].replace("-", "_")}' if name.startswith('--') else name) + sign + value for name, sign, value in split
@@ -96,8 +100,8 @@ class _Plugin(argparse.Action):
     """Add a file to PHALANX_PLUGINS, for `families.plugins` in this process and its children."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        named = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(normalise_path(parse_path(values)))]
-        os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(named))
+        files = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(normalise_path(parse_path(values)))]
+        os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(files))
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +110,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_assignments(parser)
 
 
-def collect_assignments(given: argparse.Namespace) -> Assignments:
-    return [(word, f'--set {word}') for word in given.set]
+def collect_assignments(arguments: argparse.Namespace) -> Assignments:
+    return [(word, f'--set {word}') for word in arguments.set]
 
 
 def add_recipe_words(parser: argparse.ArgumentParser) -> None:
@@ -121,15 +125,14 @@ def add_recipe_words(parser: argparse.ArgumentParser) -> None:
 
 def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """Options, recipe and assignments: those of `--set` first, then the pairs, each in the order written."""
-    given = parser.parse_intermixed_args(words)
-    bare = [
-        *given.words,
-        *(word for word in given.set if '=' not in word),
-    ]  # in `--set a=1 recipe.yml` the recipe is no assignment
-    given.set = [word for word in given.set if '=' in word]
-    if given.recipe is None and not bare:
+    arguments = parser.parse_intermixed_args(words)
+    # In `--set a=1 recipe.yml` argparse takes the recipe as a value of --set, but it is no assignment.
+    bare = [*arguments.words, *(word for word in arguments.set if '=' not in word)]
+    arguments.set = [word for word in arguments.set if '=' in word]
+    if arguments.recipe is None and not bare:
         parser.error('the recipe is missing: give a path or the name of a shipped one')
-    recipe = given.recipe if given.recipe is not None else bare.pop(0)
+    recipe = arguments.recipe if arguments.recipe is not None else bare.pop(0)
+    # The rest: KEY=VALUE, or KEY VALUE as in PaddleSeg and PaddleOCR.
     pairs = []
     while bare:
         word = bare.pop(0)
@@ -140,4 +143,4 @@ def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) ->
             pairs.append((f'{word}={value}', f'{word} {value}'))
         else:
             parser.error(f'{word!r}: expected KEY VALUE pairs after the recipe, this key has no value')
-    return given, recipe, [*collect_assignments(given), *pairs]
+    return arguments, recipe, [*collect_assignments(arguments), *pairs]

@@ -54,6 +54,7 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
                 f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
             )
     parts = [Node({k: v for k, v in root.value.items() if k in key_types(kind)}, root.origin) for kind in makes]
+    # Bound even if there are problems, so that all are found.
     bound = [binder.fields(part, *made, '', 'a recipe') for part, made in zip(parts, makes.items(), strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
@@ -65,17 +66,19 @@ Bound = tuple[Any, Node]  # a value, and the resolved tree behind it
 
 
 class _Binder:
-    """One conversion of a tree, which collects its problems; each method returns the value and its resolved tree."""
+    """Conversion of a tree, which collects problems; each method returns a value and its resolved tree."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def any(self, node: Node, kind: Any, path: str) -> Bound:
         """Convert `node` to type `kind`; on a problem, record it and return None."""
+        # From the most specific kind of type to scalars.
         value, shape = node.value, get_origin(kind)
         if kind is Any:
             return to_plain(node), node
         if shape is Annotated:
+            # A part of a catalog: `Annotated[partial[X], CATALOG, check]`.
             if value is None and is_nullable(kind):
                 return None, Node(None, node.origin)
             return self.choice(node, *get_args(kind)[1:], path=path)
@@ -98,6 +101,7 @@ class _Binder:
 
     def scalar(self, node: Node, kind: type, path: str) -> Bound:
         value, text = node.value, node.text
+        # Before any conversion: YAML 1.1 may have turned digits into another number.
         if kind in (int, float) and (cure := _number_cure(node)):
             return self.wrong(node, path, describe_type(kind), cure)
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
@@ -119,20 +123,22 @@ class _Binder:
     def literal(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
         value = next((option for option in options if node.value == option or node.text == option), None)
         if value is None:
-            given = node.text if node.text is not None else to_plain(node)
+            text = node.text if node.text is not None else to_plain(node)
             choices = ', '.join(map(str, options))
-            self.problems.append(f'{node.origin}: {path}: {given!r} is not one of {choices}{did_you_mean(given, options)}')
+            self.problems.append(f'{node.origin}: {path}: {text!r} is not one of {choices}{did_you_mean(text, options)}')
         return value, Node(value, node.origin)
 
     def union(self, node: Node, options: tuple[Any, ...], path: str) -> Bound:
         rest = [option for option in options if option is not types.NoneType]
         if node.value is None and len(rest) < len(options):
             return None, Node(None, node.origin)
-        for option in rest:  # the first member that fits
+        for option in rest:  # the first matching member of the union
+            # A binder of its own: problems of members that do not match are dropped.
             trial = _Binder()
             bound = trial.any(node, option, path)
             if not trial.problems:
                 return bound
+        # With a single alternative to null, its own message is the most precise.
         if len(rest) == 1:
             self.problems += trial.problems
             return None, node
@@ -145,6 +151,7 @@ class _Binder:
             return shape([bound]), tree
         if not isinstance(value, list):
             return self.wrong(node, path, f'a list such as [{node.text.strip("() ")}]' if node.text else 'a list')
+        # tuple[X, ...] has any length, tuple[X, Y] a fixed one.
         fixed = shape is tuple and args[-1] is not Ellipsis
         if fixed and len(args) != len(value):
             return self.wrong(node, path, f'{len(args)} values')
@@ -161,6 +168,7 @@ class _Binder:
         """
         # `- random_flip` is short for `- {name: random_flip}`
         keys = node.value if isinstance(node.value, dict) else {'name': node}
+        # The text, since YAML may read a name as something else (`none`, `off`).
         name = keys['name'].text if 'name' in keys else None
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
@@ -177,32 +185,35 @@ class _Binder:
             self.problems.append(f'{node.origin}: {path}: {error}')
         return bound, Node({'name': Node(name, keys['name'].origin, name), **tree.value}, node.origin)
 
-    def fields(self, node: Node, schema: Any, make: Any, path: str, called: str) -> Bound:
+    def fields(self, node: Node, schema: Any, make: Any, path: str, owner: str) -> Bound:
         """Call `make` with the keys of a mapping, after checking them against the fields (or keyword options) of `schema`.
 
-        `called`: name of that schema in messages.
+        `owner`: name of that schema in messages.
         """
         if not isinstance(node.value, dict):
             return self.wrong(node, path, f'a mapping with {", ".join(key_types(schema)) or "no keys"}')
         hints, defaults = key_types(schema), key_defaults(schema)
-        before, given, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
+        before, values, resolved, dot = len(self.problems), {}, {}, f'{path}.' if path else ''
+        # Keys that are written.
         for key, child in node.value.items():
             if key in hints:
-                if isinstance(defaults.get(key), partial):  # options of the part that is there by default
+                if isinstance(defaults.get(key), partial):  # options for the default part
                     child = merge(default_node(hints[key], defaults[key]), child if child.text is None else _to_mapping(child))
-                given[key], resolved[key] = self.any(child, hints[key], dot + key)
+                values[key], resolved[key] = self.any(child, hints[key], dot + key)
             else:
                 has, cure = (
                     ', '.join(hints) or 'no options',
                     explain_owner(key, node, hints, defaults) or did_you_mean(key, hints),
                 )
-                self.problems.append(f'{child.origin}: {dot}{key}: unknown key{cure} ({called} has {has})')
+                self.problems.append(f'{child.origin}: {dot}{key}: unknown key{cure} ({owner} has {has})')
+        # Required keys that are missing.
         for name in (name for name in hints if name not in defaults and name not in node.value):
             if dataclasses.is_dataclass(hints[name]):  # a section reports its own missing keys
-                given[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
+                values[name], resolved[name] = self.any(Node({}, node.origin), hints[name], dot + name)
             else:
                 choices = f', {describe_type(hints[name])}' if get_origin(hints[name]) is Annotated else ''
-                self.problems.append(f'{node.origin}: {dot}{name}: missing; {called} needs it{choices}')
+                self.problems.append(f'{node.origin}: {dot}{name}: missing; {owner} needs it{choices}')
+        # Defaults, for the resolved recipe.
         for name in hints:
             if name not in resolved and name in defaults:
                 resolved[name] = default_node(hints[name], defaults[name])
@@ -210,39 +221,41 @@ class _Binder:
         if len(self.problems) > before:
             return None, tree
         try:
-            return make(**given), tree  # __post_init__ holds the rules between fields
+            return make(**values), tree  # __post_init__ holds the rules between fields
         except ValueError as error:
             self.problems.append(f'{node.origin}: {path or "recipe"}: {error}')
             return None, tree
 
     def wrong(self, node: Node, path: str, expected: str, cure: str = '') -> Bound:
-        given = node.text if node.text is not None else to_plain(node)
-        self.problems.append(f'{node.origin}: {path}: expected {expected}, got {given!r}{cure}')
+        actual = node.text if node.text is not None else to_plain(node)
+        self.problems.append(f'{node.origin}: {path}: expected {expected}, got {actual!r}{cure}')
         return None, node
 
 
 def key_types(schema: Any) -> dict[str, Any]:
     """Types of the keys of a schema: fields of a dataclass, or keyword-only options of a function or class.
 
-    Positional parameters are passed by the code that builds the component, so they are no keys.
+    Positional parameters are passed by the code that builds the component, so they are not keys.
     """
     if dataclasses.is_dataclass(schema):
         hints = get_type_hints(schema, include_extras=True)
         return {field.name: hints[field.name] for field in dataclasses.fields(schema) if field.init}
+    # Keyword-only parameters are options; builders get the rest from Phalanx.
     hints = get_type_hints(schema.__init__ if inspect.isclass(schema) else schema, include_extras=True)
+    # Declared once, where they are used.
     options = inspect.signature(schema).parameters.values()
     return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}
 
 
 def key_defaults(schema: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(schema):
-        found = {}
+        defaults = {}
         for field in dataclasses.fields(schema):
             if field.default is not dataclasses.MISSING:
-                found[field.name] = field.default
+                defaults[field.name] = field.default
             elif field.default_factory is not dataclasses.MISSING:
-                found[field.name] = field.default_factory()
-        return found
+                defaults[field.name] = field.default_factory()
+        return defaults
     return {
         name: option.default
         for name, option in inspect.signature(schema).parameters.items()
@@ -258,6 +271,7 @@ def is_nullable(kind: Any) -> bool:
 def default_node(kind: Any, value: Any) -> Node:
     """Node of a default of type `kind`; a part of a catalog is written with its name and its own defaults."""
     if isinstance(value, tuple) and any(isinstance(part, partial) for part in value):
+        # A list of parts, such as the default trackers.
         return Node([default_node(get_args(kind)[0], part) for part in value], DEFAULT)
     if not isinstance(value, partial):
         return to_node(value)
@@ -280,8 +294,9 @@ def explain_owner(key: str, node: Node, hints: Mapping[str, Any], defaults: Mapp
     """Hint for an unknown `key` that is an option of a part inside the mapping `node`; '' if there is no such part."""
     for name, kind in hints.items():
         if get_origin(kind) is Annotated and (name in node.value or name in defaults):
-            given = node.value.get(name) or default_node(kind, defaults[name])
-            part = given.value.get('name', given).text if isinstance(given.value, dict) else given.text
+            value = node.value.get(name) or default_node(kind, defaults[name])
+            # The part that is set or the default; it may be written by its name alone.
+            part = value.value.get('name', value).text if isinstance(value.value, dict) else value.text
             if part in get_args(kind)[1] and key in key_types(get_args(kind)[1][part]):
                 return f'; it is an option of {name}: write {name}: {{name: {part}, {key}: {to_plain(node.value[key])}}}'
     return ''
@@ -297,7 +312,7 @@ def convert_value(value: Any, kind: Any, path: str) -> Any:
 
 
 def to_node(value: Any) -> Node:
-    """Node of a default that is no part of a catalog."""
+    """Node of a default value other than a part of a catalog."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return Node({name: default_node(kind, getattr(value, name)) for name, kind in key_types(type(value)).items()}, DEFAULT)
     if isinstance(value, Mapping):

@@ -44,30 +44,31 @@ def explain(schemas: Sequence[type], key: str) -> str:
     Raises ConfigError if no schema has this key.
     """
     options = {name: option for schema in schemas for name, option in _options(schema).items()}
-    words = [word for word in key.split('.') if word and not word.isdecimal()]  # `transforms.0` is one of the transforms
+    words = [word for word in key.split('.') if word and not word.isdecimal()]  # indices, as in `transforms.0`, are skipped
     if not words:
         about = (textwrap.indent(_docstring(schema), '      ') for schema in schemas)
-        lines = [*filter(None, about), *(line for one in options.items() for line in _key_lines(*one, 0))]
+        lines = [*filter(None, about), *(line for option in options.items() for line in _key_lines(*option, 0))]
         return '\n'.join(lines) + '\n'
+    # Walk down the key word by word: options of a section or part, or the parts of a catalog.
     within: Mapping[str, Any] = options
     for place, word in enumerate(words):
         if word not in within:
             owner, has = '.'.join(words[:place]) or 'a recipe', ', '.join(within) or 'no keys'
             raise ConfigError([f'{key}: unknown key{did_you_mean(word, within)} ({owner} has {has})'])
-        found = within[word]
-        within = _members(found)
-    if not isinstance(found, Option):
-        return '\n'.join(_part_lines(word, found)) + '\n'
-    parts = within if _is_catalog(_item_type(found.kind)) else {}
-    lines = [*_key_lines('.'.join(words), found, 0), *(line for one in parts.items() for line in ('', *_part_lines(*one)))]
+        entry = within[word]
+        within = _members(entry)
+    if not isinstance(entry, Option):
+        return '\n'.join(_part_lines(word, entry)) + '\n'
+    parts = within if _is_catalog(_item_type(entry.kind)) else {}
+    lines = [*_key_lines('.'.join(words), entry, 0), *(line for part in parts.items() for line in ('', *_part_lines(*part)))]
     return '\n'.join(lines) + '\n'
 
 
-def _members(found: Any) -> Mapping[str, Any]:
+def _members(entry: Any) -> Mapping[str, Any]:
     """Valid next words of a key: options of a part or section, or parts of a catalog."""
-    if not isinstance(found, Option):
-        return _options(found)
-    core = _item_type(found.kind)
+    if not isinstance(entry, Option):
+        return _options(entry)
+    core = _item_type(entry.kind)
     if _is_catalog(core):
         catalog: Mapping[str, Any] = get_args(core)[1]
         return catalog
@@ -88,7 +89,7 @@ def _options(schema: Any) -> dict[str, Option]:
 
 def _item_type(kind: Any) -> Any:
     """Type of the items of a list or mapping, or of an optional value; any other type is returned as it is."""
-    shape, inner = get_origin(kind), [one for one in get_args(kind) if one not in (types.NoneType, Ellipsis)]
+    shape, inner = get_origin(kind), [item for item in get_args(kind) if item not in (types.NoneType, Ellipsis)]
     if shape in (Union, types.UnionType, list, tuple, dict) and inner:
         return _item_type(inner[-1])
     return kind
@@ -123,11 +124,12 @@ def _docstring(schema: Any) -> str:
 
     Python gives dataclasses without a docstring their signature; those are skipped.
     """
-    for one in schema.__mro__ if inspect.isclass(schema) else (schema,):
-        written = vars(one).get('__doc__') if inspect.isclass(one) else one.__doc__
-        is_ours = one.__module__.partition('.')[0] not in ('builtins', 'torch')
-        if is_ours and written and not written.startswith(f'{one.__name__}('):
-            bases = one.__mro__[1:] if inspect.isclass(one) else ()
+    for cls in schema.__mro__ if inspect.isclass(schema) else (schema,):
+        written = vars(cls).get('__doc__') if inspect.isclass(cls) else cls.__doc__
+        is_ours = cls.__module__.partition('.')[0] not in ('builtins', 'torch')
+        if is_ours and written and not written.startswith(f'{cls.__name__}('):
+            bases = cls.__mro__[1:] if inspect.isclass(cls) else ()
+            # A docstring that refers to its base class relies on that class's text.
             named = [base.__doc__ or '' for base in bases if f'`{base.__name__}`' in written]
             return '\n\n'.join(inspect.cleandoc(text) for text in (written, *named))
     return ''
@@ -136,10 +138,12 @@ def _docstring(schema: Any) -> str:
 def _field_docstrings(schema: Any) -> dict[str, str]:
     """Docstrings under the fields of a dataclass, by field."""
     texts = {}
-    for one in reversed(schema.__mro__) if inspect.isclass(schema) else ():
-        if dataclasses.is_dataclass(one):
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+    # Python keeps no docstrings of fields: they are read from the source, base classes first.
+    for cls in reversed(schema.__mro__) if inspect.isclass(schema) else ():
+        if dataclasses.is_dataclass(cls):
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
             assert isinstance(definition, ast.ClassDef)
+            # A string right after a field is its docstring.
             for field, text in pairwise(definition.body):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                     texts[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))

@@ -71,21 +71,22 @@ def load_with_bases(
     """
     whole: dict[Path, Node] = {}  # file -> merged with its bases
 
-    def one(path: Path, above: tuple[Path, ...]) -> Node:
+    def load_one(path: Path, above: tuple[Path, ...]) -> Node:
         file = path.resolve()
+        # `above` are the files on the way here: one that occurs again closes a cycle.
         if file in above:
             cycle = ' -> '.join(shorten_path(each) for each in (*above[above.index(file) :], file))
             raise ConfigError([f'{shorten_path(path)}: `{key}` comes back to itself: {cycle}'])
         if file not in whole:
             own = load_yaml(path, notes)
             bases = own.value.pop(key, None)
-            named = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
-            if max(len(named), len(whole), len(above)) > MOST_BASES:
+            names = bases.value if bases and isinstance(bases.value, list) else list(filter(None, [bases]))
+            if max(len(names), len(whole), len(above)) > MOST_BASES:
                 raise ConfigError([f'{shorten_path(path)}: `{key}` leads to more than {MOST_BASES} files'])
-            whole[file] = join(own, [one(resolve_base(base, key, path, known), (*above, file)) for base in named])
+            whole[file] = join(own, [load_one(resolve_base(base, key, path, known), (*above, file)) for base in names])
         return whole[file]
 
-    return one(path, ())
+    return load_one(path, ())
 
 
 def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
@@ -96,11 +97,13 @@ def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
     """
     shown = shorten_path(path)
     try:
+        # Recipes are UTF-8 on every machine, whatever its locale.
         text = path.read_text(encoding='utf-8')
     except OSError as error:
         raise ConfigError([f'{shown}: cannot be read: {error.strerror}']) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f'{shown}: is not UTF-8 text (byte {error.start})']) from None
+    # First the syntax and its limits, then values with their origins.
     tree = _parse_yaml(text, shown)
     problems: list[str] = []
     own = _to_node(tree, shown, problems, notes=notes) if tree is not None else Node({}, f'{shown}:1')
@@ -115,12 +118,13 @@ def load_yaml(path: Path, notes: list[str] | None = None) -> Node:
 def _parse_yaml(text: str, shown: str) -> yaml.Node | None:
     """Parse a YAML text to nodes without values, within the limits of this module. Raises ConfigError."""
     if len(text) > MOST_CHARACTERS:
-        raise ConfigError([f'{shown}: has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that are read'])
+        raise ConfigError([f'{shown}: has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}'])
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         if tree is not None:
             _check_limits(tree, shown, {})
     except yaml.MarkedYAMLError as error:
+        # YAML counts lines from 0.
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError([f'{shown}:{line}: is not YAML: {error.problem}']) from None
     except yaml.YAMLError as error:
@@ -136,6 +140,7 @@ def _check_limits(tree: yaml.Node, shown: str, known: dict[int, tuple[int, int]]
     `known`: results by node identity; (0, 0) marks a node that is being counted. Raises ConfigError beyond the limits.
     """
     line = tree.start_mark.line + 1
+    # Memoised by identity: an alias is the same node again.
     if id(tree) not in known:
         known[id(tree)] = 0, 0
         pairs = [node for pair in tree.value for node in pair] if isinstance(tree, yaml.MappingNode) else []
@@ -173,14 +178,16 @@ def find_base_file(name: str, path: Path, known: Mapping[str, Path]) -> Path:
 def merge(under: Node, over: Node) -> Node:
     """Merge `over` into `under`, key by key. Scalars and lists are replaced, and so is a mapping whose `name` changes.
 
-    Options laid on the bare name of a part are options of that part.
+    Options merged into the bare name of a part are options of that part.
     """
     if isinstance(under.value, str) and isinstance(over.value, dict) and 'name' not in over.value:
         under = Node({'name': under}, under.origin)
+    # Another `name` is another component: options of the old one do not fit it.
     if not (isinstance(under.value, dict) and isinstance(over.value, dict)) or _changes_name(under.value, over.value):
         return over
     joined = dict(under.value)
     for key, node in over.value.items():
+        # `steps` written later removes an inherited `epochs`.
         for other in _alternatives(key, node) - over.value.keys():
             joined.pop(other, None)
         joined[key] = merge(joined[key], node) if key in joined else node
@@ -217,7 +224,7 @@ def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     try:
         tree = _parse_yaml(text, origin)
     except ConfigError:
-        if STRUCTURE.isdisjoint(text):  # a separator or a pattern, `,` or `*.png`, which YAML requires in quotes
+        if STRUCTURE.isdisjoint(text):  # text such as `,` or `*.png`, which YAML would require in quotes
             return keys, Node(text, origin, text)
         raise ConfigError([f'{origin}: the value {text[:60]!r} is not YAML; quote it']) from None
     problems: list[str] = []
@@ -232,9 +239,11 @@ def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
     if not keys:
         return value if under is None else merge(under, value)
     key, *rest = keys
+    # Inside a list: its items are replaced by index.
     if under is not None and isinstance(under.value, list):
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):
             raise ConfigError([f'{origin}: {key!r} is not an index of a list of {len(under.value)}, which starts at 0'])
+        # A copy: other recipes may share the node.
         items = list(under.value)
         items[int(key)] = insert(items[int(key)], rest, value, origin)
         return Node(items, under.origin)
@@ -242,11 +251,12 @@ def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
         under = Node({'name': under}, under.origin)  # the bare name of a part, which now gets an option
     if under is None or not isinstance(under.value, dict):
         return Node({key: insert(None, rest, value, origin)}, origin)
+    # Down the path, then rebuild its nodes on the way back.
     child = insert(under.value.get(key), rest, value, origin)
-    if key == 'name':  # options of the component before do not fit the new one
+    if key == 'name':  # options of the previous component do not fit the new one
         return merge(under, Node({key: child}, origin))
-    kept = {name: node for name, node in under.value.items() if name not in _alternatives(key, child)}
-    return Node({**kept, key: child}, under.origin)
+    remaining = {name: node for name, node in under.value.items() if name not in _alternatives(key, child)}
+    return Node({**remaining, key: child}, under.origin)
 
 
 def to_plain(node: Node) -> Any:
@@ -267,9 +277,11 @@ def _to_node(
     notes: list[str] | None = None,
 ) -> Node:
     origin = f'{source}:{(key or tree).start_mark.line + 1}' if lines else source
+    # Tags such as !!python/object are refused; those of Paddle's dialect (`!Tag`) become a `type`.
     tagged = tree.tag not in yaml.SafeLoader.yaml_constructors
     if tagged and (notes is None or not tree.tag.startswith('!') or isinstance(tree, yaml.SequenceNode)):
         problems.append(f'{origin}: the tag {tree.tag} means nothing in a recipe')
+    # Mapping: keys by name, merge keys (`<<`) below its own.
     if isinstance(tree, yaml.MappingNode):
         children: dict[str, Node] = {'type': Node(tree.tag[1:], origin, tree.tag)} if tagged else {}
         merged: dict[str, Node] = {}
@@ -285,6 +297,7 @@ def _to_node(
                 text = f'{child.origin}: the key {name.value!r} is written twice, first at {children[name.value].origin}'
                 (problems if notes is None else notes).append(text)
             children[name.value] = child
+        # An own `steps` removes a merged `epochs`, too.
         replaced = {other for key, child in children.items() for other in _alternatives(key, child)}
         children = {key: child for key, child in merged.items() if key not in replaced} | children
         return Node(children, origin)
@@ -292,12 +305,13 @@ def _to_node(
         return Node([_to_node(item, source, problems, lines, notes=notes) for item in tree.value], origin)
     if tagged:  # `!Tag` without content
         return Node({'type': Node(tree.tag[1:], origin, tree.tag)}, origin)
+    # Scalar: constructed by YAML's own rules; the text stays for fields of type str.
     is_word = tree.tag == 'tag:yaml.org,2002:str'
     try:
         if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, and takes quadratic time
             raise ValueError('it is too long')
         value = tree.value if is_word else yaml.SafeLoader('').construct_object(tree)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # `!!int ""` is an IndexError, say
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # for example IndexError for `!!int ""`
         problems.append(f'{origin}: {tree.value[:60]!r} cannot be read as {tree.tag.rpartition(":")[2]}: {str(error)[:200]}')
         value = None
     return Node(value, origin, str(tree.value))
@@ -305,14 +319,15 @@ def _to_node(
 
 def _read_merge_key(tree: yaml.Node, source: str, problems: list[str], lines: bool, notes: list[str] | None) -> dict[str, Node]:
     """Keys added by a merge key `<<`, from one mapping or several; the first one wins."""
+    # YAML 1.1 merge key: `<<: *base` or `<<: [*first, *second]`.
     bases = tree.value if isinstance(tree, yaml.SequenceNode) else [tree]
     if not all(isinstance(base, yaml.MappingNode) for base in bases):
         problems.append(f'{source}:{tree.start_mark.line + 1}: `<<` takes a mapping or a list of mappings')
         return {}
-    found: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
     for base in bases:
-        found = _to_node(base, source, problems, lines, notes=notes).value | found
-    return found
+        merged = _to_node(base, source, problems, lines, notes=notes).value | merged
+    return merged
 
 
 def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:

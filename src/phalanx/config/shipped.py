@@ -5,7 +5,7 @@ from pathlib import Path
 
 import phalanx
 
-BASES = '_base_'  # folder of bases, which are no whole recipes
+BASES = '_base_'  # folder of bases, which are not complete recipes
 
 
 def recipes_folder() -> Path:
