@@ -132,7 +132,7 @@ def test_a_file_for_torch_gives_the_outputs_of_the_network(family_runs: dict[str
 
 def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
     """PP-YOLOE halves its input five times."""
-    with pytest.raises(RequestError, match=r'the network takes no images of height 50 and width 80: .* multiples of 32'):
+    with pytest.raises(RequestError, match=r'the network does not accept images of height 50 and width 80: .* multiples of 32'):
         phalanx.cli.export.command(
             [str(family_runs['detection']), '--image_size', '50,80', '--out', str(tmp_path / 'net.onnx')]
         )

@@ -214,7 +214,7 @@ def test_an_evaluation_on_other_data_is_refused(
     file = str(exported('recognition'))
     alone = phalanx_here('eval', file)
     assert alone.returncode == 2
-    assert 'lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN' in alone.stderr
+    assert 'is not in a run folder; name the run or recipe with the evaluation data: --data RUN' in alone.stderr
     other = phalanx_here('eval', file, '--data', str(family_runs['detection']))
     assert other.returncode == 2
     assert 'is a recognition model, the recipe is for detection' in other.stderr

@@ -1,1 +1,1 @@
-"""A trained network outside training: export, prediction, reading pages, serving. Imports engine and rooms below it."""
+"""A trained network outside training: export, prediction, reading pages, serving. Imports engine and the rooms below it."""

@@ -17,15 +17,16 @@ IN_FLOAT = ('Resize', 'NonMaxSuppression', 'TopK')
 # Operators to quantise. Elementwise sums and products are no faster in integers, and lose much.
 TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Concat', 'MaxPool', 'Relu')
 LAYERS = ('Conv', 'MatMul', 'Gemm')
-MOST_LOST = 0.002  # of the energy of a layer's output: 27 dB of signal over noise
-LOOKED_AT = 8  # images on which the loss of layers is measured
-ROUNDED = 'rounded/'  # before the names of values in integers
+MOST_LOST = 0.002  # maximum loss of a layer, relative to the energy of its output: 27 dB signal-to-noise ratio
+LOSS_IMAGES = 8  # number of images for measuring the losses of layers
+ROUNDED = 'rounded/'  # prefix of the names of quantised values
 
 
 def check(file: Path, precision: Precision) -> None:
     """Raise ValueError for a network that cannot have this precision."""
     import onnx  # it comes with the extra `export`
 
+    # Reject what cannot be converted before hours of calibration.
     operators = {node.op_type for node in onnx.load(file).graph.node}
     if 'Loop' in operators:  # its body would stay in float32
         raise ValueError('the network decodes step by step, in a loop, which cannot be converted; use fp32')
@@ -48,17 +49,18 @@ def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:
     `images` [3, H, W] are prepared network inputs. Layers that would lose more than MOST_LOST of their output stay in float.
     Returns their names and losses.
     """
-    left = iter(images)
-    shown = list(islice(left, LOOKED_AT))
+    remaining = iter(images)
+    samples = list(islice(remaining, LOSS_IMAGES))
     from onnxruntime.quantization.shape_inference import quant_pre_process  # type: ignore[import-untyped]
 
     with tempfile.TemporaryDirectory(dir=file.parent) as aside:
         folded = Path(aside) / 'folded.onnx'  # batch norms in the convolutions before them
         quant_pre_process(file, folded, skip_symbolic_shape=True)
-        quantise_layers(folded, file, chain(shown, left))
-        lossy = {name: lost for name, lost in measure_losses(folded, file, shown).items() if lost > MOST_LOST}
-        kept = restore_float_layers(folded, file, lossy)
-    return {name: lossy[name] for name in kept}
+        # Quantise all layers, measure the loss of each by itself, then restore those that lose too much.
+        quantise_layers(folded, file, chain(samples, remaining))
+        lossy = {name: loss for name, loss in measure_losses(folded, file, samples).items() if loss > MOST_LOST}
+        restored = restore_float_layers(folded, file, lossy)
+    return {name: lossy[name] for name in restored}
 
 
 def quantise_layers(file: Path, out: Path, images: Iterable[Floats]) -> None:
@@ -69,10 +71,10 @@ def quantise_layers(file: Path, out: Path, images: Iterable[Floats]) -> None:
         """Calibration images, one at a time."""
 
         def __init__(self) -> None:
-            self.left: Iterator[Floats] = iter(images)
+            self.images: Iterator[Floats] = iter(images)
 
         def get_next(self) -> dict[str, Any] | None:
-            image = next(self.left, None)
+            image = next(self.images, None)
             return None if image is None else {INPUT: image[None]}
 
     quantize_static(
@@ -95,27 +97,32 @@ def restore_float_layers(exact: Path, rounded: Path, layers: Collection[str]) ->
     """
     import onnx
 
+    # Layers have the same names in both files.
     source, model = onnx.load(exact), onnx.load(rounded)
+    # Values that both files have under one name; a quantised layer can only be restored if its inputs are among them.
     weights = {tensor.name: tensor for tensor in source.graph.initializer}
     makers = {(name, node.name, node.op_type) for node in source.graph.node for name in node.output}
-    values = {INPUT, *(one for node in model.graph.node for one in node.output if (one, node.name, node.op_type) in makers)}
+    values = {INPUT, *(name for node in model.graph.node for name in node.output if (name, node.name, node.op_type) in makers)}
     inputs = {node.name: node.input for node in source.graph.node if set(node.input) <= values | weights.keys()}
-    kept = [node for node in model.graph.node if node.name in layers and node.name in inputs]
-    for node in kept:
+    restored = [node for node in model.graph.node if node.name in layers and node.name in inputs]
+    for node in restored:
         node.input[:] = [f'{name} of {node.name}' if name in weights else name for name in inputs[node.name]]
-        for name in weights.keys() & set(inputs[node.name]):  # under another name: other layers may use the quantised one
+        for name in weights.keys() & set(inputs[node.name]):  # under a new name: other layers may use the quantised one
             model.graph.initializer.add().CopyFrom(weights[name])
             model.graph.initializer[-1].name = f'{name} of {node.name}'
-    outputs = {rounded: name for name, rounded in dequantised_names(model).items() if name in {node.output[0] for node in kept}}
+    # Float operators after a restored layer skip its quantised output.
+    of_restored = {node.output[0] for node in restored}
+    outputs = {rounded: name for name, rounded in dequantised_names(model).items() if name in of_restored}
     for node in model.graph.node:
         if node.op_type not in TO_INTEGERS:
             node.input[:] = [outputs.get(name, name) for name in node.input]
     onnx.save(model, rounded)
-    return [node.name for node in kept]
+    return [node.name for node in restored]
 
 
 def dequantised_names(model: Any) -> dict[str, str]:
     """Names of quantised values -> names of their outputs of DequantizeLinear."""
+    # A value passes QuantizeLinear, then DequantizeLinear.
     back = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == 'DequantizeLinear'}
     nodes = [node for node in model.graph.node if node.op_type == 'QuantizeLinear']
     return {node.input[0]: back[node.output[0]] for node in nodes if node.output[0] in back}
@@ -124,35 +131,43 @@ def dequantised_names(model: Any) -> dict[str, str]:
 def measure_losses(exact: Path, rounded: Path, images: Iterable[Floats]) -> dict[str, float]:
     """Loss of each layer in integers with exact inputs: mean squared error over mean square of its output.
 
-    Inputs and weights are rounded, and the output once more. Both networks become one graph, in which rounded layers take the
-    outputs of the exact ones before them.
+    Inputs and weights are rounded, and the output once more. Both networks become one graph, in which quantised layers get the
+    outputs of the preceding exact ones.
     """
     import onnx
     import onnx.compose
 
+    # Both networks in one graph: inputs of quantised layers are redirected to exact values, so that losses do not accumulate.
     both, other = onnx.load(exact), onnx.compose.add_prefix(onnx.load(rounded), ROUNDED)
     values = {INPUT, *(name for node in both.graph.node for name in node.output)}
     layers = {node.name: node.output[0] for node in both.graph.node if node.op_type in LAYERS}
     for node in other.graph.node:
         for place, name in enumerate(node.input):
-            given = name.removeprefix(ROUNDED)
-            if given in values and (node.op_type == 'QuantizeLinear' or given == INPUT):
-                node.input[place] = given
-    wanted = {node.name.removeprefix(ROUNDED): node.output[0] for node in other.graph.node if node.op_type in LAYERS}
+            value = name.removeprefix(ROUNDED)
+            if value in values and (node.op_type == 'QuantizeLinear' or value == INPUT):
+                node.input[place] = value
+    quantised = {node.name.removeprefix(ROUNDED): node.output[0] for node in other.graph.node if node.op_type in LAYERS}
     both.graph.node.extend(other.graph.node)
     both.graph.initializer.extend(other.graph.initializer)
-    both.opset_import.extend(one for one in other.opset_import if one.domain not in {own.domain for own in both.opset_import})
-    again = dequantised_names(both)
-    made = {name: (layers[name], wanted[name], again.get(layers[name], layers[name])) for name in layers if name in wanted}
-    compute = inner_values(both, list(dict.fromkeys(name for values in made.values() for name in values)))
-    errors, squares = dict.fromkeys(made, 0.0), dict.fromkeys(made, 0.0)
+    domains = {opset.domain for opset in both.opset_import}
+    both.opset_import.extend(opset for opset in other.opset_import if opset.domain not in domains)
+    # Per layer: exact output, output from rounded inputs and weights, and that output rounded again.
+    dequantised = dequantised_names(both)
+    outputs_of = {
+        name: (layers[name], quantised[name], dequantised.get(layers[name], layers[name]))
+        for name in layers
+        if name in quantised
+    }
+    compute = inner_values(both, list(dict.fromkeys(name for names in outputs_of.values() for name in names)))
+    errors, squares = dict.fromkeys(outputs_of, 0.0), dict.fromkeys(outputs_of, 0.0)
+    # Sums over images, then the ratio: images with small activations count less.
     for image in images:
-        found = compute(image[None])
-        for name, outputs in made.items():
-            right, *given = (found[output] for output in outputs)
-            errors[name] += sum(float(np.square(right - one).mean()) for one in given)
-            squares[name] += float(np.square(right).mean())
-    return {name: errors[name] / squares[name] for name in made if squares[name]}
+        computed = compute(image[None])
+        for name, outputs in outputs_of.items():
+            exact_output, *rounded_outputs = (computed[output] for output in outputs)
+            errors[name] += sum(float(np.square(exact_output - output).mean()) for output in rounded_outputs)
+            squares[name] += float(np.square(exact_output).mean())
+    return {name: errors[name] / squares[name] for name in outputs_of if squares[name]}
 
 
 def inner_values(model: Any, names: Sequence[str]) -> Callable[[Floats], dict[str, Any]]:
@@ -161,5 +176,6 @@ def inner_values(model: Any, names: Sequence[str]) -> Callable[[Floats], dict[st
 
     outputs = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in outputs)
+    # Without fusion, since fused layers have no inner values.
     session = onnx_session(model.SerializeToString(), fused=False)
     return lambda images: dict(zip(names, session.run(names, {INPUT: images}), strict=True))

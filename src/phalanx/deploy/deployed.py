@@ -34,7 +34,7 @@ class Cost:
 
     median_ms: float  # per single image: preparation, network, post-processing
     p95_ms: float
-    best_batch: int  # of BATCHES: the size with the least time per image, for images of one size
+    best_batch: int  # of BATCHES: the batch size with the least time per image, for images of equal size
     best_batch_ms: float  # per image
     memory_mib: float  # growth of the process
     size_mib: float  # of the file
@@ -46,9 +46,7 @@ def open_pair(file: Path, data: str | None, assigned: Assignments) -> tuple[Job,
     Raises RequestError and ConfigError.
     """
     if data is None and not (file.parent / 'config.yml').is_file():
-        raise RequestError(
-            f'{file}: lies in no run folder; name the run or recipe whose data it is to be evaluated on: --data RUN'
-        )
+        raise RequestError(f'{file}: is not in a run folder; name the run or recipe with the evaluation data: --data RUN')
     job = open_job(data or str(file.parent), assigned)
     before = psutil.Process().memory_info().rss
     try:
@@ -67,27 +65,30 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
     `before`: the memory of the process without the model.
     """
     dataset, metric = job.task.dataset('eval'), job.task.metric()
-    missed, seconds, first, grown = dict[int, str](), list[float](), list[Image](), 0
+    missed, seconds, first, growth = dict[int, str](), list[float](), list[Image](), 0
     begun, grades = time.perf_counter(), list[tuple[int, Grade | None]]()
     for (draw,) in evaluation_draws(len(dataset), 1, job.recipe.train.seed, 0, 1):
+        # One by one, as a user calls the file; unreadable samples are left out, as in `phalanx eval RUN`.
         try:
             sample, image = dataset[draw], dataset.original(draw)
         except SampleError as error:
             missed[draw.index] = str(error)
             continue
         begin = time.perf_counter()
-        made = model.predictions([image])
+        outputs = model.predictions([image])
         seconds.append(time.perf_counter() - begin)
-        grown = max(grown, psutil.Process().memory_info().rss - before)
+        growth = max(growth, psutil.Process().memory_info().rss - before)
+        # Kept for timing batches afterwards.
         first += [image] if len(first) < max(batches) else []
-        grades += [(draw.index, grade) for grade in metric.update(job.task.predictions(made), job.task.collate([sample]))]
+        grades += [(draw.index, grade) for grade in metric.update(job.task.predictions(outputs), job.task.collate([sample]))]
     check_bad_samples(missed, job.recipe.train.bad_samples)
     metric.gather()
+    # Median and 95th percentile: a mean would include the first, slow image.
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
     parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second
     size = sum(part.stat().st_size for part in parts)
-    cost = Cost(float(median), float(p95), *best_batch(model, first, batches), grown / 2**20, size / 2**20)
-    found = Evaluation(
+    cost = Cost(float(median), float(p95), *best_batch(model, first, batches), growth / 2**20, size / 2**20)
+    result = Evaluation(
         metrics=metric.compute(),
         table=metric.table(),
         figures=metric.figures(),
@@ -96,27 +97,28 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         seconds=time.perf_counter() - begun,
         missed=missed,
     )
-    return found, cost
+    return result, cost
 
 
-def add_pictures(found: Evaluation, job: Job, model: Model) -> Evaluation:
+def add_pictures(result: Evaluation, job: Job, model: Model) -> Evaluation:
     dataset = job.task.dataset('eval')
 
     def predict(draw: Draw, batch: Any) -> Any:
         return job.task.predictions(model.predictions([dataset.original(draw)]))
 
     return add_worst_pictures(
-        found, SampleRenderer(job.task, dataset, predict, job.recipe.train.seed, torch.device('cpu')), PAGE_PICTURES
+        result, SampleRenderer(job.task, dataset, predict, job.recipe.train.seed, torch.device('cpu')), PAGE_PICTURES
     )
 
 
 def best_batch(model: Model, images: Sequence[Image], batches: Sequence[int]) -> tuple[int, float]:
     """Batch size with the least time per image, and that time in milliseconds, from the second of two passes."""
-    taken: dict[int, float] = {}
+    times: dict[int, float] = {}
     for size in (size for size in batches if size <= len(images)):
+        # The first pass of a new size allocates memory; the second one counts.
         for _ in range(2):
             begin = time.perf_counter()
             model.predictions(images[:size])
-            taken[size] = (time.perf_counter() - begin) / size * 1000
-    best = min(taken, key=taken.__getitem__)
-    return best, taken[best]
+            times[size] = (time.perf_counter() - begin) / size * 1000
+    best = min(times, key=times.__getitem__)
+    return best, times[best]

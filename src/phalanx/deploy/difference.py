@@ -14,7 +14,7 @@ class Recorder(fx.Interpreter):
     """Interpreter of traced operations that records their outputs."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        super().__init__(program.module(check_guards=False))  # of sizes: the file does not have them
+        super().__init__(program.module(check_guards=False))  # guards check sizes, which the file does not
         self.values: dict[str, Tensor] = {}
         self.layers: dict[str, str] = {}  # where in the network
 
@@ -22,6 +22,7 @@ class Recorder(fx.Interpreter):
         value = super().run_node(n)
         if isinstance(value, Tensor) and value.is_floating_point():
             self.values[n.name] = value
+            # The innermost module that the operation belongs to.
             modules = list(n.meta.get('nn_module_stack', {}).values())
             self.layers[n.name] = f'{modules[-1][0] if modules else "the network"} ({n.target})'
         return value
@@ -39,9 +40,10 @@ def describe_first_difference(program: torch.export.ExportedProgram, file: Path,
     recorder.run(images)
     model = onnx.load(file)
     computed = [name for node in model.graph.node for name in node.output if name in recorder.values]
-    for name, found in inner_values(model, computed)(images.numpy()).items():
+    # In the order of the file, so the first difference is the cause of the later ones.
+    for name, computed_value in inner_values(model, computed)(images.numpy()).items():
         right = recorder.values[name].numpy()
-        difference = float((np.abs(found - right) / (1 + np.abs(right))).max(initial=0))
+        difference = float((np.abs(computed_value - right) / (1 + np.abs(right))).max(initial=0))
         if not difference <= tolerance:
             return f'the first layer that differs is {recorder.layers[name]}, by {difference:.1e}'
     return 'no single layer differs: the difference comes from operations that were fused before or after tracing'

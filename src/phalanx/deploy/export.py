@@ -51,15 +51,15 @@ from phalanx.weights.reading import load_weights
 SAMPLES = 3  # evaluation samples for the check of the file
 OTHER_SIZES = (0.75, 1.25)  # factors of variable sides, for further checks
 CALIBRATION = 64  # training images for the ranges of 8-bit integers
-TOLERANCE = 1e-4  # largest difference relative to 1 + the size of the number
-TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # for 8 bits evaluate the file; NaN fails all
+TOLERANCE = 1e-4  # maximum difference relative to 1 + the magnitude of the number
+TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # int8: evaluate the file instead; NaN always fails
 OPENVINO_TOLERANCE = 1e-3  # it sums in another order: boxes of PP-YOLOE differed by 1.9e-4
 TIES = 1e-3  # share of integer outputs (choices) that may differ
 
 
 @runtime_checkable
 class Fusable(Protocol):
-    """Network with a form of fewer operations, for evaluation only."""
+    """Network with a re-parameterised form, for evaluation only."""
 
     def fuse(self) -> nn.Module:
         """Change this network to that form and return it."""
@@ -71,8 +71,8 @@ class Options:
 
     weights: Path | None = None  # None: the best of the run
     image_size: tuple[int, int] | None = None  # height and width of the images for tracing and checking
-    dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that differ between images of the family
-    post_processing: bool = False  # put as much of it into the graph as possible
+    dynamic: tuple[str, ...] | None = None  # names of AXES; None: all that vary between images of the family
+    post_processing: bool = False  # include as much post-processing in the graph as possible
     precision: Precision = 'fp32'
     opset: int | None = None  # of ONNX's operators; None: as torch recommends
     check: bool = True
@@ -92,9 +92,9 @@ class Written:
 def export(job: Job, out: Path, options: Options) -> Written:
     """Write the network of a run to `out` and its guide to the .json file of that name; both or neither.
 
-    Raises CheckpointError without weights, ExportError when the network cannot be traced or the file computes other outputs,
-    RequestError when the network cannot be built or does not take the requested image size, or when evaluation samples are
-    needed and absent.
+    Raises CheckpointError without weights, ExportError if the network cannot be traced or the file computes other outputs,
+    RequestError if the network cannot be built or does not accept the requested image size, or if evaluation samples are needed
+    and missing.
     """
     try:
         model = job.task.model()
@@ -109,6 +109,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     trials = make_trials(example_images(job.task, options.image_size, options.check), varying, least)
     expected = [run_network(exported.network, images) for images in trials]
     if isinstance(model, Fusable):
+        # Outputs are compared with those before fusing, so that a mistake in `fuse` shows up, too.
         model.fuse()
     program = trace(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -120,21 +121,21 @@ def export(job: Job, out: Path, options: Options) -> Written:
             torch.export.save(program, file)
             program = torch.export.load(file)
             shapes = program_shapes(program, list(exported.outputs), varying)
-            found = [run_network(program.module(), images) for images in trials]
-            differences = compare(exported, expected, found) if options.check else {}
+            actual = [run_network(program.module(), images) for images in trials]
+            differences = compare(exported, expected, actual) if options.check else {}
         else:
             shapes, differences = write_checked_onnx(job, exported, program, varying, file, trials, expected, options)
-        said = description(job, exported, out, shapes, differences, options)
-        write_guide(file, said)
-        guide.write_text(json.dumps(said, indent=1, ensure_ascii=False) + '\n')
+        facts = description(job, exported, out, shapes, differences, options)
+        write_guide(file, facts)
+        guide.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + '\n')
         readme = guide.with_suffix('.md')
-        readme.write_text(render_readme(said, varying, trials[0].shape))
+        readme.write_text(render_readme(facts, varying, trials[0].shape))
         if out.suffix == FORMATS['openvino']:
-            file = convert_to_openvino(file, said)
-            if options.check and exported.in_graph is None:  # OpenVINO may put boxes of one score into another order
+            file = convert_to_openvino(file, facts)
+            if options.check and exported.in_graph is None:  # OpenVINO may order boxes of equal score differently
                 run = open_model(file, 0).run
-                found = [[run(images.numpy())[name] for name in exported.outputs] for images in trials]
-                compare(exported, expected, found, max(OPENVINO_TOLERANCE, TOLERANCES[options.precision]))
+                actual = [[run(images.numpy())[name] for name in exported.outputs] for images in trials]
+                compare(exported, expected, actual, max(OPENVINO_TOLERANCE, TOLERANCES[options.precision]))
             file.with_suffix('.bin').replace(out.with_suffix('.bin'))
         guide, readme = guide.replace(out.with_suffix('.json')), readme.replace(out.with_name(f'{out.name}.md'))
         return Written(file.replace(out), guide, readme, shapes, differences)
@@ -154,29 +155,32 @@ def write_checked_onnx(
     operations = write_onnx(program, list(exported.outputs), varying, file, options.opset)
 
     def differences(tolerance: float) -> tuple[Shapes, dict[str, float]]:
-        shapes, found = run_onnx(file, trials)
+        shapes, actual = run_onnx(file, trials)
         try:
-            return shapes, compare(exported, expected, found, tolerance) if options.check else {}
+            return shapes, compare(exported, expected, actual, tolerance) if options.check else {}
         except ExportError as error:
             raise ExportError(f'{error}\n{describe_first_difference(operations, file, trials[0], tolerance)}') from None
 
-    shapes, found = differences(TOLERANCE)
+    # First in float32, where any difference is a fault of the export; then in the requested precision.
+    shapes, measured = differences(TOLERANCE)
     if options.precision != 'fp32':
         lower_precision(job, exported, file, options)
-        shapes, found = differences(TOLERANCES[options.precision])
+        shapes, measured = differences(TOLERANCES[options.precision])
+    # Post-processing comes last: its outputs (boxes after NMS) cannot be compared one by one.
     if exported.in_graph is not None:
         import onnx  # it comes with the extra `export`
 
         onnx.save(exported.in_graph.add(onnx.load(file)), file)
         shapes, _ = run_onnx(file, trials[:1])
-    return shapes, found
+    return shapes, measured
 
 
 def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) -> Tensor:
-    """Inputs for tracing, [B, 3, H, W]: evaluation samples resized to one size; zeros when they are not needed."""
+    """Inputs for tracing, [B, 3, H, W]: evaluation samples resized to one size; zeros if they are not needed."""
     if image_size is not None and not check:
         return torch.zeros(1, 3, *image_size)
     try:
+        # Real samples, since random images make outputs that are all background.
         dataset = task.dataset('eval')
         samples = [dataset[Draw(index, 0, 0, 0)] for index in range(min(SAMPLES, len(dataset)))]
     except (ValueError, OSError, SampleError) as error:
@@ -188,23 +192,25 @@ def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) 
 
 
 def variable_dimensions(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:
-    """Variable dimensions of the input -> the multiple each has to be. Raises RequestError."""
+    """Variable dimensions of the input -> the number that each must be a multiple of. Raises RequestError."""
     possible = {**({} if exported.in_graph else {AXES['batch']: 1}), **exported.dynamic}
     if dynamic is None:
         return possible
     if fixed := [name for name in dynamic if AXES[name] not in possible]:
         free = [name for name, axis in AXES.items() if axis in possible]
         cause = 'all images reach this network with the same'
-        raise RequestError(f'--dynamic {",".join(dynamic)}: {cause} {" and ".join(fixed)}; what may vary is {", ".join(free)}')
+        raise RequestError(f'--dynamic {",".join(dynamic)}: {cause} {" and ".join(fixed)}; only {", ".join(free)} may vary')
     return {axis: possible[axis] for axis in map(AXES.__getitem__, dynamic)}
 
 
 def make_trials(images: Tensor, varying: Mapping[int, int], least: Mapping[int, int]) -> list[Tensor]:
     """Trials: `images`, and one of them in OTHER_SIZES where sides may vary; sides below `least` are enlarged."""
+    # A fixed batch of 1: one trial per image.
     if 0 not in varying:
-        return [own for one in torch.split(images, 1) for own in make_trials(one, {0: 1, **varying}, least)]
+        return [trial for image in torch.split(images, 1) for trial in make_trials(image, {0: 1, **varying}, least)]
     images = F.interpolate(images, [max(images.shape[axis], least.get(axis, 1)) for axis in (2, 3)])
     shapes = []
+    # Other sizes show whether a size was baked into the graph.
     for share in OTHER_SIZES if set(varying) & {2, 3} else ():
         sides = [round(images.shape[axis] * share) if axis in varying else images.shape[axis] for axis in (2, 3)]
         steps = [varying.get(axis, 1) for axis in (2, 3)]
@@ -216,12 +222,12 @@ def make_trials(images: Tensor, varying: Mapping[int, int], least: Mapping[int, 
 
 @torch.no_grad()
 def run_network(network: nn.Module, images: Tensor) -> Arrays:
-    """Outputs of `network` for `images`. Raises RequestError when it does not take their size."""
+    """Outputs of `network` for `images`. Raises RequestError if it does not accept their size."""
     try:
         outputs = network(images)
     except (ValueError, RuntimeError) as error:
         H, W = images.shape[2:]
-        raise RequestError(f'the network takes no images of height {H} and width {W}: {error}') from None
+        raise RequestError(f'the network does not accept images of height {H} and width {W}: {error}') from None
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
@@ -232,14 +238,15 @@ def lower_precision(job: Job, exported: Export, file: Path, options: Options) ->
         if options.precision == 'fp16':
             compact.to_float16(file)
         else:
-            for layer, lost in compact.quantise(file, calibration(job, exported)).items():
-                print(f'{layer} stays in float: in 8 bits it would lose {lost:.1%} of its output', file=sys.stderr)
+            for layer, loss in compact.quantise(file, calibration(job, exported)).items():
+                print(f'{layer} stays in float: in 8 bits it would lose {loss:.1%} of its output', file=sys.stderr)
     except (ValueError, RuntimeError, OSError, SampleError) as error:
         raise ExportError(f'--precision {options.precision}: {error}') from None
 
 
 def calibration(job: Job, exported: Export) -> Iterator[Floats]:
     """CALIBRATION training images, spread over the data set, prepared as inputs of the file. Raises SampleError."""
+    # Prepared by the runtime itself, so that ranges are those of its inputs.
     family = FAMILIES[job.resolved.value['task'].value]({'preparation': exported.preparation, 'reading': exported.reading})
     dataset = job.task.dataset('train')
     step = max(1, len(dataset) // CALIBRATION)
@@ -248,19 +255,19 @@ def calibration(job: Job, exported: Export) -> Iterator[Floats]:
 
 
 def compare(
-    exported: Export, expected: Sequence[Arrays], found: Sequence[Arrays], tolerance: float = TOLERANCE
+    exported: Export, expected: Sequence[Arrays], actual: Sequence[Arrays], tolerance: float = TOLERANCE
 ) -> dict[str, float]:
-    """Largest difference of each output over the trials. Raises ExportError when one is above `tolerance`.
+    """Largest difference of each output over the trials. Raises ExportError if one is above `tolerance`.
 
     For integers (choices), the share that differs, up to TIES: two classes may be equally likely.
     """
     differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
-    for theirs, ours in zip(expected, found, strict=True):
-        for name, right, given in zip(exported.outputs, theirs, ours, strict=True):
+    for references, results in zip(expected, actual, strict=True):
+        for name, right, computed in zip(exported.outputs, references, results, strict=True):
             if right.dtype.kind in 'iu':
-                largest, limits[name] = float((right != given).mean()), max(tolerance, TIES)
+                largest, limits[name] = float((right != computed).mean()), max(tolerance, TIES)
             else:
-                largest = float((np.abs(right - given) / (1 + np.abs(right))).max())
+                largest = float((np.abs(right - computed) / (1 + np.abs(right))).max())
             differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
     if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
         differing = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
@@ -274,7 +281,7 @@ def compare(
 def description(
     job: Job, exported: Export, out: Path, shapes: Shapes, differences: dict[str, float], options: Options
 ) -> dict[str, Any]:
-    """Guide of the file: all that its users need to know."""
+    """Guide of the file: everything that its users need."""
     recipe = job.resolved.value
     outputs = exported.in_graph.outputs if exported.in_graph else exported.outputs
     return {
@@ -300,6 +307,7 @@ def description(
 def best_metric(job: Job) -> dict[str, Any] | None:
     """Main metric of the best weights from the summary of the run; None while it is running, or if it never evaluated."""
     try:
+        # Written at the end of a run.
         summary = json.loads((job.folder / 'summary.json').read_text())
     except FileNotFoundError:
         return None

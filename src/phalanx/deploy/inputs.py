@@ -23,7 +23,7 @@ MOST_NAMED = 10  # files that a message about a missing one names
 ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 
 
-def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
+def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
     """Image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> paths of their results (`named`).
 
     Result paths are below the folder `out`; those of videos have a suffix. `-` reads paths from standard input, one per line; a
@@ -32,46 +32,49 @@ def list_files(given: Sequence[Path], out: Path) -> dict[Path, Path]:
     result could replace.
     """
     results = out.resolve()
-    found: dict[Path, Path] = {}
+    inputs: dict[Path, Path] = {}
     left_out: Counter[str] = Counter()
-    for path in _expanded(given):
+    for path in _expand(paths):
         if path.is_dir():
+            # Results may be below a given folder: they are not inputs, unless the folder is `out` itself.
             below = sorted(file for file in path.rglob('*') if file.is_file())
             if path.resolve() != results:
                 below = [file for file in below if results not in file.resolve().parents]
             usable = [file for file in below if file.suffix.lower() in SUFFIXES | VIDEOS | {PDF}]
             left_out.update(file.suffix.lower() or file.name for file in set(below) - set(usable))
-            found |= {file: file.relative_to(path) for file in usable}
+            inputs |= {file: file.relative_to(path) for file in usable}
         else:
-            found[path] = Path(path.name)
+            inputs[path] = Path(path.name)
     if left_out:
         print(f'left out: {", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))}', file=sys.stderr)
-    if not found:
+    if not inputs:
         cure = '' if pdf.is_installed() else f'; {pdf.CURE}'
         kinds = ', '.join(sorted(SUFFIXES | VIDEOS | {PDF}))
-        raise RequestError(f'no image or video ({kinds}) in {", ".join(map(str, given))}{cure}')
-    files = name_results(found)
+        raise RequestError(f'no image or video ({kinds}) in {", ".join(map(str, paths))}{cure}')
+    files = name_results(inputs)
+    # The result would be written over an input, or beside it under its name.
     for file, stem in files.items():
         if results / stem in (file.resolve(), file.resolve().with_suffix('')):
             raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
     return files
 
 
-def name_results(found: dict[Path, Path]) -> dict[Path, Path]:
-    """File -> unique path of its result, from its path in `found`, relative to the given folder.
+def name_results(inputs: dict[Path, Path]) -> dict[Path, Path]:
+    """File -> unique path of its result, from its path in `inputs`, relative to the given folder.
 
     The path loses its suffix; it keeps it where another file would have the same result (`a.png` and `a.jpg`), and gets as many
     parent folders as needed where that is not enough (`x/a.png` and `y/a.png`). A file given twice occurs once.
     """
-    once = {_absolute(file): file for file in found}.values()
+    once = {_absolute(file): file for file in inputs}.values()
     levels = dict.fromkeys(once, 0)
+    # Lengthen the names that clash, until none does: full paths are unique.
     while True:
-        taken = defaultdict[Path, list[Path]](list)
+        files_of = defaultdict[Path, list[Path]](list)
         for file, level in levels.items():
-            taken[_result(file, found[file], level)].append(file)
-        clashes = [file for files in taken.values() if len(files) > 1 for file in files]
+            files_of[_result(file, inputs[file], level)].append(file)
+        clashes = [file for files in files_of.values() if len(files) > 1 for file in files]
         if not clashes:
-            return {file: stem for stem, (file,) in taken.items()}
+            return {file: stem for stem, (file,) in files_of.items()}
         for file in clashes:
             levels[file] += 1
 
@@ -83,32 +86,34 @@ def _result(file: Path, name: Path, level: int) -> Path:
     is_video = file.suffix.lower() in VIDEOS
     if level == 0:
         return name.with_suffix('.mp4' if is_video else '')
+    # Without the root: results stay below `out`.
     parts = _absolute(file).parts[1:]
-    kept = Path(*parts[max(0, len(parts) - len(name.parts) - level + 1) :])
-    return kept.with_name(f'{kept.name}.mp4') if is_video else kept
+    name = Path(*parts[max(0, len(parts) - len(name.parts) - level + 1) :])
+    return name.with_name(f'{name.name}.mp4') if is_video else name
 
 
 def _absolute(file: Path) -> Path:
     return Path(os.path.normpath(file.absolute()))
 
 
-def _expanded(given: Sequence[Path]) -> Iterator[Path]:
-    """Expand patterns (in quotes a shell leaves them alone) and `-` in `given`. Raises RequestError for missing files."""
-    for path in given:
+def _expand(paths: Sequence[Path]) -> Iterator[Path]:
+    """Expand patterns (a shell leaves quoted ones alone) and `-` in `paths`. Raises RequestError for missing files."""
+    for path in paths:
         if path == Path('-'):
-            yield from _expanded([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+            # Names may contain spaces, so one name per line.
+            yield from _expand([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
         elif path.exists() or is_camera(path):
             yield path
         elif ADDRESS.match(str(path)):
             raise RequestError(f'{path}: is an address; fetch it first (curl -O, wget) and give the file')
-        elif not any(sign in str(path) for sign in '*?['):
-            there = sorted(str(other) for other in path.parent.iterdir()) if path.parent.is_dir() else []
-            near = did_you_mean(path, there) or (f'; there are {", ".join(there[:MOST_NAMED])}' if there else '')
+        elif not any(character in str(path) for character in '*?['):
+            neighbours = sorted(str(other) for other in path.parent.iterdir()) if path.parent.is_dir() else []
+            near = did_you_mean(path, neighbours) or (f'; there are {", ".join(neighbours[:MOST_NAMED])}' if neighbours else '')
             raise RequestError(f'{path}: there is no such file or folder{near}')
         elif matches := sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
             yield from matches
         else:
-            raise RequestError(f'{path}: no file or folder has such a name')
+            raise RequestError(f'{path}: no file or folder matches')
 
 
 def is_camera(path: Path) -> bool:
@@ -150,7 +155,7 @@ class Inputs:
             work()
         except SampleError as error:
             print(f'skipped: {error}', file=sys.stderr)
-        except Exception as error:  # noqa: BLE001 - whatever one input does to a decoder, a network or a disk, the others go on
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong with one input, the others go on
             print(f'skipped: {name}: {describe_error(error) or type(error).__name__}', file=sys.stderr)
         else:
             return True

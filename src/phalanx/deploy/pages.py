@@ -52,8 +52,8 @@ def as_text(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
     """Write hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
 
-    The width of a word in its line is proportional to its characters; its confidence is that of the line, in per cent. The
-    angle of a turned line is in whole degrees, counter-clockwise.
+    The width of a word within its line is estimated from its number of characters; its confidence is that of the line, in per
+    cent. The angle of a turned line is in whole degrees, counter-clockwise.
     """
     spans = []
     for number, line in enumerate(lines, 1):
@@ -62,12 +62,13 @@ def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
             f'<span class="ocrx_word" id="word_{number}_{place}" title="{bbox(points)}; {confidence}">{escape(word)}</span>'
             for place, (word, points) in enumerate(words_of(line), 1)
         )
+        # hOCR 1.2, textangle: rotation of the text, in degrees counter-clockwise.
         angle = round(angle_of(line.points)) % 360 if len(line.points) == 4 else 0
         title = bbox(line.points) + (f'; textangle {angle}' if angle else '')
         spans.append(f'<span class="ocr_line" id="line_{number}" title="{title}">{words}</span><br/>')
     height, width = page.shape[:2]
-    said = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
-    return write_text(stem, '.hocr', said)
+    hocr = HOCR.format(name=escape(stem.name), version=phalanx.__version__, width=width, height=height, lines='\n'.join(spans))
+    return write_text(stem, '.hocr', hocr)
 
 
 def bbox(points: Outline) -> str:
@@ -76,17 +77,19 @@ def bbox(points: Outline) -> str:
 
 
 def words_of(line: Line) -> list[tuple[str, Outline]]:
-    """Words of a line, each with its part of the outline, as if all characters had one width."""
+    """Words of a line, each with its part of the outline, assuming characters of equal width."""
     if len(line.points) != 4:
         return [(line.text, line.points)]
     a, b, c, d = np.array(line.points)
+    # Sides along the text: of a vertical text, the left and the right one.
     starts, ends = ((a, b), (d, c)) if is_upright(np.hypot(*(b - a)), np.hypot(*(d - a))) else ((a, d), (b, c))
-    found = []
+    words = []
     for match in re.finditer(r'\S+', line.text):
+        # Where the word begins and ends, as fractions of the line.
         near, far = (place / len(line.text) for place in match.span())
         edges = [start + share * (end - start) for share in (near, far) for start, end in zip(starts, ends, strict=True)]
-        found.append((match[0], tuple((float(x), float(y)) for x, y in edges)))
-    return found
+        words.append((match[0], tuple((float(x), float(y)) for x, y in edges)))
+    return words
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
@@ -99,12 +102,13 @@ def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 
 
 def draw_page(page: Image, lines: Sequence[Line]) -> Image:
-    """Draw the page [H, W, 3] with outlined lines and, beside it, their texts in the same places: [H, 2 W, 3]."""
+    """Draw the page [H, W, 3] with outlined lines, and their texts at the same positions beside it: [H, 2 W, 3]."""
     beside = PIL.Image.new('RGB', (page.shape[1], page.shape[0]), (255, 255, 255))
     pen, fonts = PIL.ImageDraw.Draw(beside), find_fonts(line.text for line in lines)
     for line in lines:
         xs, ys = zip(*line.points, strict=True)
         width, height = max(1.0, max(xs) - min(xs)), max(1.0, max(ys) - min(ys))
+        # As high as the line; smaller if the text would be wider than its line.
         letters = max(6.0, 0.8 * min(width, height))
         if (long := find_font(line.text, fonts, letters).getlength(line.text)) > width:
             letters = max(6.0, letters * width / long)

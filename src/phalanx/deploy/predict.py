@@ -14,16 +14,16 @@ from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
 
 
-def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
-    """Predict files and write the results; returns the numbers of images, of video frames, and of failed files or pages.
+def predict_files(job: Job, paths: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
+    """Predict files and write the results; return the numbers of images, of video frames, and of failed files or pages.
 
     Results are in `out`, named after the images, in the formats `ways` (`Task.writers`). Of a video, or of camera N (the path
     `N`), `pictures` is a video with the results drawn on each frame; other formats are written per frame. Raises RequestError
-    when there is no image or a result would replace it, CheckpointError without weights.
+    if there is no image or a result would replace one, CheckpointError without weights.
     """
     writers = job.task.writers
     writers.check(ways)
-    files = list_files(given, out)
+    files = list_files(paths, out)
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
     out.mkdir(parents=True, exist_ok=True)
@@ -34,6 +34,7 @@ def predict_files(job: Job, given: Sequence[Path], out: Path, weights: str | Non
 
     def write_video(file: Path, stem: Path) -> None:
         nonlocal frames
+        # A camera has no end and no frame rate of its own.
         camera = is_camera(file)
         video = Video(int(file.name) if camera else file)
         frames += predict_video(predict, writers, video, video.rate, stem, ways, endless=camera)
@@ -55,6 +56,7 @@ def predict_video(
     `out` is a video of `rate` frames per second with the results drawn; files in other formats are in a folder of that name.
     Raises OSError.
     """
+    # Ctrl-C is the normal end of a camera; the video is still completed.
     ends = contextlib.suppress(KeyboardInterrupt) if endless else contextlib.nullcontext()
     of_frames = [way for way in ways if way != 'pictures']
     folder, count = out.with_suffix(''), 0
@@ -65,6 +67,7 @@ def predict_video(
             result = predict(frame)
             if of_frames:
                 writers.write(result, frame, folder / f'{count:06}', of_frames)
+            # Without `ways`, pictures are the default.
             if not ways or 'pictures' in ways:
                 written.write(predict.draw(frame, result))
     return count

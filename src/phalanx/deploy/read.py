@@ -36,10 +36,10 @@ Model = Trained | runtime.Model
 class Reader:
     """Reader of pages: `reader(page)` is the list of `Line` of a page, in reading order.
 
-    `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or what `phalanx
-    read` takes as `--det` and `--rec`; by default PP-OCR of an installed package for the `language` (`choose_reader`). Lines
-    with a confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees. Pages with a longer
-    side above `max_side` pixels are reduced for detection. `threads` of exported files, and of OpenCV: 0 for one per core.
+    `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or values of `--det`
+    and `--rec` of `phalanx read`; by default PP-OCR of an installed package for the `language` (`choose_reader`). Lines with a
+    confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees. Pages with a longer side
+    above `max_side` pixels are reduced for detection. `threads` of exported files, and of OpenCV: 0 for one per core.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Reader:
         if max_side < STEP:
             raise RequestError(f'max_side: a page has {STEP} pixels at least on its longer side, got {max_side}')
         if det is None or rec is None:
-            chosen = choose_reader(language)
-            det, rec = det or chosen[0], rec or chosen[1]
+            default_det, default_rec = choose_reader(language)
+            det, rec = det or default_det, rec or default_rec
         elif language is not None:
             raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
-        self.det, self.rec = _opened('det', det, device, threads), _opened('rec', rec, device, threads)
+        self.det, self.rec = _open_model('det', det, device, threads), _open_model('rec', rec, device, threads)
         self.names = _name(det, self.det), _name(rec, self.rec)
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
         if threads:
@@ -109,28 +109,29 @@ def read(
     return Reader(det, rec, language=language, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
-def _name(given: Model | str | Path, model: Model) -> str:
+def _name(source: Model | str | Path, model: Model) -> str:
     """Name of a model for people: the file, or the weights of a run."""
     if not isinstance(model, runtime.Model):
         return model.weights
-    return str(given) if isinstance(given, str | Path) else str(model.guide['model'])
+    return str(source) if isinstance(source, str | Path) else str(model.guide['model'])
 
 
-def _opened(role: str, given: Model | str | Path, device: str, threads: int) -> Model:
+def _open_model(role: str, source: Model | str | Path, device: str, threads: int) -> Model:
+    # A model, an exported file, the name of published weights, or a run folder.
     model: Model
-    if not isinstance(given, str | Path):
-        model = given
-    elif Path(given).suffix in FILES:
-        model = runtime.load(given, threads=threads)
-    elif (published := PUBLISHED.get(str(given))) is not None and published.address.endswith('.onnx'):
-        model = runtime.load(find(str(given)).path, threads=threads)
+    if not isinstance(source, str | Path):
+        model = source
+    elif Path(source).suffix in FILES:
+        model = runtime.load(source, threads=threads)
+    elif (published := PUBLISHED.get(str(source))) is not None and published.address.endswith('.onnx'):
+        model = runtime.load(find(str(source)).path, threads=threads)
     else:
         from phalanx.engine.job import open_job
         from phalanx.engine.trained import Trained as Run
 
-        model = Run(open_job(published.network if published else str(given)), str(given) if published else None, device)
+        model = Run(open_job(published.network if published else str(source)), str(source) if published else None, device)
     task = model.guide['task'] if isinstance(model, runtime.Model) else model.task
-    wanted = 'text_detection' if role == 'det' else 'recognition'
-    if task != wanted:
-        raise RequestError(f'--{role} {given}: is a model for {task}, and {wanted} is needed')
+    required = 'text_detection' if role == 'det' else 'recognition'
+    if task != required:
+        raise RequestError(f'--{role} {source}: is a model for {task}, and {required} is needed')
     return model

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from phalanx.deploy.formats import AXES
 from phalanx.runtime.session import GUIDE, INPUT, onnx_session
 
-NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # names: of a size, of multiples
-TRACED = {2: 192, 3: 256}  # least variable sides in tracing: a coarse map one pixel wide would be a special case
+NAMES = {0: ('batch', ''), 2: ('height', 'rows'), 3: ('width', 'columns')}  # names of a size, and of the number of steps in it
+TRACED = {2: 192, 3: 256}  # minimum variable sides in tracing: a coarse map one pixel wide would be a special case
 LARGEST_BATCH = 8  # in TensorRT's ranges
-LEAST = {0: 1, 2: 96, 3: 128}  # least sizes in torch's own format; other formats do not enforce them
+LEAST = {0: 1, 2: 96, 3: 128}  # minimum sizes in torch's own format; other formats do not enforce them
 
 Arrays = list[npt.NDArray[np.float32]]
 Shapes = dict[str, list[int | str]]  # of the input and the outputs, by name
@@ -34,6 +34,7 @@ class ExportError(Exception):
 def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> torch.export.ExportedProgram:
     """Trace `network` for images of this size, with variable sizes in the dimensions `varying`. Raises ExportError."""
     shape, names = [1, *images.shape[1:]], {axis: name for name, axis in AXES.items()}
+    # torch.export treats sizes 0 and 1 as constants: trace with larger ones.
     dims: dict[int, Any] = {}
     for axis, step in varying.items():
         least = TRACED.get(axis, 2)  # from a batch of 1 torch would infer a constant
@@ -42,10 +43,10 @@ def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> tor
     try:
         return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
     except (ValueError, RuntimeError) as error:
-        named = ','.join(names[axis] for axis in varying)
+        axes = ','.join(names[axis] for axis in varying)
         cure = '' if set(varying) <= {0} else '\n--dynamic batch --image_size HEIGHT,WIDTH exports it for one size'
         raise ExportError(
-            f'torch cannot trace the network with variable {named}: {str(error).partition(chr(10))[0]}{cure}'
+            f'torch cannot trace the network with variable {axes}: {str(error).partition(chr(10))[0]}{cure}'
         ) from None
 
 
@@ -61,7 +62,7 @@ def write_onnx(
     `opset`: the version of ONNX's operators, from OLDEST_OPSET on; None: the one that torch recommends.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # torch's about itself
+        warnings.simplefilter('ignore')  # torch's, about its own code
         program = torch.onnx.export(
             network, dynamo=True, input_names=[INPUT], output_names=list(outputs), opset_version=opset, verbose=False
         )
@@ -77,11 +78,12 @@ def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:
 
     model = onnx.load(file)
     sides = model.graph.input[0].type.tensor_type.shape.dim
+    # torch names sizes s77 or 32*s77; users see batch, height and width, or rows and columns of steps.
     names = _names({axis: sides[axis].dim_param for axis in varying}, varying)
     for value in (*model.graph.input, *model.graph.output):
         for side in value.type.tensor_type.shape.dim:
             if side.dim_param:
-                side.dim_param = _named(side.dim_param, names)
+                side.dim_param = _rename_size(side.dim_param, names)
     onnx.save(model, file)
 
 
@@ -90,12 +92,13 @@ def _names(symbols: Mapping[int, str], varying: Mapping[int, int]) -> dict[str, 
     return {symbols[axis].rpartition('*')[2]: NAMES[axis][step > 1] for axis, step in varying.items()}
 
 
-def _named(size: str, names: Mapping[str, str]) -> str:
+def _rename_size(size: str, names: Mapping[str, str]) -> str:
     return re.sub(r'\w+', lambda word: names.get(word[0], word[0]), size)
 
 
 def program_shapes(program: torch.export.ExportedProgram, outputs: Sequence[str], varying: Mapping[int, int]) -> Shapes:
     """Shapes of a program's input and outputs, by name."""
+    # Each node of the traced graph holds the symbolic shape of its value.
     values = {
         node.name: node.meta['val'].shape
         for node in program.graph.nodes
@@ -105,7 +108,7 @@ def program_shapes(program: torch.export.ExportedProgram, outputs: Sequence[str]
     names = _names({axis: str(sizes[axis]) for axis in varying}, varying)
     shapes = [sizes, *(values[name] for name in program.graph_signature.user_outputs)]
     return {
-        name: [side if isinstance(side, int) else _named(str(side), names) for side in shape]
+        name: [side if isinstance(side, int) else _rename_size(str(side), names) for side in shape]
         for name, shape in zip((INPUT, *outputs), shapes, strict=True)
     }
 
@@ -122,16 +125,16 @@ def write_guide(file: Path, guide: Mapping[str, Any]) -> None:
     onnx.save(model, file)
 
 
-def render_readme(said: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
+def render_readme(guide: Mapping[str, Any], varying: Mapping[int, int], shape: Sequence[int]) -> str:
     """Render the README beside a file, for users without Phalanx.
 
-    `said`: the guide; `varying`: see `Export.dynamic`; `shape` [4] of a usual input.
+    `varying` as in `Export.dynamic`; `shape` [4] of a typical input.
     """
     template = files('phalanx.deploy').joinpath('readme.md').read_text(encoding='utf-8')
-    file = Path(said['file'])
+    file = Path(guide['file'])
     page = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(template)
     return page.render(
-        said=said, stem=file.stem, suffix=file.suffix, least=LEAST, trtexec_shapes=trtexec_shapes(varying, shape)
+        guide=guide, stem=file.stem, suffix=file.suffix, least=LEAST, trtexec_shapes=trtexec_shapes(varying, shape)
     )
 
 
@@ -141,17 +144,19 @@ def trtexec_shapes(varying: Mapping[int, int], shape: Sequence[int]) -> str:
         return ''
     ranges = {'min': list(shape), 'opt': list(shape), 'max': list(shape)}
     for axis, step in varying.items():
+        # Sides in multiples of their step; TensorRT optimises for `opt`.
         least, most = (1, LARGEST_BATCH) if axis == 0 else (-(-shape[axis] // (2 * step)) * step, 2 * shape[axis])
         ranges['min'][axis], ranges['max'][axis] = least, most
         ranges['opt'][axis] = 1 if axis == 0 else shape[axis]
-    return ''.join(f' --{which}Shapes=images:{"x".join(map(str, sides))}' for which, sides in ranges.items())
+    return ''.join(f' --{kind}Shapes=images:{"x".join(map(str, sides))}' for kind, sides in ranges.items())
 
 
 def convert_to_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
     """Convert an ONNX file to OpenVINO, with the same guide: an .xml file, and a .bin file beside it."""
     import openvino
 
-    model = openvino.Core().read_model(file)  # openvino.convert_model would do the same, and report it to its makers
+    model = openvino.Core().read_model(file)  # not openvino.convert_model, which also sends telemetry
+    # Runtime info is OpenVINO's metadata; weights stay float32.
     model.set_rt_info(json.dumps(guide, ensure_ascii=False), GUIDE)
     openvino.save_model(model, file.with_suffix('.xml'), compress_to_fp16=False)
     return file.with_suffix('.xml')
@@ -159,6 +164,7 @@ def convert_to_openvino(file: Path, guide: Mapping[str, Any]) -> Path:
 
 def run_onnx(file: Path, trials: Sequence[Tensor]) -> tuple[Shapes, list[Arrays]]:
     """Shapes of the input and outputs of a file, and the outputs of onnxruntime for each of the trials."""
+    # The file as users run it, with fused layers.
     session = onnx_session(file)
     shapes = {node.name: node.shape for node in (*session.get_inputs(), *session.get_outputs())}
     return shapes, [session.run(None, {INPUT: images.numpy()}) for images in trials]

@@ -52,7 +52,7 @@ def test_a_published_recogniser_with_other_characters_is_rejected(tmp_path: Path
 
 
 def test_a_file_of_another_name_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match='its name is none of published PP-OCR files, such as'):
+    with pytest.raises(ArtifactError, match='its name is not that of a published PP-OCR file, such as'):
         load(recogniser(tmp_path / 'mine.onnx', 'ab', [1], 4))
 
 

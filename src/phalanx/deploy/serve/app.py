@@ -66,6 +66,7 @@ def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
 async def read_body(request: Request, most: int) -> bytes:
     """Read the body of a request. Raises HTTPException as soon as it exceeds `most` bytes, whatever its header says."""
     data = bytearray()
+    # Piece by piece: Content-Length may lie, or be absent.
     async for piece in request.stream():
         data += piece
         if len(data) > most:
@@ -92,11 +93,11 @@ async def read_image_bytes(request: Request, data: bytes) -> bytes:
 async def read_form_file(request: Request, data: bytes) -> bytes:
     """Bytes of the only file in a form. Raises ValueError."""
 
-    async def again() -> Message:  # the body has been read by now, within its limit
+    async def replay() -> Message:  # the body has been read by now, within its limit
         return {'type': 'http.request', 'body': data, 'more_body': False}
 
     try:
-        async with Request(request.scope, again).form(max_files=1, max_fields=8) as form:
+        async with Request(request.scope, replay).form(max_files=1, max_fields=8) as form:
             sent = [field for field in form.values() if isinstance(field, UploadFile)]
             if len(sent) == 1:
                 return await sent[0].read()
@@ -108,9 +109,10 @@ async def read_form_file(request: Request, data: bytes) -> bytes:
 def to_json(result: Any, guide: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a result to JSON; a class map becomes a PNG file in base64 with pixel counts per class."""
     if isinstance(result, list):
-        return {'found': [asdict(one) for one in result]}
+        return {'found': [asdict(item) for item in result]}
     if is_dataclass(result) and not isinstance(result, type):
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(result).items()}
+    # A class map: one byte per pixel compresses well as PNG.
     numbers, pixels = np.unique(result, return_counts=True)
     names = guide['reading']['classes']
     picture = base64.b64encode(cv2.imencode('.png', result)[1].tobytes()).decode()

@@ -21,12 +21,12 @@ class Counts:
     images: int = 0
     batches: int = 0
     refused: int = 0  # invalid requests
-    turned_away: int = 0  # requests when the queue was full
+    turned_away: int = 0  # requests rejected because the queue was full
     seconds: float = 0.0  # spent predicting
 
 
 class Batcher:
-    """Queue of images for a model: batches of up to `most`; at most `room` images wait."""
+    """Queue of images for a model, predicted in batches of up to `most`; at most `room` images wait."""
 
     def __init__(self, model: Model, *, most: int, room: int) -> None:
         self.model, self.most = model, most
@@ -44,7 +44,8 @@ class Batcher:
             work.cancel()
 
     async def result(self, image: Image) -> Any:
-        """Predict an image. Raises FullError, and ArtifactError when the file does not take it."""
+        """Predict an image. Raises FullError, and ArtifactError if the file does not accept it."""
+        # Never wait for a place in the queue: a client should rather hear that the service is full.
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             self.waiting.put_nowait((image, answer))
@@ -56,15 +57,16 @@ class Batcher:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            taken = [await self.waiting.get()]
-            while len(taken) < self.most and not self.waiting.empty():  # requests that arrived during the last batch
-                taken.append(self.waiting.get_nowait())
+            batch = [await self.waiting.get()]
+            while len(batch) < self.most and not self.waiting.empty():  # requests that arrived during the previous batch
+                batch.append(self.waiting.get_nowait())
+            # In a thread: the event loop goes on receiving requests.
             begin = loop.time()
-            results = await asyncio.to_thread(self._predict, [image for image, _ in taken])
+            results = await asyncio.to_thread(self._predict, [image for image, _ in batch])
             self.counts.seconds += loop.time() - begin
             self.counts.batches += 1
-            self.counts.images += len(taken)
-            for (_, answer), result in zip(taken, results, strict=True):
+            self.counts.images += len(batch)
+            for (_, answer), result in zip(batch, results, strict=True):
                 if answer.cancelled():  # the client has gone
                     pass
                 elif isinstance(result, Exception):
@@ -74,8 +76,9 @@ class Batcher:
                 self.waiting.task_done()
 
     def _predict(self, images: list[Image]) -> list[Any]:
-        """Result of each image, or its error: an image that the file refuses does not affect the others."""
+        """Result of each image, or its error: an image that the file does not accept does not affect the others."""
         try:
             return self.model.batch(images)
         except (ArtifactError, ValueError) as error:
-            return [error] if len(images) == 1 else [one for image in images for one in self._predict([image])]
+            # One by one, to find the images at fault.
+            return [error] if len(images) == 1 else [result for image in images for result in self._predict([image])]
