@@ -267,16 +267,16 @@ def program(opcodes: bytes) -> bytes:
 
 
 ZEROS = 66 << 20  # bytes; packed they are a thousandth
-MANY = 'is no tar archive of weights: its headers take more than'
+MANY = 'is not a tar archive of weights: its headers take more than'
 WEIGHTS: dict[str, tuple[str, Callable[[], bytes], str]] = {  # a suffix, the content, and why it is refused
-    'gzip of zeros': ('.tar.gz', lambda: gzip.compress(bytes(ZEROS), 9), 'no weights are packed so well'),
+    'gzip of zeros': ('.tar.gz', lambda: gzip.compress(bytes(ZEROS), 9), 'weights do not compress that well'),
     'gzip in many parts': ('.tar.gz', lambda: gzip.compress(b'') * 50_000, 'not a complete'),
     'tar of many members': ('.tar.gz', lambda: gzip.compress(tar((b'0', 0, b''))[:512] * 100_000 + bytes(1024)), MANY),
     'tar with a long header': ('.tar', lambda: tar((b'x', 1 << 20, b'1' * (1 << 20)), (b'0', 0, b'')), MANY),
     'tar with a long name': ('.tar', lambda: tar((b'L', 1 << 20, b'1' * (1 << 20)), (b'0', 0, b'')), MANY),
     'tar whose header claims 4 GB': ('.tar', lambda: tar((b'x', 1 << 32, b''), (b'0', 0, b'')), MANY),
     'tar whose member claims 1 TB': ('.tar', lambda: tar((b'0', 1 << 40, b'')), 'not a complete tar archive'),
-    'zip of zeros': ('.zip', lambda: zipped(('a.npz', bytes(ZEROS))), 'no weights are packed so well'),
+    'zip of zeros': ('.zip', lambda: zipped(('a.npz', bytes(ZEROS))), 'weights do not compress that well'),
     'zip of one member many times': ('.zip', lambda: overlapping(20_000), 'not a complete|packed so well'),
     'npz of zeros': ('.npz', lambda: zipped(('w.npy', npy(f'({ZEROS},)', "'|u1'", bytes(ZEROS)))), 'packed so well'),
     'npz that claims 4 TB': ('.npz', lambda: zipped(('w.npy', npy('(1000000, 1000000)'))), 'not a complete .npz file'),
@@ -284,7 +284,7 @@ WEIGHTS: dict[str, tuple[str, Callable[[], bytes], str]] = {  # a suffix, the co
     'npz of records without end': ('.npz', lambda: zipped(('w.npy', npy('(1,)', '[' * 5000))), 'not a complete .npz file'),
     'npz with a long header': ('.npz', lambda: zipped(('w.npy', npy('(' + '1,' * 30_000 + ')'))), 'not a complete .npz file'),
     'npz of objects': ('.npz', lambda: zipped(('w.npy', npy('(1,)', "'|O'", bytes(8)))), 'not a complete .npz file'),
-    'pt of zeros': ('.pt', lambda: with_record(bytes(ZEROS)), 'no weights are packed so well'),
+    'pt of zeros': ('.pt', lambda: with_record(bytes(ZEROS)), 'weights do not compress that well'),
     'pt that makes 1 TB': (
         '.pt',
         lambda: program(b'c__builtin__\nbytearray\n\x8a\x06\0\0\0\0\0\1\x85R'),

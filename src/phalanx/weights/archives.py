@@ -7,11 +7,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 
-# Of weight files; the last is the name of older files on the hub.
+# Suffixes of weight files; the last is the name of older files on the hub.
 SUFFIXES = ('.pdparams', '.safetensors', '.pth', '.pt', '.npz', 'pytorch_model.bin')
 GZIP, ZIP = b'\x1f\x8b', b'PK\x03\x04'
 MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # limits of the unpacked size: a multiple of the packed size, or bytes
-LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes of tar headers: of one, and together, enough for 4096 members
+LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes of tar headers: of one, and of all together, enough for 4096 members
 
 # Exceptions of zipfile for bytes that are not an archive, or of an unknown kind.
 UNREADABLE_ZIP = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError)
@@ -24,6 +24,7 @@ class ArchiveError(Exception):
 def is_archive(data: bytes) -> bool:
     """True if `data` is a gzip file, a tar archive, or a zip archive that is not itself a weight file of numpy or torch."""
     if data.startswith(ZIP):
+        # torch and numpy write zip archives themselves: those are weight files, not archives of them.
         names = _zip_names(data)
         return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
     return data.startswith(GZIP) or _is_tar(data)
@@ -36,8 +37,8 @@ def holds_arrays(data: bytes) -> bool:
 
 def unpack_arrays(data: bytes) -> dict[str, bytes]:
     """Unpack the members `NAME.npy` of a file of `numpy.savez`, by NAME. Raises ArchiveError."""
-    found = _read_zip(data, lambda name: name.endswith('.npy'))
-    return {name.removesuffix('.npy'): content for name, content in found.items()}
+    members = _read_zip(data, lambda name: name.endswith('.npy'))
+    return {name.removesuffix('.npy'): content for name, content in members.items()}
 
 
 def check_unpacked_size(data: bytes) -> None:
@@ -49,16 +50,16 @@ def check_unpacked_size(data: bytes) -> None:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
 
 
-def extract_weights(data: bytes, wanted: str | None) -> bytes:
-    """Extract the only weight file of the archive `data`, or the one that `wanted` names.
+def extract_weights(data: bytes, member: str | None) -> bytes:
+    """Extract the only weight file of the archive `data`, or the one named `member`.
 
     Paths in the names of members are harmless, since nothing is written. Raises ArchiveError.
     """
     if data.startswith(ZIP):
-        return _select(_read_zip(data, _is_weights), wanted)
+        return _select(_read_zip(data, _is_weights), member)
     if data.startswith(GZIP):
         data = _inflate(data)
-    return _select(_read_tar(data), wanted) if _is_tar(data) else data
+    return _select(_read_tar(data), member) if _is_tar(data) else data
 
 
 def _is_tar(data: bytes) -> bool:
@@ -69,6 +70,7 @@ def _inflate(data: bytes) -> bytes:
     """Unpack the gzip file `data`. Raises ArchiveError."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
+            # One byte more than allowed tells a file at the limit from one beyond it.
             inflated = file.read(_size_limit(len(data)) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ArchiveError(f'is not a complete gzip file: {error}') from None
@@ -77,63 +79,65 @@ def _inflate(data: bytes) -> bytes:
 
 
 class _Headers(io.BytesIO):
-    """Tar archive of which only headers are read. Their sizes are limited here, since tarfile trusts them."""
+    """Tar archive whose headers alone are read. Their sizes are limited here, since tarfile trusts them."""
 
-    left = ALL_HEADERS
+    remaining = ALL_HEADERS
 
     def read(self, size: int | None = -1, /) -> bytes:
         size = -1 if size is None else size
-        self.left -= size
-        if not 0 <= size <= LONGEST_HEADER or self.left < 0:
-            raise ArchiveError(f'is no tar archive of weights: its headers take more than {ALL_HEADERS} bytes')
+        self.remaining -= size
+        if not 0 <= size <= LONGEST_HEADER or self.remaining < 0:
+            raise ArchiveError(f'is not a tar archive of weights: its headers take more than {ALL_HEADERS} bytes')
         return super().read(size)
 
 
 def _read_tar(data: bytes) -> dict[str, bytes]:
     """Read the weight files of a tar archive, by name."""
-    found = {}
+    files = {}
     try:
         with tarfile.open(fileobj=_Headers(data), mode='r:') as archive:
             while member := archive.next():
                 archive.members.clear()  # type: ignore[attr-defined]  # each would keep a copy of the global headers
                 end = member.offset_data + member.size
                 if end > len(data):
+                    # Sliced from memory: tarfile's own reader would copy the archive again.
                     raise tarfile.ReadError('unexpected end of data')
                 if _is_weights(member.name) and member.isreg() and not member.issparse():
-                    found[member.name] = data[member.offset_data : end]
+                    files[member.name] = data[member.offset_data : end]
     except (tarfile.TarError, EOFError, OverflowError, ValueError, RecursionError) as error:
         raise ArchiveError(f'is not a complete tar archive: {error}') from None
-    return found
+    return files
 
 
-def _read_zip(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Read the files of a zip archive whose names are `wanted`, by name."""
-    found: dict[str, bytes] = {}
+def _read_zip(data: bytes, is_selected: Callable[[str], bool]) -> dict[str, bytes]:
+    """Read the files of a zip archive whose names are selected, by name."""
+    files: dict[str, bytes] = {}
     unpacked = 0
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in filter(wanted, dict.fromkeys(archive.namelist())):
+            for name in filter(is_selected, dict.fromkeys(archive.namelist())):
                 with archive.open(name) as file:
-                    found[name] = file.read(
-                        _size_limit(len(data)) - unpacked + 1
-                    )  # its header may declare less than it contains
-                unpacked += len(found[name])
+                    # The header may declare less than the file contains.
+                    files[name] = file.read(_size_limit(len(data)) - unpacked + 1)
+                unpacked += len(files[name])
                 _check_size(len(data), unpacked)
     except UNREADABLE_ZIP as error:
         raise ArchiveError(f'is not a complete zip archive: {error}') from None
-    return found
+    return files
 
 
-def _select(found: Mapping[str, bytes], wanted: str | None) -> bytes:
-    if wanted is not None:
-        found = {name: content for name, content in found.items() if wanted in (name, name.rpartition('/')[2])}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    listed, what = ', '.join(found) or 'none', f'the file {wanted}' if wanted else 'one file of weights'
-    raise ArchiveError(f'must hold {what}, holds {listed}; choose one by ...#file=NAME')
+def _select(files: Mapping[str, bytes], member: str | None) -> bytes:
+    if member is not None:
+        files = {name: content for name, content in files.items() if member in (name, name.rpartition('/')[2])}
+    # Never guess: several files may be several networks, or training states.
+    if len(files) == 1:
+        return next(iter(files.values()))
+    listed, what = ', '.join(files) or 'none', f'the file {member}' if member else 'one file of weights'
+    raise ArchiveError(f'must hold {what}, holds {listed}; choose one with ...#file=NAME')
 
 
 def _is_weights(name: str) -> bool:
+    # Hidden files are metadata, such as macOS adds.
     last = name.rpartition('/')[2]
     return last.endswith(SUFFIXES) and not last.startswith('.')
 
@@ -153,4 +157,4 @@ def _size_limit(packed: int) -> int:
 
 def _check_size(packed: int, unpacked: int) -> None:
     if unpacked > _size_limit(packed):
-        raise ArchiveError(f'{packed} bytes unpack to more than {_size_limit(packed)}; no weights are packed so well')
+        raise ArchiveError(f'{packed} bytes unpack to more than {_size_limit(packed)}; weights do not compress that well')

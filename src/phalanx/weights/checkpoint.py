@@ -1,13 +1,13 @@
 """Checkpoints: all that a run needs to resume. A checkpoint on disk is complete or absent.
 
-checkpoints/step_0000100/   model.safetensors     the weights in training
-                            averaged.safetensors  the weights that are evaluated and exported, where the run averages them
+checkpoints/step_0000100/   model.safetensors     weights as trained
+                            averaged.safetensors  their EMA, which is evaluated and exported, if the run has one
                             state.pt              optimizer, loss scale, EMA, best metric: tensors and numbers only
                             manifest.json         format, step, size and sha256 of each file, its own checksum; written last
 latest, best                links beside `checkpoints`, changed after the checkpoint is in place; on a disk without links,
                             text files with the path of the checkpoint
 
-Training does not wait for the disk: `begin` copies everything to host memory, and a thread writes the copy.
+Training does not wait for the disk: `begin` copies everything to host memory, and a thread writes that copy.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ UNREADABLE = (  # exceptions of safetensors and torch for damaged or foreign byt
 
 
 class FormatError(CheckpointError):
-    """A checkpoint of a format that this version does not read. It is not damaged, so a run must not skip it."""
+    """A checkpoint in a format that this version cannot read. It is not damaged, so a run must not skip it."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Saving:
         return self._written.done()
 
     def settle(self) -> None:
-        """Wait until the writing is over; `wait` returns its result."""
+        """Wait until the checkpoint is written, or has failed; `wait` returns the result."""
         self._written.exception()
 
     def wait(self) -> tuple[Path, float]:
-        """Folder of the checkpoint and the seconds that its writing took. Raises OSError when it could not be written."""
+        """Folder of the checkpoint, and the seconds it took to write. Raises OSError if it could not be written."""
         return self._written.result()
 
 
@@ -100,10 +100,11 @@ class Checkpoints:
         state: Mapping[str, Any],
         best: bool,
     ) -> Saving:
-        """Copy everything to host memory and begin to write the copy: the originals may change as soon as this returns.
+        """Copy everything to host memory and begin to write the copy: the originals may change once this returns.
 
-        One at a time: the caller waits for a checkpoint before it begins another, or copies pile up.
+        One at a time: the caller waits for a checkpoint before it begins another; otherwise copies would pile up.
         """
+        # The only part that training waits for.
         model, averaged, state = _copy_to_host(model), _copy_to_host(averaged), _copy_to_host(state)
 
         def write() -> tuple[Path, float]:
@@ -120,11 +121,13 @@ class Checkpoints:
         state: Mapping[str, Any],
         best: bool,
     ) -> Path:
-        """Write a checkpoint and return its folder. Raises OSError (a full disk, say), and then leaves nothing half-written.
+        """Write a checkpoint and return its folder. Raises OSError, for example for a full disk, leaving no partial files.
 
         The order matters, since a kill may come at any point: 1. the files and their manifest, in a temporary folder,
-        flushed to disk; 2. the folder gets its name; 3. `latest` and `best` point to it; 4. old checkpoints go.
+        flushed to disk; 2. the folder gets its name; 3. `latest` and `best` point to it; 4. old checkpoints are removed.
         """
+        # `aside` is the new checkpoint until it is complete, `replaced` an old one of the same step until the new one is in
+        # place.
         final, aside, replaced = (self.root / f'{prefix}{_name(step)}' for prefix in ('', '.new_', '.old_'))
         if not self.folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, 'the run folder is gone', str(self.folder))
@@ -132,6 +135,7 @@ class Checkpoints:
         self.remove_leftovers()
         parts: dict[str, bytes] = {}
         try:
+            # 1. Serialised in memory first, so that sizes and checksums are those of the bytes that are written.
             aside.mkdir()
             parts |= {'model.safetensors': safetensors.torch.save(_contiguous(model)), 'state.pt': _serialise(state)}
             if averaged is not None:
@@ -141,6 +145,7 @@ class Checkpoints:
             for name, part in parts.items():
                 (aside / name).write_bytes(part)
                 flush(aside / name)
+            # 2. The rename publishes the checkpoint; it is atomic, and durable once the folder is flushed.
             flush(aside)
             if final.exists():  # the same step again, after a resume from an earlier one
                 final.rename(replaced)
@@ -150,9 +155,10 @@ class Checkpoints:
             self.remove_leftovers()
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 sizes = sum(map(len, parts.values())) / 2**20, shutil.disk_usage(self.folder).free / 2**20
-                room = '{}; the checkpoint takes {:,.1f} MiB, the disk has {:,.1f} MiB left'.format(error.strerror, *sizes)
+                room = '{}; the checkpoint takes {:,.1f} MiB, the disk has {:,.1f} MiB free'.format(error.strerror, *sizes)
                 raise OSError(error.errno, room, str(self.root)) from None
             raise
+        # 3. and 4.: pointers first, so that they never point to a removed checkpoint.
         self._point('latest', final)
         if best:
             self._point('best', final)
@@ -164,13 +170,13 @@ class Checkpoints:
     def remove_leftovers(self) -> None:
         """Remove the files of a process that died while writing. Must not run while another process writes here.
 
-        A checkpoint that was moved aside for another one of its step, which was then not completed, is moved back.
+        A checkpoint that was moved aside for a new one of its step, which was not completed, is moved back.
         """
         for path in self.root.glob('.old_step_*'):
             if not (final := path.with_name(path.name.removeprefix('.old_'))).exists():
                 path.rename(final)
         for path in (*self.root.glob('.new_step_*'), *self.root.glob('.old_step_*')):
-            remove_own(path)  # no other program uses such names
+            remove_own(path)  # only Phalanx uses such names
         for path in (self.folder / '.latest.new', self.folder / '.best.new'):
             remove_own(path)
 
@@ -188,12 +194,13 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """Folders of all checkpoints, oldest first. Damage shows only in loading."""
+        # Names of seven digits sort like numbers.
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
     def abandon(self, since: LoadedCheckpoint) -> list[Path]:
-        """Rename the checkpoints after `since`, for a run that goes back to it, so that a later start does not find them.
+        """Rename the checkpoints after `since`, for a run that goes back to it, so that no later start continues from them.
 
-        Returns their new names. `latest` and `best` then point to those of that time, or are removed.
+        Returns their new names. `latest` and `best` then point to the checkpoints of that time, or are removed.
         """
         renamed = []
         for path in self.all():
@@ -208,6 +215,7 @@ class Checkpoints:
         return renamed
 
     def _point(self, name: str, target: Path) -> None:
+        # A new link under another name, then a rename: the pointer is never absent.
         aside, inside = self.folder / f'.{name}.new', target.relative_to(self.folder)
         remove_own(aside)
         try:
@@ -220,11 +228,10 @@ class Checkpoints:
         aside.replace(self.folder / name)
 
     def _prune(self) -> None:
-        kept = {resolve_pointer(self.folder / name) for name in POINTERS}
+        protected = {resolve_pointer(self.folder / name) for name in POINTERS}
         for path in self.all()[: -self.keep]:
-            if (
-                path.resolve() not in kept and (path / MANIFEST).is_file()
-            ):  # a checkpoint, not something that a person put there
+            # Only checkpoints: never anything that a user put into the folder.
+            if path.resolve() not in protected and (path / MANIFEST).is_file():
                 remove_own(path)
 
 
@@ -233,11 +240,13 @@ def _name(step: int) -> str:
 
 
 def load(path: Path) -> LoadedCheckpoint:
-    """Load the checkpoint at `path`, after checking its files against the manifest. Runs no code from them.
+    """Load the checkpoint at `path`, after checking its files against the manifest. Executes no code from it.
 
     Raises CheckpointError, naming the file that is missing, truncated or changed, and FormatError.
     """
+    # Without a valid manifest, the checkpoint was never completed.
     step, files = _read_manifest(path / MANIFEST)
+    # Checksums first: a damaged tensor would load without an error.
     for name, (size, digest) in files.items():
         file = path / name
         if not file.is_file():
@@ -245,7 +254,7 @@ def load(path: Path) -> LoadedCheckpoint:
         if file.stat().st_size != size:
             raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it is truncated')
         if hash_file(file) != digest:
-            raise CheckpointError(f'{file}: its bytes are not those that were written (sha256 differs)')
+            raise CheckpointError(f'{file}: its bytes differ from those that were written (sha256)')
     averaged = path / 'averaged.safetensors'
     try:
         return LoadedCheckpoint(
@@ -262,7 +271,7 @@ def load(path: Path) -> LoadedCheckpoint:
 def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     """Weights of a run folder (its best checkpoint, else its latest) or of a checkpoint folder.
 
-    `raw`: weights as trained, even where the checkpoint has their EMA. Raises CheckpointError when there are none, or they are
+    `raw`: weights as trained, even if the checkpoint has their EMA. Raises CheckpointError if there are none, or they are
     damaged.
     """
     loaded = load(checkpoint_folder(path))
@@ -272,14 +281,14 @@ def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
 def checkpoint_folder(path: Path) -> Path:
     """Folder of the checkpoint at `path`: itself, or the best, else the latest, of a run folder.
 
-    Raises CheckpointError when there is none.
+    Raises CheckpointError if there is none.
     """
     for place in (path, path / 'best', path / 'latest'):
-        whole = resolve_pointer(place)
-        if not whole.exists():  # a kill came while another checkpoint of this step replaced it
-            whole = whole.with_name(f'.old_{whole.name}')
-        if (whole / MANIFEST).is_file():
-            return whole
+        folder = resolve_pointer(place)
+        if not folder.exists():  # killed while another checkpoint of this step replaced it
+            folder = folder.with_name(f'.old_{folder.name}')
+        if (folder / MANIFEST).is_file():
+            return folder
     raise CheckpointError(
         f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
     )
@@ -287,6 +296,7 @@ def checkpoint_folder(path: Path) -> Path:
 
 def resolve_pointer(place: Path) -> Path:
     """Resolve `latest` or `best` of a run, a link or a text file, to the folder of its checkpoint; also any other path."""
+    # A symbolic link, or a text file on disks without links.
     if is_pointer(place):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (place.parent / place.read_text().strip()).resolve()
@@ -299,20 +309,21 @@ def is_pointer(place: Path) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """Step of the checkpoint at `path`, see `checkpoint_folder`. Raises CheckpointError when there is none."""
+    """Step of the checkpoint at `path`, see `checkpoint_folder`. Raises CheckpointError if there is none."""
     return _read_manifest(checkpoint_folder(path) / MANIFEST)[0]
 
 
 def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
-    """Describe the weights that are used of a run folder: `step 200 (best), EMA`. Raises CheckpointError when it has none."""
-    whole = checkpoint_folder(path)
-    why = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == whole), '')
-    averaged = not raw and (whole / 'averaged.safetensors').is_file()
-    return f'step {step_of(whole)}{why}, {"EMA" if averaged else "as trained"}'
+    """Describe the weights that a run folder provides: `step 200 (best), EMA`. Raises CheckpointError if it has none."""
+    folder = checkpoint_folder(path)
+    pointer = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == folder), '')
+    averaged = not raw and (folder / 'averaged.safetensors').is_file()
+    return f'step {step_of(folder)}{pointer}, {"EMA" if averaged else "as trained"}'
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:
     """Content of the manifest. Its own checksum, `seal`, comes last: without it a changed step would go unnoticed."""
+    # Files, with their sizes and checksums, are protected by the checksum of the manifest itself.
     facts = {'format': FORMAT, 'step': step, 'files': files}
     return json.dumps({**facts, 'seal': _checksum(facts)}, indent=1).encode()
 
@@ -322,19 +333,20 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:
     try:
         facts = dict(json.loads(path.read_text()))
         if isinstance(number := facts.get('format'), int) and number not in READABLE:
-            other = (
+            cause = (
                 'a newer version of Phalanx wrote it: update Phalanx here' if number > FORMAT else 'it is not one of Phalanx'
             )
-            raise FormatError(f'{path.parent}: is of format {number}, and this version reads up to {FORMAT}; {other}')
+            raise FormatError(f'{path.parent}: has format {number}, this version reads up to {FORMAT}; {cause}')
         checksum = facts.pop('seal', None)
         if checksum != (_checksum(facts) if number != 1 else None):
-            raise CheckpointError(f'{path}: its bytes are not those that were written (the checksum differs)')
+            raise CheckpointError(f'{path}: its bytes differ from those that were written (checksum)')
+        # Names only: a manifest must not lead to files elsewhere.
         files = {Path(name).name: (int(file['bytes']), str(file['sha256'])) for name, file in facts['files'].items()}
         if any(len(name.encode()) > LONGEST_NAME for name in files):
             raise ValueError('it has a file name that is too long')
         return int(facts['step']), files
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is not whole') from None
+        raise CheckpointError(f'{path}: cannot be read ({error}); the checkpoint is incomplete') from None
 
 
 def _checksum(facts: Mapping[str, Any]) -> str:
@@ -344,6 +356,7 @@ def _checksum(facts: Mapping[str, Any]) -> str:
 def _copy_to_host(value: Any) -> Any:
     """Copy of `value` with all its tensors copied to host memory."""
     if isinstance(value, Tensor):
+        # A copy on CPUs as well: training goes on changing the tensors.
         return value.detach().to('cpu', copy=True)
     if isinstance(value, Mapping):
         return {key: _copy_to_host(part) for key, part in value.items()}

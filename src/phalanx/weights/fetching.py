@@ -1,7 +1,7 @@
 """Download of one file over HTTPS: resumed after a lost connection, checked, once for all processes of a node.
 
 FOLDER/NAME         the file; it gets its name when it is complete and checked
-FOLDER/facts.json   its address, size and sha256: a later download from there must be the same
+FOLDER/facts.json   its address, size and sha256: a later download must be the same
 FOLDER/NAME.part    the part received so far; NAME.part.json: the version of the file that it belongs to
 FOLDER/lock         held by the process that downloads
 """
@@ -33,7 +33,7 @@ from phalanx.system.errors import CheckpointError
 log = logging.getLogger('phalanx')
 
 ATTEMPTS, PAUSE = 5, 1.0  # a lost connection is tried again after 1, 2, 4 ... seconds
-SILENCE = 60  # seconds without a byte after which the connection counts as lost
+SILENCE = 60  # seconds without a byte until the connection counts as lost
 BLOCK = 1 << 20
 LOOPBACK = ('localhost', '127.0.0.1', '::1')
 
@@ -58,40 +58,42 @@ class FetchedFile:
 
 
 def find_fetched(folder: Path) -> FetchedFile | None:
-    """File fetched into `folder` earlier; None without one. Raises FetchError when it has changed since."""
+    """File fetched into `folder` earlier; None without one. Raises FetchError if it has changed since."""
     facts = _read_json(folder / 'facts.json')
     try:
-        there = FetchedFile(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
+        file = FetchedFile(folder / str(facts['name']), *(facts[key] for key in ('address', 'size', 'sha256', 'fetched_at')))
     except KeyError:
         return None
-    if not there.path.is_file():
+    if not file.path.is_file():
         return None
-    if there.path.stat().st_size != there.size or hash_file(there.path) != there.sha256:
-        raise FetchError(f'{there.path}: is not what was fetched from {there.address} (sha256 differs); remove it')
-    return there
+    if file.path.stat().st_size != file.size or hash_file(file.path) != file.sha256:
+        raise FetchError(f'{file.path}: has changed since it was fetched from {file.address} (sha256 differs); remove it')
+    return file
 
 
 def fetch(
     address: str, folder: Path, *, sha256: str | None = None, headers: Mapping[str, str] | None = None, pause: float = PAUSE
 ) -> FetchedFile:
-    """Fetch the file at `address` into `folder`, unless it is there already. `headers` go to that host only.
+    """Fetch the file at `address` into `folder`, unless it was fetched before. `headers` go to that host only.
 
     Waits while another process fetches the same file. Raises FetchError.
     """
     check_address(address, sha256)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Locked: the processes of a node ask for the same file, and one fetches it for all.
         with _lock(folder / 'lock'):
-            there = find_fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
+            file = find_fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
     except OSError as error:
         raise FetchError(f'{folder}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
-    if sha256 is not None and there.sha256 != sha256.lower():
-        raise FetchError(f'{there.path}: has the sha256 {there.sha256}, not {sha256}, which was asked for; remove it')
-    return there
+    if sha256 is not None and file.sha256 != sha256.lower():
+        raise FetchError(f'{file.path}: has the sha256 {file.sha256}, not the requested {sha256}; remove it')
+    return file
 
 
 def check_address(address: str, sha256: str | None) -> None:
     """Raise FetchError for an address whose content could be changed in transit."""
+    # A changed file runs no code, but could spoil results: require HTTPS or a known checksum.
     parts = urlsplit(address)
     if not parts.hostname or parts.scheme not in ('https', 'http'):
         raise FetchError(f'{address}: is not an address of a file: https://HOST/PATH')
@@ -101,9 +103,11 @@ def check_address(address: str, sha256: str | None) -> None:
 
 def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str | None, pause: float) -> FetchedFile:
     """Fetch into `folder`, which this process has locked."""
+    # A safe file name: the last part of the path, without leading dots.
     name = re.sub(r'[^\w.+-]', '_', unquote(urlsplit(address).path).rpartition('/')[2]).lstrip('.') or 'weights'
     part = folder / f'{name}.part'
     log.info('fetching %s', address)
+    # Attempts continue from the received part, after growing pauses.
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(pause * 2 ** (attempt - 1))
@@ -114,41 +118,45 @@ def _fetch(address: str, folder: Path, headers: Mapping[str, str], sha256: str |
             cut = error
             log.info('%s: %s', address, error)
     else:
-        kept = f'{part.stat().st_size:,} bytes are kept, the same command goes on from there; ' if part.is_file() else ''
+        received = f'{part.stat().st_size:,} bytes are kept, the same command continues from there; ' if part.is_file() else ''
         cure = 'behind a proxy, set https_proxy; without a network, copy the file here and name its path'
-        raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {kept}{cure}')
-    remembered = _read_json(folder / 'facts.json')
+        raise FetchError(f'{address}: {cut} ({ATTEMPTS} attempts); {received}{cure}')
+    # Checked before it gets its name: against the given checksum, else against an earlier download.
+    previous = _read_json(folder / 'facts.json')
     now = time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())
-    found = FetchedFile(folder / name, address, part.stat().st_size, hash_file(part), now)
-    expected = sha256.lower() if sha256 else remembered.get('sha256')
-    if expected not in (None, found.sha256):
+    file = FetchedFile(folder / name, address, part.stat().st_size, hash_file(part), now)
+    expected = sha256.lower() if sha256 else previous.get('sha256')
+    if expected not in (None, file.sha256):
         remove_own(part)
-        who = 'was asked for' if sha256 else f'came from there on {remembered.get("fetched_at")}'
-        cure = '' if sha256 else f'; if the change is meant, remove {folder / "facts.json"}'
-        raise FetchError(f'{address}: has the sha256 {found.sha256}, but {expected} {who}{cure}')
-    facts = {**asdict(found), 'name': name, 'path': None}
+        origin = 'was requested' if sha256 else f'came from there on {previous.get("fetched_at")}'
+        cure = '' if sha256 else f'; if the change is intended, remove {folder / "facts.json"}'
+        raise FetchError(f'{address}: has the sha256 {file.sha256}, but {expected} {origin}{cure}')
+    facts = {**asdict(file), 'name': name, 'path': None}
     write_atomically(folder / 'facts.json', json.dumps(facts, indent=1).encode())
-    part.replace(found.path)
+    part.replace(file.path)
     remove_own(folder / f'{name}.part.json')
-    return found
+    return file
 
 
 def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str | None) -> None:
     """Complete `part` from the end of an earlier attempt. Raises FetchError and _CutError."""
     version = part.with_name(f'{part.name}.json')
     validator = str(_read_json(version).get('validator') or '')
-    have = part.stat().st_size if validator and part.is_file() else 0
+    received = part.stat().st_size if validator and part.is_file() else 0
     request = urllib.request.Request(address, headers={'User-Agent': f'phalanx/{phalanx.__version__}'})
+    # Bytes as stored: sizes and ranges count those.
     request.add_header('Accept-Encoding', 'identity')
-    if have:
-        request.add_header('Range', f'bytes={have}-')
+    # Resume only the same version: the server then answers 206, else 200 and the whole file.
+    if received:
+        request.add_header('Range', f'bytes={received}-')
         request.add_header('If-Range', validator)
     for name, value in headers.items():
-        request.add_unredirected_header(name, value)  # not to redirects: a token is for its host only
+        request.add_unredirected_header(name, value)  # not sent on redirects: a token is for its host only
     with _open(address, request, version, sha256) as response:
         if response.headers.get_content_type() == 'text/html':
-            raise FetchError(f'{address}: answers with a web page, not a file: a login, perhaps, or a notice of the network')
-        at, total = _content_range(response, have)
+            raise FetchError(f'{address}: answers with a web page, not a file, perhaps a login or a notice of the network')
+        at, total = _content_range(response, received)
+        # A weak ETag (W/) does not guarantee equal bytes.
         validator = response.headers.get('ETag', '')
         if not validator or validator.startswith('W/'):
             validator = response.headers.get('Last-Modified', '')
@@ -166,21 +174,22 @@ def _receive(address: str, part: Path, headers: Mapping[str, str], sha256: str |
 @contextlib.contextmanager
 def _open(address: str, request: urllib.request.Request, version: Path, sha256: str | None) -> Iterator[Any]:
     """Open the response to `request`. Raises FetchError for permanent errors, _CutError for temporary ones."""
-    opener = urllib.request.build_opener(_Redirect(sha256))  # with the proxies that the environment names
+    # Temporary faults are worth another attempt, permanent ones end with the reason.
+    opener = urllib.request.build_opener(_Redirect(sha256))  # with the proxies of the environment
     try:
         with opener.open(request, timeout=SILENCE) as response:
             yield response
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # the kept part is longer than the file: begin again
+        if error.code == 416:  # the received part is longer than the file: start again
             remove_own(version)
             raise _CutError('the file there has changed') from None
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _CutError(f'the server answers {error.code} {error.reason}') from None
         cures = {
             404: 'there is no such file (any more)',
-            401: 'asks for a login: name a token in HF_TOKEN if it is of a hub, else fetch it yourself and name its path',
-            403: 'may not be fetched: its owner wants a login or an agreement, or a network in between refuses',
+            401: 'requires a login: set a token in HF_TOKEN for a hub, else fetch it yourself and give its path',
+            403: 'is forbidden: its owner requires a login or an agreement, or a network in between blocks it',
         }
         raise FetchError(f'{address}: {cures.get(error.code, error.reason)} (HTTP {error.code})') from None
     except urllib.error.URLError as error:
@@ -197,6 +206,7 @@ def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None
         bar = progress.add_task(part.stem, total=total, completed=at)
         tenth = 0
         while block := response.read(BLOCK):
+            # Flushed per block, so that a killed process leaves a part to resume from.
             try:
                 file.write(block)
                 file.flush()
@@ -211,13 +221,14 @@ def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None
                 log.info('%s: %d %% of %d bytes', part.stem, 10 * tenth, total)
 
 
-def _content_range(response: Any, have: int) -> tuple[int, int | None]:
-    """Offset in the file at which the response begins, and the size of the whole file, None when unknown."""
+def _content_range(response: Any, received: int) -> tuple[int, int | None]:
+    """Offset in the file at which the response begins, and the size of the whole file, None if unknown."""
     if response.status == 206:
+        # 206: the rest of the file, from the requested offset; the server must confirm both.
         content_range = re.fullmatch(r'bytes (\d+)-\d+/(\d+)', response.headers.get('Content-Range', ''))
-        if content_range is None or int(content_range[1]) != have:
-            raise _CutError('the server answers with another part of the file than was asked for')
-        return have, int(content_range[2])
+        if content_range is None or int(content_range[1]) != received:
+            raise _CutError('the server answers with another part of the file than requested')
+        return received, int(content_range[2])
     length = response.headers.get('Content-Length', '')
     return 0, int(length) if length.isdecimal() else None
 
@@ -240,6 +251,7 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
+        # A redirect must be as safe as the address itself.
         check_address(newurl, self.sha256)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

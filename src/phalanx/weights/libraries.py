@@ -1,7 +1,7 @@
-"""Parameter names in PyTorch's libraries of backbones that are the same networks there: timm's resnet50d, hrnet_w18,
-xception65, and the MiT of transformers.
+"""Parameter names of backbones in PyTorch's libraries that have the same networks: timm's resnet50d, hrnet_w18, xception65, and
+the MiT of transformers.
 
-Files of their classifiers fill a backbone here; the head is left over. A test compares outputs with each library
+Files of their classifiers fill a backbone; the head is left over. A test compares outputs with each library
 (`tests/unit/weights/test_backbones_of_libraries.py`). The authors' own MiT and STDC have the names of PaddleSeg.
 """
 
@@ -70,7 +70,7 @@ XCEPTION: tuple[Rule, ...] = (
     (r'\.norm\.', '.bn.'),
 )
 
-MIT: tuple[Rule, ...] = (  # as files on the hub have them, whatever the version of transformers
+MIT: tuple[Rule, ...] = (  # as in files on the hub, whatever the version of transformers
     (r'^stages\.(\d)\.embed\.', r'encoder.patch_embeddings.\1.proj.'),
     (r'^stages\.(\d)\.embed_norm\.', r'encoder.patch_embeddings.\1.layer_norm.'),
     (r'^stages\.(\d)\.norm\.', r'encoder.layer_norm.\1.'),
@@ -89,14 +89,14 @@ LIBRARIES: dict[type, tuple[tuple[Rule, ...], ...]] = {
     TimmBackbone: (((r'^body\.model\.', ''),),),
     TimmPyramid: (((r'^body\.model\.', ''),),),
     HRNet: (HRNET,),
-    MixViT: (MIT, (*MIT, (r'^', 'segformer.'))),  # alone, and in a whole network
+    MixViT: (MIT, (*MIT, (r'^', 'segformer.'))),  # of the backbone alone, and of a whole network
     ResNetVD: (RESNET_D,),
     Xception: (XCEPTION,),
 }
 
 _WHY = (
-    "is a MobileNetV3 of timm or torchvision, not PaddleOCR's: there the first block has no widening convolution, and channels "
-    'are weighed by a hard sigmoid of slope 1/6, not 0.2; take weights of PaddleOCR or PaddleClas'
+    "is a MobileNetV3 of timm or torchvision, not PaddleOCR's: the first block there has no expansion convolution, channels "
+    'are weighted by a hard sigmoid of slope 1/6, not 0.2; use weights of PaddleOCR or PaddleClas'
 )
 _MOBILENETS = ((r'(^|\.)features\.1\.block\.0\.0\.', _WHY), (r'(^|\.)blocks\.0\.0\.conv_dw\.', _WHY))
 # Different networks under the same name, by a parameter name that only their files have: most of their tensors would fit.
@@ -114,7 +114,7 @@ OTHERS: dict[type, tuple[tuple[str, str], ...]] = {
 
 
 def check_same_network(backbone: object, names: Iterable[str]) -> None:
-    """Raise ValueError, with the reason, when `names` belong to a different network with the name of `backbone`."""
+    """Raise ValueError, with the reason, if `names` belong to a different network with the name of `backbone`."""
     patterns = [each for kind, listed in OTHERS.items() if isinstance(backbone, kind) for each in listed]
     for name in names:
         for pattern, reason in patterns:
@@ -127,13 +127,14 @@ def slots(inside: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> dict[str, Sl
 
     Key and value projections of an attention are one tensor here and two there.
     """
-    found = {}
+    result = {}
     for ours, tensor in inside.items():
         parts = {ours: tensor}
+        # Views of the same tensor: filling them fills it.
         if '.key_value.' in ours:
             parts = {
                 ours.replace('key_value', part): half for part, half in zip(('key', 'value'), tensor.chunk(2), strict=True)
             }
         for name, part in parts.items():
-            found[f'backbone.{apply_rules(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
-    return found
+            result[f'backbone.{apply_rules(name.removeprefix("backbone."), rules)}'] = Slot(ours, part)
+    return result

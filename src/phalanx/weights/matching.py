@@ -11,17 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as a file holds them
+Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as stored in a file
 
-COUNTER = '.num_batches_tracked'  # the steps of a batch norm, which only files of torch have
-SHOWN = 5  # names in a message
+COUNTER = '.num_batches_tracked'  # the step counter of a batch norm, which only torch has
+SHOWN = 5  # maximum number of names in a message
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Tensor of a network that a file may fill."""
+    """Tensor of a network that can be filled from a file."""
 
-    ours: str  # the name of the tensor here
+    ours: str  # name of the tensor in the network
     tensor: Tensor  # a view in the layout of the file: filling the view fills the network
 
 
@@ -29,7 +29,7 @@ class Slot:
 class Naming:
     """Tensors of a network (or of a part of it) under their names in one kind of file."""
 
-    slots: Mapping[str, Slot]  # by the name in the file
+    slots: Mapping[str, Slot]  # by name in the file
     is_redundant: Callable[[str, Weights], bool] = lambda name, weights: False  # True for a tensor that adds no information
 
     def of_part(self, part: str) -> Naming:
@@ -38,6 +38,7 @@ class Naming:
 
     def alone(self, part: str) -> Naming:
         """Restrict to one part, for a file of this part alone, whose names do not begin with it."""
+        # For example a file of a classifier's backbone, without the prefix `backbone.`.
         inside = self.of_part(part).slots
         return replace(self, slots={name.removeprefix(f'{part}.'): slot for name, slot in inside.items()})
 
@@ -61,12 +62,14 @@ class RowNames:
     ours: Sequence[Sequence[str]]
     theirs: Sequence[Sequence[str]]
 
-    def carried(self, here: Sequence[int], there: Sequence[int]) -> SharedRows | None:
+    def match_rows(self, here: Sequence[int], there: Sequence[int]) -> SharedRows | None:
         """Match rows by name between tensors of the shapes `here` and `there`, which differ only in their number."""
+        # Heads differ in one dimension only: the number of classes or characters.
         differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
         if len(here) != len(there) or len(differing) != 1:
             return None
         (dim,) = differing
+        # The kind of head is recognised by its numbers of rows on both sides.
         for ours, theirs in zip(self.ours, self.theirs, strict=True):
             if (len(ours), len(theirs)) == (here[dim], there[dim]):
                 places = {name: row for row, name in enumerate(theirs)}
@@ -75,11 +78,11 @@ class RowNames:
         return None
 
     def notes(self) -> list[str]:
-        """Warnings about heads with the same number of rows under other names: these are taken in their order."""
-        alike = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
+        """Warnings about heads with the same number of rows under other names: these are loaded in their order."""
+        same_size = [(ours, theirs) for ours, theirs in zip(self.ours, self.theirs, strict=True) if len(ours) == len(theirs)]
         return [
-            f'the file has the same number of classes under other names ({shorten(theirs)}): their rows are taken in that order'
-            for ours, theirs in alike[:1]
+            f'the file has the same number of classes under other names ({shorten(theirs)}): rows are loaded in order'
+            for ours, theirs in same_size[:1]
             if tuple(ours) != tuple(theirs)
         ]
 
@@ -91,25 +94,26 @@ class Fit:
     naming: Naming
     weights: Weights
     loaded: tuple[str, ...]  # name and shape agree: `fill` loads these
-    missing: tuple[str, ...]  # the network has them, the file has not
-    misshapen: tuple[str, ...]  # both have them, in different shapes
-    left_over: tuple[str, ...]  # the file has them, the network has not
-    carried: Mapping[str, SharedRows]  # of another shape, but with rows that both share
+    missing: tuple[str, ...]  # in the network, but not in the file
+    misshapen: tuple[str, ...]  # in both, with different shapes
+    left_over: tuple[str, ...]  # in the file, but not in the network
+    carried: Mapping[str, SharedRows]  # of different shapes, but with shared rows
 
     @classmethod
     def of(cls, naming: Naming, weights: Weights, rows: RowNames | None = None) -> Fit:
-        there = [name for name in naming.slots if name in weights]
-        shapes = {name: (naming.slots[name].tensor.shape, weights[name].shape) for name in there}
+        common = [name for name in naming.slots if name in weights]
+        shapes = {name: (naming.slots[name].tensor.shape, weights[name].shape) for name in common}
         fits = {name: tuple(here) == tuple(theirs) for name, (here, theirs) in shapes.items()}
-        found = {name: rows.carried(*shapes[name]) for name in there if rows and not fits[name]}
-        carried = {name: each for name, each in found.items() if each is not None}
+        # Heads for other classes: their rows of shared classes can be loaded.
+        matches = {name: rows.match_rows(*shapes[name]) for name in common if rows and not fits[name]}
+        carried = {name: each for name, each in matches.items() if each is not None}
         missing = tuple(name for name in naming.slots if name not in weights and not name.endswith(COUNTER))
         return cls(
             naming,
             weights,
-            loaded=tuple(name for name in there if fits[name]),
+            loaded=tuple(name for name in common if fits[name]),
             missing=missing,
-            misshapen=tuple(name for name in there if not fits[name] and name not in carried),
+            misshapen=tuple(name for name in common if not fits[name] and name not in carried),
             carried=carried,
             left_over=tuple(
                 name
@@ -124,13 +128,14 @@ class Fit:
         for name in self.loaded:
             self.naming.slots[name].tensor.copy_(_to_tensor(self.weights[name]))
         for name, rows in self.carried.items():
-            mine = self.naming.slots[name].tensor
-            taken = _to_tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
-            mine.index_copy_(rows.dim, torch.tensor(rows.ours, device=mine.device), taken.to(mine))
+            target = self.naming.slots[name].tensor
+            shared = _to_tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
+            target.index_copy_(rows.dim, torch.tensor(rows.ours, device=target.device), shared.to(target))
 
     @property
     def share(self) -> float:
-        """Share of the network's tensors that the file fills, 0 to 1."""
+        """Share of the network's tensors filled from the file, 0 to 1."""
+        # Step counters exist only in torch: they say nothing about a fit.
         counted = [name for name in self.naming.slots if not name.endswith(COUNTER)]
         return sum(not name.endswith(COUNTER) for name in self.loaded) / max(len(counted), 1)
 
@@ -154,11 +159,12 @@ class Fit:
             lines.append(
                 f'{count_tensors(self.missing)} missing and {stay(self.missing)} as initialised: {shorten(self.missing)}'
             )
+        # One line per number of shared rows: weight and bias of a head belong together.
         for count in sorted({len(rows.ours) for rows in self.carried.values()}):
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
             sizes = [self.naming.slots[name].tensor.shape[self.carried[name].dim] for name in names]
             fresh = ', the others are fresh' if max(sizes) > count else ''
-            lines.append(f'{count} rows of shared classes or characters are taken{fresh}: {shorten(names)}')
+            lines.append(f'{count} rows of shared classes or characters are loaded{fresh}: {shorten(names)}')
         if self.misshapen:
             shapes = shorten([self.shapes(name) for name in self.misshapen])
             lines.append(
@@ -172,30 +178,32 @@ class Fit:
 
     def rows(self) -> list[dict[str, str | float]]:
         """Table for the report: the number of tensors loaded, missing and misshapen, per part of the network."""
+        # Parts are the top-level modules of the network.
         parts = list(dict.fromkeys(slot.ours.partition('.')[0] for slot in self.naming.slots.values()))
 
-        def counted(names: Sequence[str], part: str) -> int:
+        def count(names: Sequence[str], part: str) -> int:
             ours = [self.naming.slots[name].ours for name in names if not name.endswith(COUNTER)]
             return sum(name.partition('.')[0] == part for name in ours)
 
         table: list[dict[str, str | float]] = [
             {
                 'part': part,
-                'loaded': counted(self.loaded, part),
-                'rows by name': counted(tuple(self.carried), part),
-                'missing, as initialised': counted(self.missing, part),
-                'misshapen, as initialised': counted(self.misshapen, part),
+                'loaded': count(self.loaded, part),
+                'rows by name': count(tuple(self.carried), part),
+                'missing, as initialised': count(self.missing, part),
+                'misshapen, as initialised': count(self.misshapen, part),
                 'left over': 0,
             }
             for part in parts
         ]
         if self.left_over:
-            nowhere = dict.fromkeys(table[0], 0) if table else {}
-            table.append({**nowhere, 'part': '(no place here)', 'left over': len(self.left_over)})
+            zeros = dict.fromkeys(table[0], 0) if table else {}
+            table.append({**zeros, 'part': '(no place here)', 'left over': len(self.left_over)})
         return table
 
 
 def _to_tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:
+    # Contiguous and writable, as torch requires of arrays.
     return value if isinstance(value, Tensor) else torch.from_numpy(np.require(value, requirements=('C', 'W')))
 
 

@@ -1,4 +1,4 @@
-"""Weights that the original projects publish, by name, with the addresses, figures and licences that they state."""
+"""Weights that the original projects publish, by name, with the addresses, results and licences that they state."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +42,7 @@ te_PP-OCRv5_rec_mobile a3690451b50028a09a3316a1274f7c05728151ea3f8fd392696397a7f
 class Published:
     """Weight file published by its project."""
 
-    network: str  # recipe or network of the weights
+    network: str  # recipe or network
     trained_on: str
     figure: str  # result that the project reports
     address: str
@@ -148,7 +148,7 @@ PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
 }
 
 
-# The classes of a data set, in the order of the weights that were trained on it.
+# Classes of a data set, in the order of the weights trained on it.
 CLASSES: dict[str, tuple[str, ...]] = {
     'Cityscapes': (
         *('road', 'sidewalk', 'building', 'wall', 'fence', 'pole', 'traffic light', 'traffic sign', 'vegetation', 'terrain'),

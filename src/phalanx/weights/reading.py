@@ -42,13 +42,14 @@ Part = Literal['all', 'backbone']
 Misshapen = Literal['refuse', 'skip']
 
 COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
-LINES = 20  # problems in a message
+LINES = 20  # maximum number of problems in a message
+# Suffixes alone do not tell: the same bytes are named .pth, .pt, .bin, .pdparams ...
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of files of torch before 1.6
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
 STUDENTS = ('Student', 'networks.student')  # names of the student of a distillation, in PaddleOCR and here
 OTHERS = {  # files that are not weights, by suffix
     '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
-    '.pdiparams': 'belongs to an exported inference model, whose names are lost; give the .pdparams of its training',
+    '.pdiparams': 'belongs to an exported inference model, without names of weights; give the .pdparams of its training',
     '.pdmodel': 'is the graph of an exported inference model; give the .pdparams of its training',
     '.states': 'holds the progress of a training; the weights are in the .pdparams beside it',
     '.onnx': 'is an exported network; give the weights that it was exported from',
@@ -60,7 +61,7 @@ OTHERS = {  # files that are not weights, by suffix
 class LoadedWeights:
     """Result of loading a file of weights into a network."""
 
-    found: FoundWeights
+    origin: FoundWeights
     fits: tuple[Fit, ...]  # one per network that was filled
     remarks: tuple[str, ...] = ()
 
@@ -68,13 +69,13 @@ class LoadedWeights:
     def notes(self) -> list[str]:
         """Warnings about weights that were not loaded, one line per reason; empty when all fitted."""
         return [
-            f'{self.found.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
+            f'{self.origin.source}: {note}' for note in (*(note for fit in self.fits for note in fit.notes()), *self.remarks)
         ]
 
     def announce(self) -> None:
-        """Log the choice between several weights in the file: on standard error, outside training."""
+        """Log the choice between several weights in the file; outside training, this goes to standard error."""
         for remark in self.remarks:
-            log.warning('%s: %s', self.found.source, remark)
+            log.warning('%s: %s', self.origin.source, remark)
 
     @property
     def is_whole(self) -> bool:
@@ -90,7 +91,7 @@ class LoadedWeights:
     def facts(self) -> dict[str, Any]:
         """Origin of the weights and numbers of tensors, for the summary of a run."""
         counts = {name: sum(len(getattr(fit, name)) for fit in self.fits) for name in COUNTED}
-        return {**self.found.facts(), **counts}
+        return {**self.origin.facts(), **counts}
 
     def rows(self) -> list[dict[str, str | float]]:
         return [row for fit in self.fits for row in fit.rows()]
@@ -115,15 +116,16 @@ def load_weights(
     classes. `raw`: the weights as trained, even where a checkpoint has their EMA. An exported file must have every layer of
     evaluation; layers for training only, such as the threshold head of DB, stay as they are.
 
-    Raises CheckpointError, before anything is loaded, when the file is damaged, when a tensor does not fit and `misshapen` is
-    'refuse', and when fewer than half of the tensors fit: these are weights of another network.
+    Raises CheckpointError, before anything is loaded, if the file is damaged, if a tensor does not fit and `misshapen` is
+    'refuse', or if fewer than half of the tensors fit: these are weights of another network.
     """
-    found, remarks = find(source), tuple[str, ...]()
-    if found.path.suffix == '.onnx':
-        weights, misshapen = read_exported(found, model), 'skip'
+    origin, remarks = find(source), tuple[str, ...]()
+    if origin.path.suffix == '.onnx':
+        weights, misshapen = read_exported(origin, model), 'skip'
     else:
-        weights, remarks = _unwrap(read_weights(found, raw=raw), model, found)
-    if misshapen == 'skip' and found.part == 'backbone':
+        weights, remarks = _unwrap(read_weights(origin, raw=raw), model, origin)
+    # Published weights of a backbone say so themselves.
+    if misshapen == 'skip' and origin.part == 'backbone':
         part = 'backbone'
     try:
         if network is not None:
@@ -131,49 +133,51 @@ def load_weights(
         targets = networks_in(weights, model)
         fits = tuple(compare_weights(each, own, part, rows if misshapen == 'skip' else None) for each, own in targets)
     except ValueError as error:
-        raise CheckpointError(f'{found.source}: {error}') from None
+        raise CheckpointError(f'{origin.source}: {error}') from None
+    # All networks are checked before the first one is filled.
     for (each, _), fit in zip(targets, fits, strict=True):
-        _check(each, fit, part, misshapen, found.source)
+        _check(each, fit, part, misshapen, origin.source)
     for fit in fits:
         fit.fill()
-    return LoadedWeights(found, fits, (*remarks, *(rows.notes() if rows else ())))
+    return LoadedWeights(origin, fits, (*remarks, *(rows.notes() if rows else ())))
 
 
 def load_own_weights(model: nn.Module) -> None:
-    """Load the parts of `model` that name weights of their own. Raises RequestError, with the key, when that fails."""
+    """Load the parts of `model` that name weights of their own. Raises RequestError, with the key, if that fails."""
     for name, part in find_pretrained_backbones(model):
         try:
-            found = load_weights(part.body.model, part.weights or '', misshapen='skip')
+            loaded = load_weights(part.body.model, part.weights or '', misshapen='skip')
         except CheckpointError as error:
             raise RequestError(f'model.{name}.weights: {error}') from None
-        if not found.is_whole:
-            raise RequestError(f'model.{name}.weights: {found.notes[0]}')
+        if not loaded.is_whole:
+            raise RequestError(f'model.{name}.weights: {loaded.notes[0]}')
 
 
-def _unwrap(stored: StoredWeights, model: nn.Module, found: FoundWeights) -> tuple[Weights, tuple[str, ...]]:
-    """Weights by their names without wrappers, and remarks on them. Raises CheckpointError."""
+def _unwrap(stored: StoredWeights, model: nn.Module, origin: FoundWeights) -> tuple[Weights, tuple[str, ...]]:
+    """Weights by names without the prefixes of wrappers, and remarks on them. Raises CheckpointError."""
     try:
         stored = unwrap(stored, model.state_dict().keys())
     except RefusedError as error:
-        raise CheckpointError(f'{found.source}: {error}') from None
+        raise CheckpointError(f'{origin.source}: {error}') from None
     return stored.weights, stored.remarks
 
 
-def read_weights(found: FoundWeights, *, raw: bool = False) -> StoredWeights:
-    """Read the weights in a file or folder, without running code from it.
+def read_weights(origin: FoundWeights, *, raw: bool = False) -> StoredWeights:
+    """Read the weights in a file or folder, without executing code from it.
 
-    Raises CheckpointError when it is damaged or no file of weights; says what it is instead and what to do.
+    Raises CheckpointError if it is damaged or not a file of weights, saying what it is instead and what to do.
     """
-    if not found.path.is_file() or is_pointer(found.path):
-        return StoredWeights(weights_at(found.path, raw=raw), found.key)
-    path = found.path
+    if not origin.path.is_file() or is_pointer(origin.path):
+        return StoredWeights(weights_at(origin.path, raw=raw), origin.key)
+    path = origin.path
     try:
         with path.open('rb') as file:
             head = file.read(512)
+        # safetensors is memory-mapped; all other formats are read into memory, where archives are opened.
         if _is_safetensors(head):
-            return StoredWeights(safetensors.torch.load_file(path), found.key)
+            return StoredWeights(safetensors.torch.load_file(path), origin.key)
         data = path.read_bytes()
-        return _parse(extract_weights(data, found.member) if is_archive(data) else data, path.suffix, found.key)
+        return _parse(extract_weights(data, origin.member) if is_archive(data) else data, path.suffix, origin.key)
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read: {error.strerror}') from None
     except safetensors.SafetensorError as error:
@@ -182,24 +186,24 @@ def read_weights(found: FoundWeights, *, raw: bool = False) -> StoredWeights:
         raise CheckpointError(f'{path}: {error}') from None
 
 
-def read_exported(found: FoundWeights, model: nn.Module) -> Weights:
+def read_exported(origin: FoundWeights, model: nn.Module) -> Weights:
     """Read the weights in an ONNX file of the original of `model`, by the names of `model`.
 
-    Raises CheckpointError when such files cannot be read for this network, and when it is damaged or of another one.
+    Raises CheckpointError if such files cannot be read for this network, or if the file is damaged or of another network.
     """
     try:
         layers = onnx_layers_of(model)
         if layers is None:
-            raise CheckpointError(f'{found.path}: {OTHERS[".onnx"]}')
-        return weights_in(found.path.read_bytes(), model, layers)
+            raise CheckpointError(f'{origin.path}: {OTHERS[".onnx"]}')
+        return weights_in(origin.path.read_bytes(), model, layers)
     except OSError as error:
-        raise CheckpointError(f'{found.path}: cannot be read: {error.strerror}') from None
+        raise CheckpointError(f'{origin.path}: cannot be read: {error.strerror}') from None
     except (RefusedError, ValueError) as error:
-        raise CheckpointError(f'{found.path}: {error}') from None
+        raise CheckpointError(f'{origin.path}: {error}') from None
 
 
 def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
-    """Parse the content of a weight file, whose kind shows in its first bytes. Raises RefusedError and SafetensorError."""
+    """Parse the content of a weight file, recognised by its first bytes. Raises RefusedError and SafetensorError."""
     if data.startswith(b'version https://git-lfs'):
         cure = '`git lfs pull` in its repository fetches them, or download the file itself'
         raise RefusedError(f'is a Git LFS pointer ({len(data)} bytes), not the weights: {cure}')
@@ -209,6 +213,7 @@ def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
         raise RefusedError('is a web page, not weights: the download was answered by a login or an error; fetch the file again')
     if suffix == '.safetensors' or _is_safetensors(data[:512]):
         return StoredWeights(safetensors.torch.load(data), key)
+    # Both torch and numpy write zip archives.
     if data.startswith((ZIP, LEGACY_TORCH)):
         return StoredWeights(_read_npz(data), key) if suffix == '.npz' or holds_arrays(data) else _read_torch(data, key)
     if suffix in ('.pt', '.pth'):
@@ -232,9 +237,11 @@ def _read_npz(data: bytes) -> Weights:
 def _read_npy(content: bytes) -> np.ndarray:
     """Read the array of a `.npy` file. (`np.load` allocates the size in the header before reading the data.)"""
     file = io.BytesIO(content)
+    # Object arrays have no dtype that frombuffer accepts, so no pickle is ever read.
     shape, fortran, dtype = READ_HEADER[np.lib.format.read_magic(file)](file)
     if min(shape, default=0) < 0:
         raise ValueError(f'there is no array of shape {shape}')
+    # Shares the memory of the data; a header that claims more than that raises ValueError.
     values = np.frombuffer(bytearray(content), dtype, math.prod(shape), file.tell())
     return values.reshape(shape, order='F' if fortran else 'C')
 
@@ -248,7 +255,7 @@ def _read_torch(data: bytes, key: str | None) -> StoredWeights:
     except pickle.UnpicklingError as error:
         cure = 'save its state_dict alone where you trust it'
         raise RefusedError(
-            f'holds more than weights, which is not read because it could run code ({first_line(error):.200}); {cure}'
+            f'holds more than weights, which is not read because it could execute code ({first_line(error):.200}); {cure}'
         ) from None
     except UNREADABLE as error:
         raise RefusedError(f'is not a complete file of torch.save: {error}') from None
@@ -258,8 +265,9 @@ def _read_torch(data: bytes, key: str | None) -> StoredWeights:
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
     """Pair networks with the arrays of a file: all networks of a distillation, or `model`.
 
-    From the file of a distillation, another model takes the student. Raises ValueError when a network is not there.
+    From the file of a distillation, another model is filled with the student. Raises ValueError if a network is missing.
     """
+    # Names of the network itself: nothing to select.
     if arrays.keys() & model.state_dict().keys():
         return [(model, arrays)]
     if isinstance(model, DistillationModel):
@@ -273,34 +281,37 @@ def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weig
 def select_network(arrays: Weights, name: str) -> Weights:
     """Select the arrays of the network `name` of a distillation, without this prefix.
 
-    Raises ValueError, with the names there are, when none is of that network.
+    Raises ValueError, with the names in the file, if none is of that network.
     """
+    # Files of a distillation have one prefix per network.
     prefix = f'{name}.'
-    found = {array.removeprefix(prefix): values for array, values in arrays.items() if array.startswith(prefix)}
-    if not found:
-        there = ', '.join(sorted({array.partition('.')[0] for array in arrays}))
-        raise ValueError(f'the weights hold no network {name!r}; their names start with {there}')
-    return found
+    selected = {array.removeprefix(prefix): values for array, values in arrays.items() if array.startswith(prefix)}
+    if not selected:
+        prefixes = ', '.join(sorted({array.partition('.')[0] for array in arrays}))
+        raise ValueError(f'the weights have no network {name!r}; their names start with {prefixes}')
+    return selected
 
 
 def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
     """Names of the tensors of `model` in files: ours, those of its original, those of PyTorch's libraries.
 
-    `paddles`: True if a file with the names of the original has the linear layers and the names of statistics of Paddle, False
-    if it has those of torch.
+    `paddles`: True for a file with the names of the original that has Paddle's layout of linear layers and names of statistics,
+    False for one that has torch's.
     """
     state = model.state_dict()
-    found = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
+    result = [Naming({name: Slot(name, tensor) for name, tensor in state.items()})]
+    # The project that the network comes from.
     original = original_of(model)
     if original is not None:
         if not paddles:
             original = replace(original, buffers=())
         stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
-        found.append(Naming(theirs, original.is_redundant))
+        result.append(Naming(theirs, original.is_redundant))
+    # Libraries that have the same backbone.
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
     of_libraries = LIBRARIES.get(type(getattr(model, 'backbone', None)), ())
-    return [*found, *(Naming(slots(inside, rules)) for rules in of_libraries)]
+    return [*result, *(Naming(slots(inside, rules)) for rules in of_libraries)]
 
 
 def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNames | None = None) -> Fit:
@@ -309,20 +320,23 @@ def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNam
     known = namings(model, paddles=_is_of_paddle(weights))
     if part != 'all':
         if not any(name.startswith(f'{part}.') for name in model.state_dict()):
-            raise ValueError(f'only the {part} was asked for, but the network has no part of that name')
+            raise ValueError(f'only the {part} was requested, but the network has no part of that name')
         known = [*(naming.of_part(part) for naming in known), *(naming.alone(part) for naming in known)]
-    likeliest = max(known, key=lambda naming: len(naming.slots.keys() & weights.keys()))  # the first of equals
+    # The naming with the most common names; shapes are compared afterwards.
+    likeliest = max(known, key=lambda naming: len(naming.slots.keys() & weights.keys()))  # the first one of equals
     return Fit.of(likeliest, weights, rows)
 
 
 def _is_of_paddle(weights: Weights) -> bool:
     """True if weights with the names of the original have the layout of Paddle: arrays, or tensors with its statistics."""
+    # Paddle names batch-norm statistics _mean and _variance, and stores linear layers as [in, out].
     names = any(name.endswith(('._mean', '._variance')) for name in weights)
     return names or not any(isinstance(value, Tensor) for value in weights.values())
 
 
 def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:
-    """Raise CheckpointError when the weights are of another network, or when `misshapen` forbids that some do not fit."""
+    """Raise CheckpointError if the weights are of another network, or if some do not fit and `misshapen` forbids it."""
+    # Most tensors must fit: a few common names and shapes occur in unrelated networks, too.
     what = type(model).__name__ if part == 'all' else f'the {part} of {type(model).__name__}'
     if fit.share < 0.5:
         total = sum(not name.endswith(COUNTER) for name in fit.naming.slots)
@@ -330,6 +344,7 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
             f'{source}: these are weights of another network: of the {total} tensors of {what} '
             f'{len(fit.missing)} are missing and {len(fit.misshapen)} have another shape; {_hint(model, fit, part)}'
         )
+    # For a backbone alone, the head of its classifier is left over on purpose.
     lines = [line for line in fit.problems() if part == 'all' or not line.startswith('left over')]
     if misshapen == 'refuse' and lines:
         more = [f'... and {len(lines) - LINES} more'] if len(lines) > LINES else []
@@ -339,12 +354,13 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
 def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
     """Hint for weights of another network."""
     has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
+    # The most frequent mistakes: a classifier for a whole network, another size, another project.
     if part == 'all' and has_backbone and compare_weights(model, fit.weights, 'backbone').share >= 0.5:
         return 'its backbone fits: add train.init_part=backbone'
     if fit.misshapen:
         return f'is it another size of the network? {fit.shapes(fit.misshapen[0])}'
     if original_of(model) is None and not fit.loaded:
         return (
-            f'there is no conversion for {type(model).__name__}, and the names there are others: {shorten(list(fit.weights))}'
+            f'there is no conversion for {type(model).__name__}, and the names in the file differ: {shorten(list(fit.weights))}'
         )
     return f'the file has {shorten(list(fit.weights))}, the network {shorten(list(fit.naming.slots))}'

@@ -1,4 +1,4 @@
-"""Weights of one network in the files of training scripts: nested entries, and names with the prefixes of wrappers."""
+"""Extraction of the weights of one network from files of training scripts: nested entries, and prefixes of wrappers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'params', 
 # Parts of names added by torch.compile, Lightning Fabric, FSDP and activation checkpointing, at any depth.
 WRAPPERS = ('_orig_mod', '_forward_module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module')
 MOST_LEVELS = 6
-COUNTERS = ('n_averaged', 'steps', 'num_updates')  # beside the tensors of an average
+COUNTERS = ('n_averaged', 'steps', 'num_updates')  # entries beside the tensors of an average
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class StoredWeights:
 def find_tensors(saved: Any, key: str | None) -> StoredWeights:
     """Find the tensors in an object from `torch.save`: those of the entry `key`, else of an EMA, else as trained.
 
-    Raises RefusedError when there are none.
+    Raises RefusedError if there are none.
     """
     remarks: list[str] = []
     if key is not None and _has_tensors(_entries(saved).get(key)):
         saved, key = saved[key], None
+    # Descend into nested entries, an EMA before the weights as trained.
     for _ in range(MOST_LEVELS):
         inside = [name for name in (*EMA, *PLAIN) if _has_tensors(_entries(saved).get(name))]
         if not inside:
@@ -52,33 +53,35 @@ def find_tensors(saved: Any, key: str | None) -> StoredWeights:
 
 
 def unwrap(stored: StoredWeights, own: Collection[str]) -> StoredWeights:
-    """Strip the prefixes of wrappers, in any order, and prefer an EMA where there is one.
+    """Strip the prefixes of wrappers, in any order, and prefer an EMA if there is one.
 
     A prefix is not stripped once a name is one of `own`, the names of the network. Raises RefusedError without an entry `key`.
     """
     weights, remarks = {_strip_wrappers(name): value for name, value in stored.weights.items()}, list(stored.remarks)
     if stored.key is not None:
         if not any(name.startswith(f'{stored.key}.') for name in weights):
-            there = dict.fromkeys(name.partition('.')[0] for name in weights)
-            raise RefusedError(f'has no entry {stored.key!r}; the names there begin with {shorten(list(there))}')
+            prefixes = dict.fromkeys(name.partition('.')[0] for name in weights)
+            raise RefusedError(f'has no entry {stored.key!r}; its names begin with {shorten(list(prefixes))}')
         weights = _strip_prefix(weights, stored.key)
+    # Strip one prefix at a time, until names are those of the network or no known prefix is left.
     while not weights.keys() & set(own):
         groups = {name.partition('.')[0] for name in weights if '.' in name}
-        found = [prefix for prefix in (*EMA, *PLAIN) if prefix in groups]
-        if not found:
+        matches = [prefix for prefix in (*EMA, *PLAIN) if prefix in groups]
+        if not matches:
             break
-        remarks += _choice(found)
-        others = {} if len(found) > 1 else {n: value for n, value in weights.items() if not n.startswith(f'{found[0]}.')}
-        weights = {**_strip_prefix(weights, found[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
+        remarks += _choice(matches)
+        # Several prefixes are sets of weights of their own; beside a single one, unprefixed tensors belong to it.
+        others = {} if len(matches) > 1 else {n: value for n, value in weights.items() if not n.startswith(f'{matches[0]}.')}
+        weights = {**_strip_prefix(weights, matches[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
     return StoredWeights(weights, None, tuple(remarks))
 
 
-def _choice(found: list[str]) -> list[str]:
+def _choice(names: list[str]) -> list[str]:
     """Remark on the choice of the first of several entries or prefixes; empty without a choice."""
-    others = [name for name in found[1:] if (name in EMA) != (found[0] in EMA)]
-    if found[0] not in EMA or not others:
+    others = [name for name in names[1:] if (name in EMA) != (names[0] in EMA)]
+    if names[0] not in EMA or not others:
         return []
-    return [f'`{found[0]}` is taken, the EMA, and not `{others[0]}`, the weights as trained: #key={others[0]} takes those']
+    return [f'using the EMA, `{names[0]}`, not the weights as trained, `{others[0]}`; #key={others[0]} selects those']
 
 
 def _entries(saved: Any) -> Mapping[Any, Any]:
@@ -87,6 +90,7 @@ def _entries(saved: Any) -> Mapping[Any, Any]:
 
 def _has_tensors(saved: Any, levels: int = MOST_LEVELS) -> bool:
     """True if a mapping has tensors by name, also in its entries, down to `levels`: a pickle may contain itself."""
+    # In some files COUNTERS are tensors, too, without being weights.
     inside = _entries(saved)
     if any(isinstance(value, Tensor) and name not in COUNTERS for name, value in inside.items()):
         return True

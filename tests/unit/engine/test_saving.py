@@ -133,7 +133,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     saver.poll(Progress(step=9), writer)
     (warning,) = of_kind(events, 'warning')
     assert re.fullmatch(
-        r'the checkpoint of step 8 was not written \(File too large; the checkpoint takes 0\.0 MiB, the disk has .* MiB left: '
+        r'the checkpoint of step 8 was not written \(File too large; the checkpoint takes 0\.0 MiB, the disk has .* MiB free: '
         rf'{tmp_path}/checkpoints\); the newest on disk is {tmp_path}/checkpoints/step_0000004',
         warning['text'],
     )

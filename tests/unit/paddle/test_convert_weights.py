@@ -246,7 +246,7 @@ def test_an_average_without_names_is_skipped_with_a_note(tmp_path: Path, model: 
 
 def test_a_key_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, model: nn.Module) -> None:
     torch.save(renamed(model, 'net.*'), tmp_path / 'model.pth')
-    with pytest.raises(CheckpointError, match=r"has no entry 'nets'; the names there begin with net$"):
+    with pytest.raises(CheckpointError, match=r"has no entry 'nets'; its names begin with net$"):
         load_weights(model, f'{tmp_path / "model.pth"}#key=nets')
 
 
@@ -264,7 +264,7 @@ def test_a_file_of_pytorch_with_the_names_of_the_original_is_laid_out_as_torch_d
 
 def test_a_file_of_pytorch_that_would_run_code_is_refused(tmp_path: Path, model: nn.Module) -> None:
     torch.save({'model': model}, tmp_path / 'model.pt')
-    with pytest.raises(CheckpointError, match='holds more than weights, which is not read because it could run code'):
+    with pytest.raises(CheckpointError, match='holds more than weights, which is not read because it could execute code'):
         load_weights(model, tmp_path / 'model.pt')
 
 
@@ -289,7 +289,7 @@ def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.
 def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
     with zipfile.ZipFile(tmp_path / 'net.zip', 'w', zipfile.ZIP_DEFLATED) as archive:
         archive.writestr('model.pdparams', bytes(80 << 20))
-    with pytest.raises(CheckpointError, match='no weights are packed so well'):
+    with pytest.raises(CheckpointError, match='weights do not compress that well'):
         load_weights(model, tmp_path / 'net.zip')
 
 
@@ -400,5 +400,5 @@ def test_one_network_of_a_distillation_starts_from_weights_of_its_own(tmp_path: 
 
 def test_a_network_that_the_file_has_not_is_reported(tmp_path: Path, arrays: Arrays) -> None:
     path = saved(tmp_path / 'student.pdparams', {f'Student.{name}': array for name, array in arrays.items()})
-    with pytest.raises(CheckpointError, match="the weights hold no network 'Teacher'; their names start with Student"):
+    with pytest.raises(CheckpointError, match="the weights have no network 'Teacher'; their names start with Student"):
         load_weights(distillation(), path)

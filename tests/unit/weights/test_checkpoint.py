@@ -141,7 +141,7 @@ def test_a_format_of_the_future_is_refused_by_number_and_not_passed_over(tmp_pat
     path = save(checkpoints, 2)
     manifest = json.loads((path / 'manifest.json').read_text())
     (path / 'manifest.json').write_text(json.dumps({**manifest, 'format': 99}))
-    with pytest.raises(CheckpointError, match=r'step_0000002: is of format 99, .* update Phalanx here'):
+    with pytest.raises(CheckpointError, match=r'step_0000002: has format 99, .* update Phalanx here'):
         load(path)
     with pytest.raises(FormatError):
         checkpoints.newest()

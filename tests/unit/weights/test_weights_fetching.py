@@ -163,7 +163,7 @@ def test_a_server_that_is_busy_is_asked_again(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ('code', 'message'), [(404, 'there is no such file'), (401, 'asks for a login'), (403, 'may not be fetched'), (410, 'Gone')]
+    ('code', 'message'), [(404, 'there is no such file'), (401, 'requires a login'), (403, 'is forbidden'), (410, 'Gone')]
 )
 def test_permanent_errors_are_reported_at_once(server: Server, tmp_path: Path, code: int, message: str) -> None:
     server.codes = [code]
@@ -199,7 +199,7 @@ def test_redirects_are_followed_but_not_out_of_the_network(server: Server, tmp_p
 
 
 def test_the_sha256_that_was_asked_for_is_checked(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=f'has the sha256 {SHA256}, but {"0" * 64} was asked for'):
+    with pytest.raises(FetchError, match=f'has the sha256 {SHA256}, but {"0" * 64} was requested'):
         fetched(server, tmp_path, sha256='0' * 64)
     assert not (tmp_path / 'model.pdparams').exists()
     assert fetched(server, tmp_path, sha256=SHA256.upper()).sha256 == SHA256
@@ -208,13 +208,15 @@ def test_the_sha256_that_was_asked_for_is_checked(server: Server, tmp_path: Path
 def test_a_file_that_the_server_has_replaced_is_noticed(server: Server, tmp_path: Path) -> None:
     fetched(server, tmp_path).path.unlink()
     server.content = CONTENT[::-1]
-    with pytest.raises(FetchError, match=rf'but {SHA256} came from there on .*; if the change is meant, remove .*facts\.json'):
+    with pytest.raises(
+        FetchError, match=rf'but {SHA256} came from there on .*; if the change is intended, remove .*facts\.json'
+    ):
         fetched(server, tmp_path)
 
 
 def test_a_file_that_was_changed_on_the_disk_is_noticed(server: Server, tmp_path: Path) -> None:
     fetched(server, tmp_path).path.write_bytes(b'x' * len(CONTENT))
-    with pytest.raises(FetchError, match=r'model\.pdparams: is not what was fetched from .*; remove it'):
+    with pytest.raises(FetchError, match=r'model\.pdparams: has changed since it was fetched from .*; remove it'):
         fetched(server, tmp_path)
 
 
@@ -306,7 +308,7 @@ def test_a_file_at_a_revision_can_be_named(hub: Server) -> None:
 
 def test_what_the_hub_stores_must_be_what_it_says(hub: Server) -> None:
     hub.content = b'something else'
-    with pytest.raises(FetchError, match=f'but {SHA256} was asked for'):
+    with pytest.raises(FetchError, match=f'but {SHA256} was requested'):
         find('hf://me/net')
 
 
@@ -324,7 +326,7 @@ def test_a_file_that_the_repository_has_not_is_reported(hub: Server, place: str,
 
 def test_a_gated_repository_needs_a_token(hub: Server) -> None:
     hub.codes = [401]
-    with pytest.raises(FetchError, match=r'hf://me/other@main: the hub answers 401: .*name a token in HF_TOKEN'):
+    with pytest.raises(FetchError, match=r'hf://me/other@main: the hub answers 401: .*set a token in HF_TOKEN'):
         find('hf://me/other')
 
 

@@ -39,7 +39,7 @@ def test_classes_that_both_have_keep_their_rows() -> None:
     assert model.weight.flatten(1).tolist() == [[6, 7], [2, 3], [-1, -1]]  # dog, cat, and the horse as it was
     assert model.bias.tolist() == [3, 1, -1]  # type: ignore[union-attr]
     assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
-    assert fit.notes() == ['2 rows of shared classes or characters are taken, the others are fresh: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes or characters are loaded, the others are fresh: weight, bias']
     assert [row['rows by name'] for row in fit.rows()] == [1, 1]
 
 
@@ -54,7 +54,7 @@ def test_arrays_that_may_not_be_written_to_fill_a_network_without_a_warning() ->
 def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:
     weights = {'weight': torch.rand(4, 2, 1, 1), 'bias': torch.rand(4)}
     fit = filled(nn.Conv2d(2, 2, 1), weights, RowNames([('dog', 'cat')], [ANIMALS]))
-    assert fit.notes() == ['2 rows of shared classes or characters are taken: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes or characters are loaded: weight, bias']
 
 
 def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None:
