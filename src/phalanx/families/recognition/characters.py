@@ -92,6 +92,7 @@ def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, 
         built_in = ', '.join(get_args(BuiltIn))
         raise FileNotFoundError(f'{dictionary}: no such dictionary file; built-in dictionaries are {built_in}')
     text = _characters_in_onnx(dictionary) if dictionary.suffix == '.onnx' else read_text(dictionary)
+    # Only line ends are removed: a space is a character.
     lines = [line.removesuffix('\r') for line in text.removesuffix('\n').split('\n')]
     for number, line in enumerate(lines, 1):
         if not line:
@@ -130,9 +131,8 @@ class Characters:
 
     def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
         self.characters, self.lower_case, self.max_length = tuple(characters), lower_case, max_length
-        self._numbers = {
-            character: number for number, character in enumerate(self.characters)
-        }  # the last one wins if a character is listed twice
+        # The last one wins if a character is listed twice.
+        self._numbers = {character: number for number, character in enumerate(self.characters)}
 
     def __len__(self) -> int:
         return len(self.characters)
@@ -161,6 +161,7 @@ class Characters:
 
         Raises UnusableTextError if it has no character of the dictionary.
         """
+        # Unknown characters can be neither learned nor read: the metric counts them apart.
         label = self.drop_unknown(text)
         if not label:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
@@ -200,7 +201,7 @@ class Characters:
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> Tensor:
     """Return rows of B lists as a tensor [B, length] int64, padded with 0."""
-    filled = np.zeros((len(rows), length), np.int64)
-    for target, row in zip(filled, rows, strict=True):
+    padded = np.zeros((len(rows), length), np.int64)
+    for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row
-    return torch.from_numpy(filled)
+    return torch.from_numpy(padded)

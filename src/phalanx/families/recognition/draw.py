@@ -71,5 +71,5 @@ def find_fonts(texts: Iterable[str]) -> Fonts | None:
 
 def find_font(text: str, fonts: Fonts | None, size: float = FONT_SIZE) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
     """Return the first of `fonts` that covers `text`; Pillow's own font for ASCII and if none does."""
-    found = [] if fonts is None or text.isascii() else fonts.writing(text)
-    return PIL.ImageFont.truetype(str(found[0]), size) if found else PIL.ImageFont.load_default(size)
+    covering = [] if fonts is None or text.isascii() else fonts.writing(text)
+    return PIL.ImageFont.truetype(str(covering[0]), size) if covering else PIL.ImageFont.load_default(size)

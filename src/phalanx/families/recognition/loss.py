@@ -40,10 +40,11 @@ class CTC:
             zero_infinity=True,
         )  # [B]
         if self.focal:
+            # Focal: P(text) = exp(-loss).
             losses = losses * (1 - torch.exp(-losses)).square()
         total = losses.sum()
         if outputs.sar is not None:
-            total = total + 0 * outputs.sar.sum()  # DDP waits for the gradient of every parameter, those of unused heads too
+            total = total + 0 * outputs.sar.sum()  # DDP waits for the gradient of every parameter, including unused heads
         return {'ctc': Term(total, losses.new_full((), B))}
 
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:
@@ -63,6 +64,7 @@ class SAR:
         if outputs.sar is None:
             raise ValueError('the losses sar and multi need a SAR head, which this network does not have; use ctc')
         logits = at_least_float32(outputs.sar)[:, :-1]  # [B, L-1, K+2]
+        # Teacher forcing: after character i of the guide comes character i + 1.
         targets = texts.guide[:, 1:]
         padding = logits.shape[2]  # first index after the predicted classes
         total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction='sum')

@@ -20,9 +20,8 @@ class LineSurvey(FromSource):
     targets: Callable[[str], object]  # encodes a text; raises UnusableTextError if it cannot be learned
     time_steps: int | None = None  # outputs of the CTC head along a line; None without that head
     width: int = 0  # of the input of the network, in pixels
-    class_names: tuple[
-        str, ...
-    ] = ()  # empty, so found characters alone are listed: few data sets use all of a large dictionary
+    # Empty, so that only occurring characters are listed: few data sets use all of a large dictionary.
+    class_names: tuple[str, ...] = ()
     unit: str = 'characters'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
@@ -35,6 +34,7 @@ class LineSurvey(FromSource):
             self.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(index)}: {error}') from None
+        # Known characters count as classes, unknown ones by themselves.
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.drop_unknown(text))
         counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.find_unknown(text))
         # CTC gives a text that needs more time steps than there are no loss, so it would be ignored silently.

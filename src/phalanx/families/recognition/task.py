@@ -114,6 +114,7 @@ class Samples(Dataset[Sample]):
             encoded, guide = self.encoder.targets(text)
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
+        # Resize last: augmentations work at the size of the image.
         shown, width = fit_line(image, size, keep_ratio=self.keep_ratio)
         text, unknown, ctc = encoded
         return Sample(channels_first(shown), width, Label(text, unknown), ctc, guide, draw.index)
@@ -187,8 +188,8 @@ class Recognition(Family):
         return TargetEncoder(self.characters, guide, trains=split == 'train')
 
     def resolved_names(self) -> dict[str, tuple[str, ...]]:
-        named = self.dictionary.dictionary
-        return {'characters.dictionary': read_dictionary(named)} if isinstance(named, Path) else {}
+        dictionary = self.dictionary.dictionary
+        return {'characters.dictionary': read_dictionary(dictionary)} if isinstance(dictionary, Path) else {}
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         """Return the meaning of the rows of each head, see `row_labels`."""
@@ -201,13 +202,13 @@ class Recognition(Family):
         """
         return self.build_network(len(self.characters))
 
-    def check_fits(self, network: Any, called: str) -> None:
-        """Raise ValueError if a network does not take the height of the images, or has other heads than the losses train."""
+    def check_fits(self, network: Any, role: str) -> None:
+        """Raise ValueError if a network does not accept the height of the images, or has other heads than the losses train."""
         # The backbones leave one row per line only for these heights.
         for height, _ in (self.image_size, *self.train_image_sizes):
             if height not in network.heights:
                 takes = f'{network.heights[0]} to {network.heights[-1]}'
-                raise ValueError(f'image_size: the {called} takes lines {takes} pixels high, got {height}')
+                raise ValueError(f'image_size: the {role} takes lines {takes} pixels high, got {height}')
         # A head without a loss would get no gradient, a loss without its head has no input.
         if network.heads != self.heads:
             has, trains = (' and '.join(sorted(heads)) for heads in (network.heads, self.heads))
@@ -215,7 +216,7 @@ class Recognition(Family):
             fitting = [each for each, loss in LOSSES.items() if loss.heads == network.heads]
             fitting += [f'[{", ".join(sorted(network.heads))}]'] * (not fitting and network.heads <= LOSSES.keys())
             cure = f'; use {" or ".join(fitting)}' if fitting else ''
-            raise ValueError(f'loss: does not fit the {called}, which has the heads {has}; it trains {trains}{cure}')
+            raise ValueError(f'loss: does not fit the {role}, which has the heads {has}; it trains {trains}{cure}')
 
     def dataset(self, split: Split) -> Samples:
         source, transforms, encoder = self.source(split), self.transforms[split], self.encoder(split)
@@ -226,6 +227,7 @@ class Recognition(Family):
     def survey(self, split: Split) -> LineSurvey:
         """Return statistics of the samples of a split as stored, for `phalanx data check`."""
         height, width = self.image_size
+        # Texts longer than the output of CTC cannot be learned: count them.
         time_steps = None
         if 'ctc' in self.heads:  # count the outputs of a forward pass: they depend on the strides of the backbone
             with torch.no_grad():
@@ -259,6 +261,7 @@ class Recognition(Family):
 
     def network_input(self, batch: RecognitionBatch) -> Tensor:
         """Return the normalised images, 0 to the right of each line: padding is 0 after normalisation, as in PaddleOCR."""
+        # Exactly 0 beyond the line; black pixels would become -mean / std.
         images = super().network_input(batch)
         columns = torch.arange(images.shape[3], device=images.device)
         return images.masked_fill_(columns >= batch.widths[:, None, None, None], 0)
@@ -285,6 +288,7 @@ class Recognition(Family):
 
     def request(self, image: Image) -> Sample:
         """Prepare a line for prediction, wider than `image_size` if its aspect ratio needs it, as PaddleOCR does."""
+        # `grow` as in PaddleOCR: squeezing a long line would make it unreadable.
         shown, width = fit_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
         return Sample(channels_first(shown), width, Label(''), [], [])
 

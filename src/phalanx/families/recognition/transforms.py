@@ -175,6 +175,7 @@ def blur(image: Image, rng: Rng) -> Image:
 
 def tint(image: Image, rng: Rng) -> Image:
     """Change brightness by up to 0.1 %; rounding to OpenCV's 8-bit HSV changes colours more than that."""
+    # Brightness is the value of HSV.
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
     hsv[..., 2] = hsv[..., 2] * (1 + rng.uniform(-0.001, 0.001))
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB).astype(np.uint8, copy=False)
@@ -192,6 +193,7 @@ def shake(image: Image, rng: Rng) -> Image:
 
 def add_noise(image: Image, rng: Rng) -> Image:
     """Add Gaussian noise of about half a grey level."""
+    # Standard deviation 0.16 levels.
     noise = 0.5 * math.sqrt(0.1) * rng.standard_normal(image.shape, dtype=np.float32)
     return (image + noise).clip(0, 255).astype(np.uint8)  # truncated, as in PaddleOCR
 
@@ -232,6 +234,7 @@ class Concatenate:
     def join_lines(self, line: TextImage, others: Sequence[TextImage], accepts: Accepts) -> TextImage:
         """Return `line` followed by the first of `others` that fit, at the height of the network's input."""
         image, text = line
+        # All lines at one height, side by side.
         H, W = self.image_size
         for other, more in others:
             if (

@@ -46,8 +46,8 @@ class LabelFiles:
 
 def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:
     """Return path and text of a line, without anything after a second separator. Raises ValueError that starts with `where`."""
-    path, found, rest = line.removesuffix('\r').partition(separator)
-    if not found or not path:
+    path, mark, rest = line.removesuffix('\r').partition(separator)
+    if not mark or not path:
         raise ValueError(
             f'{where}: expected an image and its text with {separator!r} between them, got {line!r}; '
             'set data.separator if another one is used'

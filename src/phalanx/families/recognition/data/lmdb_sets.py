@@ -84,6 +84,7 @@ class Lmdb:
     def read(self, draw: Draw) -> TextImage:
         """Return image and text. Raises SampleError."""
         try:
+            # Decoding errors name the database and the key, since there is no file.
             data, text = self._values(_key('image', draw.index), _key('label', draw.index))
         except ValueError as error:
             raise SampleError(str(error)) from None
@@ -124,7 +125,8 @@ def write_lmdb(source: Source, folder: Path) -> int:
                     transaction.put(_key('image', index), data)
                     transaction.put(_key('label', index), text.encode())
         with environment.begin(write=True) as transaction:
-            transaction.put(COUNT, str(len(source)).encode())  # last, so that an interrupted conversion is no data set
+            # The count comes last, so that an interrupted conversion is not a data set.
+            transaction.put(COUNT, str(len(source)).encode())
     return len(source)
 
 
@@ -139,10 +141,10 @@ def _encode_sample(source: Source, index: int) -> tuple[bytes, str]:
 
 def _find_databases(folder: Path) -> Source:
     """Return a source of all LMDB folders at or below `folder`. Raises FileNotFoundError if there are none."""
-    found = sorted(file.parent for file in folder.rglob(DATABASE))
-    if not found:
+    folders = sorted(file.parent for file in folder.rglob(DATABASE))
+    if not folders:
         raise FileNotFoundError(f'{folder}: contains no LMDB data set (no {DATABASE} at or below it)')
-    return Shares([Lmdb(path) for path in found], (1.0,) * len(found))
+    return Shares([Lmdb(path) for path in folders], (1.0,) * len(folders))
 
 
 def _key(kind: str, index: int) -> bytes:

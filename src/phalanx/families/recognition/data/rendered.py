@@ -53,14 +53,14 @@ class Rendered:
         alphabet = read_dictionary(self.dictionary)
         # Look up in each font only the characters that can occur.
         fonts = Fonts(self.fonts, sorted({*alphabet, *(character for text in texts for character in text)}))
-        written = [word for word in words if fonts.writing(word)]
-        if words and not written:
+        covered = [word for word in words if fonts.writing(word)]
+        if words and not covered:
             raise ValueError(f'{self.words}: no font covers any of its words')
         pictures = sorted(path for path in self.pictures.rglob('*') if path.suffix in PICTURES) if self.pictures else []
         if self.pictures and not pictures:
             raise FileNotFoundError(f'{self.pictures}: contains no pictures')
         strings = RandomStrings(fonts, alphabet, self.lengths)
-        listed = ListedWords(fonts, written, change_case=self.change_case)
+        listed = ListedWords(fonts, covered, change_case=self.change_case)
         number = self.train_lines if split == 'train' else self.eval_lines
         return RenderedLines(split, number, strings, listed, self.random_share if words else 1.0, pictures)
 
@@ -70,6 +70,7 @@ class RandomStrings:
 
     def __init__(self, fonts: Fonts, alphabet: Sequence[str], lengths: tuple[int, int]) -> None:
         """Find the characters of each font. Raises ValueError if no font covers any of `alphabet`."""
+        # Fonts with more characters are drawn more often, so that each character occurs about equally often.
         writable = [(path, ''.join(filter(covered.__contains__, alphabet))) for path, covered in fonts.covered.items()]
         self.writable = [(path, characters) for path, characters in writable if characters.strip()]
         if not self.writable:

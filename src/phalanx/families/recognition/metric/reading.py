@@ -42,6 +42,7 @@ class ReadingAccuracy:
         grades: list[Grade | None] = []
         for reading, (label, unknown) in zip(prediction, batch.truths, strict=True):
             read, truth = self._normalise(reading.text), self._normalise(label)
+            # The edit operations give both the distance and the confused characters.
             edits = Levenshtein.editops(truth, read)
             self._texts += 1
             self._unknown += unknown
@@ -78,6 +79,7 @@ class ReadingAccuracy:
         and were not compared.
         """
         texts = self._texts or math.nan  # of nothing there is no share
+        # Texts of one length share a divisor, so counts are integers until here.
         distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)
         return {'accuracy': self._right / texts, 'edit_similarity': 1 - distance / texts, 'unknown_characters': self._unknown}
 

@@ -25,6 +25,7 @@ def onnx_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:  # [B, T, C] -> [B, T, 2D]
     torch's own export would fix the number of time steps. The function builds a graph and computes nothing.
     """
     x = x.transpose(0, 1)
+    # One ONNX operator per layer, with the weights of both directions.
     for layer in range(lstm.num_layers):
         weights, recurrent, ih, hh = (
             torch.stack([_reorder_gates(getattr(lstm, f'{name}_l{layer}{way}')) for way in ('', '_reverse')])
@@ -75,5 +76,6 @@ class CRNN(TextNetwork):
         """Map images [B, 3, 32, W] to CTC logits [B, W/4, K+1]."""
         features = self.backbone(images)[self.map_index]  # [B, C, 1, T]
         line = to_sequence(features)
+        # torch's own LSTM kernel except in an export.
         sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
         return Outputs(self.head(sequence), features=None if texts is None else features)

@@ -39,6 +39,7 @@ class NRTRHead(nn.Module):
         """Return the logits of the character that follows each one of `texts.guide`."""
         memory = self.enter(to_sequence(features))  # [B, T, D]
         embedded = self.embedding(texts.guide[:, :-1])  # [B, L-1, D]
+        # Scaled by sqrt(D), as in Vaswani et al., section 3.4.
         x = self.dropout(embedded * math.sqrt(embedded.shape[2]) + positional_encoding(embedded))
         for block in self.blocks:
             x = block(x, memory)
@@ -74,6 +75,7 @@ class NRTRBlock(nn.Module):
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
     """Multi-head attention of queries [B, L, D] to keys and values [B, T, D]; `causal` masks later positions."""
+    # [B, L, D] -> [B, heads, L, D / heads]
     query, key, value = (each.view(*each.shape[:2], -1, CHANNELS_PER_HEAD).transpose(1, 2) for each in (query, key, value))
     scores = (query * CHANNELS_PER_HEAD**-0.5) @ key.transpose(2, 3)  # [B, heads, L, T]
     if causal:

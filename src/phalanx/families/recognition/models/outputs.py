@@ -29,6 +29,7 @@ def greedy_ctc(outputs: Outputs) -> tuple[Tensor, Tensor]:
     Class 0 is a blank or a repetition of the previous time step; the other classes, in order, are the text.
     """
     probabilities, numbers = outputs.ctc.softmax(-1).max(-1)
+    # Zero out repetitions inside the graph, so that users only drop zeros.
     is_first = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0), value=True)
     return numbers * is_first, probabilities
 

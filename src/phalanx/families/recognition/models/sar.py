@@ -69,6 +69,7 @@ class SARDecoder(nn.Module):
     def forward(self, features: Tensor, valid_steps: Tensor, holistic: Tensor, characters: Tensor) -> Tensor:
         """Return logits [B, L, K+2] after each of `characters` [B, L]."""
         state, _ = self.rnn(torch.cat([holistic[:, None], self.embedding(characters)], dim=1))
+        # Step 0 has the holistic feature as its input, step i character i - 1 of the guide.
         state = state[:, 1:]  # [B, L, D]: nothing is predicted after the holistic feature alone
         glimpse = self._attend(features, valid_steps, state)  # [B, L, C]
         joined = torch.cat([state, glimpse, holistic[:, None].expand_as(state)], dim=2)
@@ -77,6 +78,7 @@ class SARDecoder(nn.Module):
 
     def _attend(self, features: Tensor, valid_steps: Tensor, state: Tensor) -> Tensor:
         """Return the glimpse [B, L, C]: additive attention of each state [B, L, D] to features [B, C, 1, T]."""
+        # Score of a time step for a state: score(tanh(query(state) + key(features))).
         keys = to_sequence(self.key(features))  # [B, T, D]
         joined = self.query(state)[:, :, None] + keys[:, None]  # [B, L, T, D], by far the largest tensor, hence tanh_
         scores = self.score(joined.tanh_()).squeeze(3)  # [B, L, T]

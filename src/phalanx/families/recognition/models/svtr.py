@@ -92,6 +92,7 @@ class MixingBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply both residual branches."""
+        # Pre-norm, unlike the decoders.
         x = x + self.mixer(self.norm1(x))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out

@@ -56,6 +56,7 @@ class SVTRLCNet(TextNetwork):
     def forward(self, images: Tensor, texts: Texts | None = None) -> Outputs:
         """Map images [B, 3, 48, W] to CTC logits [B, W/8, K+1] and, with texts, SAR logits [B, L, K+2]."""
         features = self.backbone(images)[self.map_index]  # [B, C, 1, T]
+        # GTC: the attention head trains the backbone, CTC only its own neck.
         ctc = self.head(self.neck(features.detach() if self.use_guide else features))
         if texts is None:
             return Outputs(ctc)
