@@ -24,15 +24,15 @@ Colours = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FamilyKeys:  # a family declares again what is chosen from its own catalogs
+class FamilyKeys:  # families redeclare the keys whose parts come from their own catalogs
     """Keys of all families.
 
     `loss` lists the losses, weighted by `loss_coefficients` (default: 1 each). `metric` computes the numbers of evaluations;
-    `main_metric` is the one that selects the best checkpoint (default: the first of its `names`). `mean` and `std` normalise
+    `main_metric` selects the best checkpoint (default: the first of its `names`). `mean` and `std` normalise
     pixel values between 0 and 1.
 
     Distillation: `model` is the student, `networks` names further networks that see the same batches, `between` lists losses
-    between networks; each network also learns from `loss`, unless it is in `frozen`; `train.init_networks` gives their weights.
+    between networks; each network also learns from `loss`, unless it is in `frozen`; see also `train.init_networks`.
     """
 
     model: partial[nn.Module]
@@ -54,19 +54,19 @@ class Family(Task):
     """Base class of the Tasks of all families; each is built from its `Keys`, the keys of a recipe."""
 
     Keys: ClassVar[type[FamilyKeys]]
-    channels: Literal['RGB', 'BGR'] = 'RGB'  # in what order the network takes them, as the published weights were trained
+    channels: Literal['RGB', 'BGR'] = 'RGB'  # channel order of the network's input, that of the published weights
     training_split: Split = 'train'
 
     def __init__(self, keys: FamilyKeys) -> None:
-        """Raises ValueError for invalid options of parts."""
+        """Build the parts. Raises ValueError for their invalid options."""
         check_std(keys.std)
         names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
         if keys.main_metric is not None and keys.main_metric not in names:
-            raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, which this metric has')
+            raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, the numbers of this metric')
         if STUDENT in (keys.networks or {}):
-            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; give the others another one')
+            raise ValueError(f'networks: {STUDENT!r} is the name of `model`; rename the other network')
         if bool(keys.networks) != self.distils(keys):
-            raise ValueError('distillation needs both: `networks` beside the model, and what is learned `between` them')
+            raise ValueError('distillation needs both `networks` and losses `between` them')
         self.network, self.data, self.losses = keys.model, keys.data, weight_losses(keys.loss, keys.loss_coefficients)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
         self.tie_breakers: tuple[str, ...] = keys.metric.func.tie_breakers  # type: ignore[attr-defined]
@@ -83,11 +83,11 @@ class Family(Task):
         return bool(keys.between)
 
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
-        """The names of classes, which some data sets have from the file that `classes` names."""
+        """Class names, if the data set may read them from a file named by `classes`."""
         return {'data.classes': self.data().class_names} if 'classes' in signature(self.data.func).parameters else {}
 
     def build_network(self, size: int) -> nn.Module:
-        """The network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
+        """Network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(size) for name, variant in variants.items()}
         for name, network in networks.items():
@@ -97,8 +97,8 @@ class Family(Task):
     def build_distillation(self, networks: Mapping[str, nn.Module]) -> DistillationModel:
         return DistillationModel(networks, frozen=self.frozen)
 
-    def check_fits(self, network: Any, called: str) -> None:
-        """Raises ValueError when the network (`called` so) does not fit the rest of the recipe."""
+    def check_fits(self, network: Any, role: str) -> None:
+        """Raise ValueError if the network does not fit the rest of the recipe; `role` names it in the message."""
 
     def for_validation_loss(self) -> Self:
         """Copy of this task that trains on the evaluation samples, with the transforms of training."""
@@ -125,8 +125,10 @@ class Family(Task):
         return sizing_of(self.transforms['train']) == 'one'
 
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
+        # Without a distillation, the loss of the only network.
         if not self.networks:
             return self.supervised_loss(outputs, batch, whole)
+        # Each network that is not frozen learns from the annotations; its terms get its name as a suffix.
         own = {network: self.supervised_loss(outputs[network], batch, whole) for network in self.trained_networks}
         from_truth = [{f'{name}_{network}': term for name, term in terms.items()} for network, terms in own.items()]
         return merge_terms([*from_truth, *(between(outputs) for between in self.between)])
@@ -139,12 +141,13 @@ class Family(Task):
         own = self.supervised_weights(batch)
         if not self.networks or own is None:
             return own
+        # Losses between networks are means over samples.
         samples = torch.full((), float(len(batch)), dtype=torch.float64, device=batch.images.device)
         of_networks = [{f'{term}_{name}': weight for term, weight in own.items()} for name in self.trained_networks]
         return merge_terms([*of_networks, *({between.name: samples} for between in self.between)])
 
     def supervised_weights(self, batch: Any) -> Mapping[str, Tensor] | None:
-        """Weights of `supervised_loss`, if targets alone determine them, else None."""
+        """Weights of `supervised_loss`, if targets alone determine them; else None."""
         raise NotImplementedError
 
     @property

@@ -1,6 +1,6 @@
 """Families, and the parts of each that a recipe selects by name; `engine.plugins` adds those of users.
 
-A family is imported on first use, so that a training loads its own and not its four siblings.
+A family is imported on first use, so that a training loads only its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

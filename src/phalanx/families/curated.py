@@ -1,4 +1,4 @@
-"""Optional parts of the seam: a Task whose data sets can be surveyed, or rewritten in other formats."""
+"""Optional methods of a Task: surveys of its data sets, and conversion to other formats."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class Survey(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Oddities of the annotations, as training reports them; usually empty."""
+        """Oddities of the annotations, also reported by training; usually empty."""
 
     @property
     def cures(self) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ class Survey(Protocol):
     def count(self, index: int) -> tuple[Image, Mapping[str, int]]:
         """Image, and number of units per class in it; problems are counted under names in brackets.
 
-        Raises SampleError if a file cannot be read, does not fit the other, or is invalid.
+        Raises SampleError if a file cannot be read, does not match its partner, or is invalid.
         """
 
     def picture(self, index: int) -> Image:
@@ -55,7 +55,7 @@ class Surveyed(Protocol):
     """Task whose data can be checked."""
 
     def survey(self, split: Split) -> Survey:
-        """Raises OSError or ValueError, naming paths and lines, when files are missing or lists malformed."""
+        """Survey of a split. Raises OSError or ValueError, naming paths and lines, for missing files and malformed lists."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ class Rewritable(Protocol):
 
     @property
     def rewritten_as(self) -> tuple[str, ...]:
-        """Names of those formats."""
+        """Names of the formats."""
 
     def rewrite(self, split: Split, out: Path, *, form: str) -> Mapping[str, object]:
         """Write a split below `out`; return the keys of `data` that read it. Raises SampleError, OSError, ValueError."""

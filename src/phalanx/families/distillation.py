@@ -1,4 +1,4 @@
-"""Distillation: networks that see the same batch and learn from one another; the student is kept.
+"""Distillation: networks that see the same batch and learn from one another; only the student is deployed.
 
 A network outputs named tensors, or a list of tensors (named 0, 1, ...), with samples in dim 0. Networks learn from one another
 by a loss between two of them (DISTILLATIONS), and from annotations by the ordinary loss of the family (`Family.loss`).
@@ -70,7 +70,7 @@ def student_of(model: nn.Module) -> nn.Module:
 
 
 def network_of(model: nn.Module, name: str) -> nn.Module:
-    """Network of that name in a distillation. Raises ValueError if `model` is no distillation or has no such network."""
+    """Network of that name in a distillation. Raises ValueError if `model` is not a distillation or has no such network."""
     networks = model.networks if isinstance(model, DistillationModel) else nn.ModuleDict()
     if name not in networks:
         raise ValueError(f'there is no network {name!r}; the distillation has {", ".join(networks) or "none: it is not one"}')
@@ -135,20 +135,21 @@ def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> 
 
     Raises ValueError if a network or the tensor is missing, and if the two differ in shape.
     """
-    found = []
+    tensors = []
     for name in between:
         if name not in outputs:
             raise ValueError(f'the networks of the distillation are {", ".join(outputs)}; there is no {name!r}')
         own = outputs[name]
+        # A list names its tensors 0, 1, ...; other outputs have fields.
         listed = dict(zip(map(str, range(len(own))), own, strict=True)) if isinstance(own, list) else {}
         part = listed.get(output, getattr(own, output, None))
         if not isinstance(part, Tensor):
             raise ValueError(f'the outputs of the network {name!r} have no part {output!r}')
-        found.append(at_least_float32(part))
-    first, second = (list(part.shape) for part in found)
+        tensors.append(at_least_float32(part))
+    first, second = (list(part.shape) for part in tensors)
     if first != second:
         raise ValueError(f'the networks {" and ".join(between)} give {output!r} of different shapes, {first} and {second}')
-    return found
+    return tensors
 
 
 def _divergence(probable: Tensor, target: Tensor) -> Tensor:

@@ -39,4 +39,4 @@ class Export:
     preparation: Mapping[str, Any]  # conversion of an image to the input of the network
     reading: Mapping[str, Any]  # conversion of outputs to results: class names, characters, thresholds
     in_graph: GraphPart | None = None  # post-processing behind the network in the file
-    dynamic: Mapping[int, int] = field(default_factory=dict)  # variable dimensions -> the number they are multiples of
+    dynamic: Mapping[int, int] = field(default_factory=dict)  # variable dimensions -> the number that they must be multiples of

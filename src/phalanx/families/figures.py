@@ -1,4 +1,4 @@
-"""Results of a metric beside its numbers: figures, which the report draws, and the grades of single samples."""
+"""Figures for the report, and grades of single samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Confusion matrix of K things."""
+    """Confusion matrix of K classes."""
 
     title: str
     names: Sequence[str]
@@ -42,7 +42,7 @@ class Legend:
 
 
 class Grade(NamedTuple):
-    """Quality of the prediction for one sample that is not all right."""
+    """Quality of an imperfect prediction for one sample."""
 
     value: float  # lower is worse
     reason: str  # description of the fault

@@ -29,7 +29,7 @@ def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float]) -
 def check_loss(loss: L) -> L:
     """Return `loss`, which may come from a plugin. Raises ValueError if it has no method `weights`.
 
-    Only micro-batches call that method, so that its absence would otherwise show late. A mixture is no loss by itself.
+    Only micro-batches call that method, so its absence would show up late. A mixture is not a loss by itself.
     """
     if callable(loss) and not hasattr(loss, 'weights'):
         raise ValueError(f'loss: {type(loss).__name__} has no method `weights`; docs/extending.md lists what a loss has')
@@ -46,16 +46,16 @@ def sum_losses(losses: Iterable[tuple[Loss, float]]) -> Loss:
 
 def collect_weights(losses: Iterable[Mapping[str, Tensor] | None]) -> dict[str, Tensor] | None:
     """Weights of all terms, by their names in `sum_losses`; None if those of any loss depend on the outputs."""
-    found = list(losses)
-    known = [each for each in found if each is not None]
-    return merge_terms(known) if len(known) == len(found) else None
+    weights = list(losses)
+    known = [each for each in weights if each is not None]
+    return merge_terms(known) if len(known) == len(weights) else None
 
 
 def merge_terms(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Entries of all parts; to a name that is taken the index of its part is appended (`ce_1`), so that none is lost."""
-    named: dict[str, T] = {}
+    """Entries of all parts. The index of the part is appended to a name that is already used (`ce_1`), so that none is lost."""
+    merged: dict[str, T] = {}
     for place, part in enumerate(parts):
-        for name, thing in part.items():
+        for name, entry in part.items():
             names = chain([name, f'{name}_{place}'], (f'{name}_{place}.{n}' for n in count(2)))
-            named[next(free for free in names if free not in named)] = thing
-    return named
+            merged[next(name for name in names if name not in merged)] = entry
+    return merged

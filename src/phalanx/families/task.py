@@ -1,4 +1,4 @@
-"""Seam between trainer and families: a Task owns meaning, the trainer owns mechanics."""
+"""Interface between trainer and families: a Task owns meaning, the trainer owns mechanics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ T_co = TypeVar('T_co', covariant=True)  # annotation of one image
 
 
 class Term(NamedTuple):
-    """One named part of a loss as sum and weight, so that it means the same for any cut into ranks and micro-batches."""
+    """Named part of a loss as sum and weight, so that its mean does not depend on the split into ranks and micro-batches."""
 
     total: Tensor  # [] sum over this batch, coefficient included, to be back-propagated
     weight: Tensor  # [] number of summed pixels, boxes, words, ... of this batch; no gradient
@@ -34,22 +34,22 @@ Loss = Mapping[str, Term]  # the loss of a step is the sum over names of (global
 
 
 class Labelled(Protocol[T_co]):
-    """The part of a batch that metrics read; the batches of all families have it."""
+    """Fields of a batch that metrics read; the batches of all families have them."""
 
     @property
     def indices(self) -> Sequence[int]:
-        """The number of each sample in its data set, for metrics that keep images apart."""
+        """Number of each sample in its data set, for metrics that keep images apart."""
 
     @property
     def truths(self) -> Sequence[T_co]:
-        """The annotation of each image: `Objects`, `Texts`, a label map, ... in pixels of the image as it was read."""
+        """Annotation of each image: `Objects`, `Texts`, a label map, ... in pixels of the image as it was read."""
 
 
 class Metric(Protocol):
     """Counts over the samples of a rank. All ranks call `gather` once; afterwards only the main rank computes results."""
 
-    names: ClassVar[tuple[str, ...]]  # of the numbers that can pick the best checkpoint, the usual one first; larger is better
-    tie_breakers: ClassVar[tuple[str, ...]]  # pick between checkpoints equal in that one, in order; larger is better
+    names: ClassVar[tuple[str, ...]]  # numbers that can select the best checkpoint, the default first; larger is better
+    tie_breakers: ClassVar[tuple[str, ...]]  # select among equal checkpoints, in order; larger is better
 
     @property
     def worst(self) -> str:
@@ -59,7 +59,7 @@ class Metric(Protocol):
         """Count a batch; return the grade of each sample, None where the prediction is right."""
 
     def gather(self) -> None:
-        """Bring the counts of all ranks to the main one, so that each sample counts exactly once."""
+        """Gather the counts of all ranks on the main one. Each sample counts exactly once."""
 
     def compute(self) -> dict[str, float]: ...
     def table(self) -> list[dict[str, str | float]]:
@@ -70,13 +70,13 @@ class Metric(Protocol):
 
 
 class Task(ABC):
-    """Meaning of a training: samples, network, losses, metric. Holds settings only, is picklable and knows no rank.
+    """Meaning of a training: samples, network, losses, metric. Holds settings only; picklable; independent of ranks.
 
-    Methods with a body here suit most families.
+    Methods with a body suit most families.
     """
 
-    main_metric: str  # the metric that picks the best checkpoint; larger is better
-    tie_breakers: tuple[str, ...]  # metrics that pick between checkpoints equal in that one, in order; larger is better
+    main_metric: str  # metric that selects the best checkpoint; larger is better
+    tie_breakers: tuple[str, ...]  # metrics that select among equal checkpoints, in order; larger is better
 
     @abstractmethod
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
@@ -122,7 +122,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Any, whole: WholeStep) -> Loss:
-        """Terms of the loss of `batch`; `whole` answers for the whole step, such as a hardest-pixel threshold."""
+        """Terms of the loss of `batch`; `whole` provides quantities of the whole step, such as the threshold of hard pixels."""
 
     @abstractmethod
     def weights(self, batch: Any) -> Mapping[str, Tensor] | None:
@@ -130,28 +130,28 @@ class Task(ABC):
 
     @property
     def sees_whole_step(self) -> bool:
-        """True if the loss of a sample depends on the outputs for other samples of the step, not only by a common weight."""
+        """True if the loss of a sample depends on the outputs for other samples of the step, beyond a common weight."""
         return False
 
     @abstractmethod
     def predict(self, model: nn.Module, batch: Any) -> Any:
         """Forward pass and post-processing, the input of `metric` and `results`."""
 
-    def predictions(self, made: Sequence[Any]) -> Any:
+    def predictions(self, outputs: Sequence[Any]) -> Any:
         """Input of `metric` from predictions of an exported model for single images (`phalanx.runtime.Model.predictions`)."""
-        return list(made)
+        return list(outputs)
 
     @abstractmethod
     def metric(self) -> Metric: ...
 
-    # Results for people, and for `phalanx predict`.
+    # Results for users, and for `phalanx predict`.
     @abstractmethod
     def request(self, image: Image) -> Any:
         """Prepare an image without annotation as in evaluation."""
 
     def results(self, prediction: Any, batch: Any) -> list[Any]:
         """Split a prediction into the result of each image of the batch, at the size of its image."""
-        return prediction  # type: ignore[no-any-return]  # a list of them in most families
+        return prediction  # type: ignore[no-any-return]  # already a list of results in most families
 
     @abstractmethod
     def picture(self, sample: Any, result: Any) -> list[tuple[str, Image]]:

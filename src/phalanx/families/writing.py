@@ -41,9 +41,9 @@ def picture_writer(draw: Callable[[Image, Any], Image], ending: str) -> Write:
     return lambda result, image, stem: write_picture(stem, ending, draw(image, result))
 
 
-def write_json(found: Sequence[Any], image: Image, stem: Path) -> list[Path]:
+def write_json(results: Sequence[Any], image: Image, stem: Path) -> list[Path]:
     """Write a list of results, dataclasses, as JSON with their fields."""
-    return write_text(stem, '.json', json.dumps([asdict(one) for one in found], indent=1))
+    return write_text(stem, '.json', json.dumps([asdict(result) for result in results], indent=1))
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Writers:
     formats: Mapping[str, Write]
     default: Sequence[str]  # formats without --save
 
-    def check(self, chosen: Sequence[str]) -> None:
-        """Raise RequestError when `--save` names an unknown format."""
-        if unknown := [way for way in chosen if way not in self.formats]:
-            raise RequestError(f'--save: {unknown[0]!r} is none of {", ".join(self.formats)}')
+    def check(self, ways: Sequence[str]) -> None:
+        """Raise RequestError if `--save` names an unknown format."""
+        if unknown := [way for way in ways if way not in self.formats]:
+            raise RequestError(f'--save: {unknown[0]!r} is not one of {", ".join(self.formats)}')
 
-    def write(self, result: Any, image: Image, stem: Path, chosen: Sequence[str] = ()) -> list[Path]:
-        """Write the result of one image as `stem`.* in the formats `chosen`, and return the files. Raises OSError."""
-        return [file for way in chosen or self.default for file in self.formats[way](result, image, stem)]
+    def write(self, result: Any, image: Image, stem: Path, ways: Sequence[str] = ()) -> list[Path]:
+        """Write the result of one image as `stem`.* in the formats `ways`, and return the files. Raises OSError."""
+        return [file for way in ways or self.default for file in self.formats[way](result, image, stem)]

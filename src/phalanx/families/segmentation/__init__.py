@@ -1,1 +1,1 @@
-"""Semantic segmentation: one class for every pixel of an image."""
+"""Semantic segmentation: a class for every pixel of an image."""

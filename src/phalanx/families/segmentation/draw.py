@@ -43,6 +43,7 @@ def build_writers(class_names: Sequence[str]) -> Writers:
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """Write `stem`.png, a palette image whose indices are the classes."""
     file = stem.with_name(f'{stem.name}.png')
+    # A palette image: the same file shows colours to people and class ids to programs.
     picture = PIL.Image.fromarray(class_map)
     picture.putpalette(COLOURS.tobytes())
     picture.save(file)
@@ -51,6 +52,7 @@ def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
 
 def write_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """Write `stem`.json: name, label, pixels and share of the image of each class present, the largest first."""
+    # Largest first; ties keep the order of classes.
     counts = np.bincount(class_map.reshape(-1), minlength=len(class_names))
     rows = [
         {'name': class_names[label], 'label': label, 'pixels': int(counts[label]), 'share': counts[label] / class_map.size}

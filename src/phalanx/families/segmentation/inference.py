@@ -41,6 +41,7 @@ class Inference:
         if (self.window is None) != (self.window_stride is None):
             raise ValueError('windows need both window and window_stride (height, width); only one of them is given')
         if self.window and self.window_stride:
+            # A stride above the side of a window would leave pixels without logits.
             pairs = list(zip(self.window_stride, self.window, strict=True))
             if any(not 1 <= step <= side for step, side in pairs):
                 stride, window = (f'[{height}, {width}]' for height, width in zip(*pairs, strict=True))
@@ -50,6 +51,7 @@ class Inference:
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
         views = list(product(self.scales, flips(horizontal=self.flip_horizontal, vertical=self.flip_vertical)))
+        # Summed as they come: all views at once would not fit into memory.
         total = self.view(network, images, *views[0])
         for scale, flip in views[1:]:
             total = total + self.view(network, images, scale, flip)
@@ -60,6 +62,7 @@ class Inference:
         H, W = images.shape[2:]
         size = scaled_size((H, W), scale)
         check_input_size(*size)
+        # The same flip undoes itself.
         logits = self.logits(network, resize(images, size).flip(flip)).flip(flip)
         return resize(logits.float(), (H, W))
 
@@ -70,6 +73,7 @@ class Inference:
         H, W = images.shape[2:]
         total, count = None, images.new_zeros(H, W)
         (height, width), (down, across) = self.window, self.window_stride
+        # Windows overlap by default; each pixel gets the mean of the windows that contain it.
         for top, left in product(window_starts(H, height, down), window_starts(W, width, across)):
             rows, columns = slice(top, top + height), slice(left, left + width)
             logits = main_logits(network(images[:, :, rows, columns])).float()

@@ -12,7 +12,7 @@ from phalanx.families.segmentation.labels import VOID
 
 @dataclass(frozen=True)
 class PixelSurvey(FromSource):
-    """The untransformed samples of one split; classes are counted in pixels."""
+    """Untransformed samples of one split; classes are counted in pixels."""
 
     class_names: tuple[str, ...]
     unit: str = 'pixels'
@@ -23,6 +23,7 @@ class PixelSurvey(FromSource):
         """Return the image and the pixels per class present, void as `(void)`. Raises SampleError."""
         image, labels = self.source.read(Draw(index))
         names = dict(enumerate(self.class_names)) | {VOID: '(void)'}
+        # Values up to 255 (void); only those present are listed.
         pixels = np.bincount(labels.reshape(-1))
         return image, {names[value]: int(pixels[value]) for value in np.flatnonzero(pixels).tolist()}
 

@@ -1,4 +1,4 @@
-"""Semantic segmentation: the Task, its samples and batches, and the keys of its recipes."""
+"""Semantic segmentation: Task, samples, batches and recipe keys."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,13 +32,13 @@ from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, normalised_grey
 
-# Written into exported files, for those who run the network without Phalanx.
+# Written into exported files, for users of the network without Phalanx.
 READ_OUT = 'average the logits of all views, undo the transforms from last to first, then take the argmax'
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image with its label map, and the sizes needed to undo the transforms."""
+    """Image with its label map, and the sizes needed to undo the transforms."""
 
     image: Tensor  # uint8 [3, h, w], the network input before normalisation
     labels: Tensor  # uint8 [H, W]; of the size of `image` in training, of the original image in evaluation
@@ -68,14 +68,15 @@ class SegmentationBatch(ImageBatch):
 
     @property
     def truths(self) -> tuple[Tensor, ...]:
-        """The label maps [H, W] uint8, one per image."""
+        """Label maps [H, W] uint8, one per image."""
+        # Views into the one tensor, in the shapes of the label maps.
         parts = torch.split(self.pixels, [H * W for H, W in self.sizes])
         return tuple(part.view(size) for part, size in zip(parts, self.sizes, strict=True))
 
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
-    """The transformed samples of one split."""
+    """Transformed samples of one split."""
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
@@ -92,8 +93,8 @@ def prepare_sample(image: Image, labels: LabelMap, transforms: Sequence[Transfor
     for transform in transforms:
         sizes_before.append((len(labels), labels.shape[1]))
         image, labels = transform(image, labels, rng)
-    kept = original if keep_labels else labels
-    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(kept)), tuple(sizes_before))
+    label_map = original if keep_labels else labels
+    return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(label_map)), tuple(sizes_before))
 
 
 def undo_transforms(maps: Tensor, transforms: Sequence[Transform], sizes_before: Sequence[Size], size: Size) -> Tensor:
@@ -110,7 +111,7 @@ def undo_transforms(maps: Tensor, transforms: Sequence[Transform], sizes_before:
 def classify_pixels(logits: Tensor, transforms: Sequence[Transform], sizes_before: Sequence[Size], size: Size) -> Tensor:
     """Return the class of each pixel [H, W] uint8: the argmax of `logits` [K, h, w] after `undo_transforms`.
 
-    Large images are worked on in groups of classes, so that their K full-size logit maps are never in memory at once.
+    Large images are processed in groups of classes, so that their K full-size logit maps are never in memory at once.
     """
     together = max(1, MOST_LOGITS // (size[0] * size[1]))
     if len(logits) <= together:
@@ -148,7 +149,7 @@ class SegmentationKeys(FamilyKeys):
 
 
 class Segmentation(Family):
-    """The segmentation Task, built from the keys of a recipe."""
+    """Segmentation Task, built from the keys of a recipe."""
 
     Keys = SegmentationKeys
 
@@ -163,7 +164,7 @@ class Segmentation(Family):
     def model(self) -> nn.Module:
         """Build the network.
 
-        Raises ValueError when the number of losses differs from that of the outputs, or an option of a loss does not fit the
+        Raises ValueError if the number of losses differs from that of the outputs, or an option of a loss does not fit the
         number of classes.
         """
         num_classes = len(self.data().class_names)
@@ -171,10 +172,10 @@ class Segmentation(Family):
             term.loss.check(num_classes)
         return self.build_network(num_classes)
 
-    def check_fits(self, network: Any, called: str) -> None:
+    def check_fits(self, network: Any, role: str) -> None:
         if network.num_outputs != len(self.losses):
             raise ValueError(
-                f'loss: the {called} has {network.num_outputs} outputs in training, but there are {len(self.losses)} '
+                f'loss: the {role} has {network.num_outputs} outputs in training, but there are {len(self.losses)} '
                 'losses; give one for each output, the main one first'
             )
 
@@ -187,7 +188,8 @@ class Segmentation(Family):
         return PixelSurvey(data.split(split), data.class_names)
 
     def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
-        """Batch samples. Raises ValueError when their images differ in size."""
+        """Batch samples. Raises ValueError if their images differ in size."""
+        # Images of a batch need one size; label maps of an evaluation need not.
         sizes = {f'{sample.image.shape[2]} x {sample.image.shape[1]}' for sample in samples}
         if len(sizes) > 1:
             raise ValueError(
@@ -202,6 +204,7 @@ class Segmentation(Family):
 
     def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
+        # A loss of the recipe may be a mixture: one term per part.
         return sum_losses(
             ({name: loss(outputs[output], labels, whole)}, coefficient) for name, output, loss, coefficient in self.terms
         )
@@ -229,8 +232,8 @@ class Segmentation(Family):
         parts = zip(logits, batch.sizes_before, batch.sizes, strict=True)
         return [classify_pixels(own, self.transforms['eval'], before, size) for own, before, size in parts]
 
-    def predictions(self, made: Sequence[LabelMap]) -> list[Tensor]:
-        return [torch.from_numpy(class_map) for class_map in made]
+    def predictions(self, outputs: Sequence[LabelMap]) -> list[Tensor]:
+        return [torch.from_numpy(class_map) for class_map in outputs]
 
     def metric(self) -> Any:
         return self.make_metric(self.data().class_names)
@@ -244,6 +247,7 @@ class Segmentation(Family):
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
+        # The report shows the image at its original size.
         image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.sizes_before, size).round().byte()
         return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
 
@@ -254,7 +258,7 @@ class Segmentation(Family):
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """Export the main output, or with `post_processing` its class map, for one view of an image.
 
-        Windows, scales and flips are left to the caller. Raises ValueError for `post_processing` when the recipe has any, or
+        Windows, scales and flips are left to the caller. Raises ValueError for `post_processing` if the recipe has any, or
         eval_transforms: these would come between logits and class map.
         """
         preparation = {'transforms': [describe_transform(transform) for transform in self.transforms['eval']], **self.pixels}
@@ -263,6 +267,7 @@ class Segmentation(Family):
                 '--with_post_processing: eval_transforms, windows, scales or flips stand between the logits and the class map; '
                 'phalanx.runtime does them, a graph for one size of image cannot'
             )
+        # One view: users without the runtime add windows, scales and flips themselves.
         outputs = {'logits': '[batch, classes, height, width]; the class of a pixel is that of the largest'}
         if post_processing:
             outputs = {'classes': '[batch, height, width]: the class of each pixel'}

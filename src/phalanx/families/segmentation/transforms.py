@@ -1,7 +1,7 @@
 """Transforms of an image and its label map; sizes and arithmetic as in PaddleSeg.
 
 Each is built from keyword options and called with an image [H, W, 3] uint8, its label map [H, W] and the random generator of
-its sample. Normalisation is not among them: the Task normalises on the device, so that images travel as bytes.
+its sample. Normalisation is not among them: the Task normalises on the device, so that images are transferred as bytes.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Resizes to `target_size` (height, width)."""
+    """Resize to `target_size` (height, width)."""
 
     sizing: ClassVar[Sizing] = 'one'
 
@@ -50,7 +50,7 @@ class Resize:
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale:
-    """Multiplies width and height by `factor`."""
+    """Multiply width and height by `factor`."""
 
     factor: float
 
@@ -64,7 +64,7 @@ class Rescale:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeByLong:
-    """Resizes so that the longer side has `side` pixels, keeping the aspect ratio."""
+    """Resize so that the longer side has `side` pixels, keeping the aspect ratio."""
 
     side: int
 
@@ -78,7 +78,7 @@ class ResizeByLong:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeStepScaling:
-    """Multiplies width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: by any between min and max.
+    """Multiply width and height by one of the factors `min`, `min + step`, ..., `max`; step 0: any factor between min and max.
 
     The factor is reduced where the result would have more than MOST_PIXELS.
     """
@@ -102,6 +102,7 @@ class ResizeStepScaling:
 
 def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     """Pad both on the right and at the bottom to at least this size, the image with grey, the labels with void."""
+    # At the end only, so that a crop from the upper left undoes it.
     bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
     if bottom or right:
         image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
@@ -111,7 +112,7 @@ def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """Pads to `target_size` (height, width) at the bottom and on the right; a longer side stays as it is."""
+    """Pad to `target_size` (height, width) at the bottom and on the right; a longer side stays as it is."""
 
     target_size: tuple[int, int]
 
@@ -129,7 +130,7 @@ def adds_padding(transform: Transform) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPaddingCrop:
-    """Crops a random part of `crop_size` (height, width); a smaller image is padded at the bottom and on the right."""
+    """Crop a random part of `crop_size` (height, width); a smaller image is padded at the bottom and on the right."""
 
     sizing: ClassVar[Sizing] = 'one'
 
@@ -147,7 +148,7 @@ class RandomPaddingCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFlip(RandomTransform):
-    """Flips left and right."""
+    """Flip left and right."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if self.happens(rng):
@@ -157,7 +158,7 @@ class RandomFlip(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomVerticalFlip(RandomTransform):
-    """Flips top and bottom."""
+    """Flip top and bottom."""
 
     probability: float = 0.1
 
@@ -169,10 +170,10 @@ class RandomVerticalFlip(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotation:
-    """Rotates both about their centre by up to `max_degrees` either way.
+    """Rotate both about their centre by up to `max_degrees` either way.
 
-    The result is enlarged to hold the whole rotated image; its corners are grey, and void in the labels. An image is left as it
-    is when the result would have more than MOST_PIXELS, or a side above MAX_WARP_SIDE.
+    The result is enlarged to hold the whole rotated image; its corners are grey, and void in the labels. An image stays
+    unchanged if the result would have more than MOST_PIXELS, or a side above MAX_WARP_SIDE.
     """
 
     max_degrees: float = 15.0
@@ -185,6 +186,7 @@ class RandomRotation:
         H, W = labels.shape
         turn = cv2.getRotationMatrix2D((W // 2, H // 2), rng.uniform(-self.max_degrees, self.max_degrees), 1.0)  # [2, 3]
         cos, sin = abs(turn[0, 0]), abs(turn[0, 1])
+        # Bounding box of the rotated image.
         size = width, height = int(H * sin + W * cos), int(H * cos + W * sin)
         if max(H, W, height, width) > MAX_WARP_SIDE or height * width > MOST_PIXELS:
             return image, labels
@@ -199,7 +201,7 @@ class RandomRotation:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomBlur(RandomTransform):
-    """Blurs the image over 3, 5, 7 or 9 pixels; labels stay.
+    """Blur the image over 3, 5, 7 or 9 pixels; labels stay unchanged.
 
     `kind`: a Gaussian, median or mean filter; `random` picks one of these with probability 30, 30 and 40 %.
     """
@@ -223,7 +225,7 @@ class RandomBlur(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    """Distorts the colours of the image; labels stay."""
+    """Distort the colours of the image; labels stay unchanged."""
 
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         return self.distort(image, rng), labels

@@ -44,6 +44,7 @@ class Cityscapes:
     def split(self, split: Split) -> Pairs:
         folder = 'train' if split == 'train' else 'val'
         stems = list_stems(self.root / 'leftImg8bit' / folder, f'*/*{IMAGE}')
+        # The official tool writes labelTrainIds; one file tells whether it was run.
         has_train_ids = (self.root / 'gtFine' / folder / (stems[0] + TRAIN_IDS)).is_file()
         annotation, ids = (TRAIN_IDS, identity_table(len(CLASSES))) if has_train_ids else (LABEL_IDS, label_id_table())
         pairs = [(f'leftImg8bit/{folder}/{stem}{IMAGE}', f'gtFine/{folder}/{stem}{annotation}') for stem in stems]

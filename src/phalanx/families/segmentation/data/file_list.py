@@ -38,6 +38,7 @@ class FileList:
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
         """Return image and label map of a line. Lists are not trusted: paths outside the data set are refused."""
+        # Exactly two fields: a path with the separator in it would be split silently.
         fields = [field.strip() for field in line.strip().split(self.separator)]
         if len(fields) != 2 or not all(fields):
             raise ValueError(

@@ -48,11 +48,12 @@ class Pairs:
             if not why and has_same_ratio(image.shape, values.shape):
                 why = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
             raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
+        # One lookup per pixel maps stored values to classes and reveals values without a class.
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == INVALID).any():
-            found = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
+            invalid = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
             raise SampleError(
-                f'{self.path(index, 1)}: has pixels of value {_format_ranges(found)}; '
+                f'{self.path(index, 1)}: has pixels of value {_format_ranges(invalid)}; '
                 f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}{self.origin}'
             )
         return image, labels
@@ -61,8 +62,9 @@ class Pairs:
 def list_stems(folder: Path, pattern: str) -> list[str]:
     """Return the files in `folder` that match `pattern`, sorted, relative to it, without the suffix after the last `*`.
 
-    Raises FileNotFoundError when there is none.
+    Raises FileNotFoundError if there are none.
     """
+    # A folder that is missing has another fix than one without matching files.
     check_folder(folder)
     suffix = pattern.rpartition('*')[2]
     stems = sorted(str(path.relative_to(folder)).removesuffix(suffix) for path in folder.glob(pattern))
@@ -72,7 +74,7 @@ def list_stems(folder: Path, pattern: str) -> list[str]:
 
 
 def check_stem(stem: str, where: Path) -> str:
-    """Return `stem`. Raises ValueError when it would lead to another folder; the list `where` is not trusted."""
+    """Return `stem`. Raises ValueError if it would lead to another folder; the list `where` is not trusted."""
     if '/' in stem or '\\' in stem:
         raise ValueError(f'{where}: {stem} is not the name of an image')
     return stem
@@ -100,6 +102,7 @@ def identity_table(num_classes: int) -> LabelMap:
 
 def _format_ranges(values: Sequence[int]) -> str:
     """Return numbers as ranges, `0 to 10, 255`."""
+    # A range begins where the number before it is missing, and ends where the next one is.
     starts = [value for value in values if value - 1 not in values]
     ends = [value for value in values if value + 1 not in values]
     runs = [str(first) if first == last else f'{first} to {last}' for first, last in zip(starts, ends, strict=True)]

@@ -28,6 +28,7 @@ class PascalVOC:
     def split(self, split: Split) -> Pairs:
         check_folder(self.root / YEAR)
         name = self.train if split == 'train' else 'val'
+        # The two lists have their label maps in different folders.
         if name == 'trainaug':
             pairs = [*self._pairs('train', 'SegmentationClass'), *self._pairs('aug', 'SegmentationClassAug')]
         else:

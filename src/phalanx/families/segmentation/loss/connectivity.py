@@ -40,13 +40,15 @@ class SemanticConnectivity(PixelLoss):
             raise ValueError(f'most is {self.most}; it counts the background, so it must be at least 1')
 
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
+        # Connected components are computed by OpenCV, on the host.
         predicted, true = logits.argmax(1).cpu().numpy(), labels.cpu().numpy()
         costs = [self._cost(*image) for image in zip(predicted, true, strict=True)]
         zero = 0 * at_least_float32(logits).sum()  # a zero gradient: every parameter must have one, or DDP waits
         return Term(zero + sum(costs), count_samples(labels))
 
     def _cost(self, predicted: npt.NDArray[np.int64], true: npt.NDArray[np.int64]) -> float:
-        """Return the cost of an image; 0 when all of it is void."""
+        """Return the cost of an image; 0 if all of it is void."""
+        # Classes that are only predicted cost nothing, as in PaddleSeg.
         classes = [label for label in np.unique(true).tolist() if label != VOID]
         costs = [self._cost_of_class(predicted == label, true == label, label) for label in classes]
         return sum(costs) / max(len(costs), 1)
@@ -54,6 +56,7 @@ class SemanticConnectivity(PixelLoss):
     def _cost_of_class(self, predicted: Mask, true: Mask, label: int) -> float:
         """Return 1 - connectivity of one class; component 0 is its background."""
         (guesses, guess_at), (truths, truth_at) = (cv2.connectedComponents(mask.astype(np.uint8)) for mask in (predicted, true))
+        # As in PaddleSeg; noisy predictions can have thousands of components.
         if guesses > 2 * truths:
             guesses = min(guesses, self.most)
         if guesses == 1:
@@ -61,6 +64,7 @@ class SemanticConnectivity(PixelLoss):
         guess_at[guess_at >= guesses] = 0
         # Pixels of each pair (true component, predicted component), from which all IoUs follow.
         pixels = np.bincount((truth_at * guesses + guess_at).ravel(), minlength=truths * guesses).reshape(truths, guesses)
+        # IoU = common / (predicted + true - common); with PaddleSeg's weight k of predicted pixels.
         common = label * pixels[1:, 1:]
         ious = common / (label * pixels.sum(0)[1:] + pixels.sum(1)[1:, None] - common)  # [true, predicted components]
         overlap = ious > 0

@@ -35,13 +35,14 @@ class CrossEntropy(PixelLoss):
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
         class_weights = class_weight_tensor(logits, self.class_weights)
+        # Without `top_k`, the divisor follows from the labels alone.
         if (weight := self.weights(labels)) is not None:
             total = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='sum')
             return Term(total, weight)
         losses = F.cross_entropy(logits, labels, class_weights, ignore_index=VOID, reduction='none')
         with torch.no_grad():
-            kept, weights = self._keep_hardest(losses, whole), self._weights(labels)
-        return Term((losses * kept).sum(), (weights * kept).sum() + EPSILON * kept.sum())
+            share, weights = self._keep_hardest(losses, whole), self._weights(labels)
+        return Term((losses * share).sum(), (weights * share).sum() + EPSILON * share.sum())
 
     @torch.no_grad()
     def weights(self, labels: Tensor) -> Tensor | None:
@@ -55,12 +56,15 @@ class CrossEntropy(PixelLoss):
         in_divisor = labels != VOID if self.avg_non_ignore else torch.ones_like(labels, dtype=torch.bool)
         if self.class_weights is None:
             return in_divisor
+        # Void is 255, beyond the table: look up class 0 there; the mask makes it 0.
         class_weights = to_device(torch.tensor(self.class_weights), labels.device)
         return in_divisor * class_weights[labels.where(labels != VOID, 0)]
 
     def _keep_hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:
-        """Return the share kept of each pixel [B, H, W]: 1 above the k-th largest loss of the step, 0 below, a share at it."""
+        """Return the share of each pixel [B, H, W]: 1 above the k-th largest loss of the step, 0 below, a fraction at it."""
         pixels = losses[0].numel() * whole.count(len(losses))
+        # k of the whole step, over all ranks.
         k = torch.full((), max(int(self.top_k * pixels), 1), device=losses.device)
         cutoff, share = kth_largest(losses, torch.ones_like(losses, dtype=torch.bool), k, whole)
+        # Equal losses share the rest of k, so that the result does not depend on their order.
         return (losses > cutoff) + (losses == cutoff) * share

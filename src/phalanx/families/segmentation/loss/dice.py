@@ -41,9 +41,11 @@ class Dice(PixelLoss):
     def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Term:  # [B, K, H, W], [B, H, W]
         logits = at_least_float32(logits)
         K = logits.shape[1]
+        # Void pixels belong to no class and have no probability.
         valid = (labels != VOID).flatten(1).unsqueeze(1)  # [B, 1, N]
         predicted = logits.softmax(1).flatten(2) * valid  # [B, K, N]
         true = one_hot(labels, K).flatten(2)  # [B, K, N]
+        # Per image and class: |p t| and |p| + |t|.
         overlap = (predicted * true).sum(2)  # [B, K]
         areas = predicted.sum(2) + true.sum(2)
         losses = 1 - (2 * overlap + self.smooth) / (areas + self.smooth + EPSILON)

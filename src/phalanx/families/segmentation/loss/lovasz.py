@@ -32,6 +32,7 @@ class LovaszSoftmax(PixelLoss):
         probabilities = at_least_float32(logits).softmax(1)
         valid = (labels != VOID).unsqueeze(1)  # [B, 1, H, W]
         is_own = one_hot(labels, logits.shape[1])  # [B, K, H, W]
+        # Void pixels have error 0, and count neither as members nor as others.
         errors = torch.where(is_own, 1 - probabilities, probabilities) * valid
         # The gradient flows through the errors alone; their weights are constants.
         with torch.no_grad():
@@ -89,6 +90,7 @@ def count_pixels(places: Tensor, valid: Tensor, whole: WholeStep) -> tuple[Tenso
     K = places.shape[1]
     counts = torch.zeros(2 * K * BINS, dtype=torch.int64, device=places.device)
     counts.scatter_add_(0, places.flatten(), valid.expand_as(places).flatten().long())
+    # One all-reduce of counts, whatever the number of pixels.
     others, own = whole.sum(counts).view(2, K, BINS)
     return others, own
 
@@ -100,6 +102,7 @@ def step_share(labels: Tensor, whole: WholeStep) -> Tensor:
 
 def find_bins(errors: Tensor, is_own: Tensor) -> Tensor:
     """Return the index of each error [B, K, H, W] into the flattened counts [2, K, BINS]; the second half is for `is_own`."""
+    # Bins of equal width; the index also encodes class and membership.
     bins = (errors * BINS).long().clamp(0, BINS - 1)  # clamped: a NaN must reach the loss, not become an index out of range
     classes = torch.arange(errors.shape[1], device=errors.device)[:, None, None]
     return (is_own * errors.shape[1] + classes) * BINS + bins
@@ -113,12 +116,13 @@ def lovasz_grad(others: Tensor, own: Tensor) -> Tensor:
     all others first, and all of the class first.
     """
     others, own = others.double(), own.double()
-    larger_others, larger_own = (
-        counts.sum(1, keepdim=True) - counts.cumsum(1) for counts in (others, own)
-    )  # N and P before the bin
+    # N and P before the bin: numbers of wrong pixels with larger errors.
+    larger_others, larger_own = (counts.sum(1, keepdim=True) - counts.cumsum(1) for counts in (others, own))
     size = own.sum(1, keepdim=True)
     before = (size + larger_others).clamp(min=1)  # union before the bin
     after = before + others
+    # Intersection in the middle of the bin, times the growth of 1 / union.
     of_others = (size - larger_own - own / 2) / (before * after)
+    # Without pixels of the class, 1 - IoU jumps from 0 to 1 at the first wrong pixel: the bin shares that jump.
     is_first = size + larger_others == 0
     return torch.stack([torch.where(is_first, 1 / others.clamp(min=1), of_others), (1 / before + 1 / after) / 2])

@@ -44,9 +44,10 @@ class OhemCrossEntropy(PixelLoss):
         class_weights = class_weight_tensor(logits, self.class_weights)
         losses = F.cross_entropy(logits, labels, ignore_index=VOID, reduction='none')  # [B, H, W]
         with torch.no_grad():
-            kept = self._find_hard(losses, labels, whole)
+            is_hard = self._find_hard(losses, labels, whole)
+        # Hard pixels are chosen by the unweighted loss; their loss is then weighted.
         weighted = losses if class_weights is None else losses * class_weights[labels.where(labels != VOID, 0)]
-        return Term((weighted * kept).sum(), kept.sum(dtype=losses.dtype) + EPSILON * labels.numel())
+        return Term((weighted * is_hard).sum(), is_hard.sum(dtype=losses.dtype) + EPSILON * labels.numel())
 
     def weights(self, labels: Tensor) -> None:
         """None: the number of hard pixels depends on the outputs for the whole step."""
@@ -59,10 +60,12 @@ class OhemCrossEntropy(PixelLoss):
 
         The probability of the true class is exp(-loss), so the least probable pixels are those with the largest loss.
         """
+        # Counted over all ranks: `min_kept` refers to the whole step.
         valid = labels != VOID
         pixels = whole.sum(valid.sum())
         min_kept = torch.full_like(pixels, round(self.min_kept_per_sample * whole.count(len(labels))))
         kth, _ = kth_largest(losses, valid, min_kept, whole)
+        # A larger cutoff would leave out pixels below the probability `threshold`.
         cutoff = kth.clamp(max=-math.log(self.threshold))
         is_mined = (min_kept > 0) & (min_kept < pixels)
         return valid & ((losses > cutoff) | ~is_mined)

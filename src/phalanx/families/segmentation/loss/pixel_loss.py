@@ -21,7 +21,7 @@ class PixelLoss(Protocol):
         return count_samples(labels)
 
     def check(self, num_classes: int) -> None:
-        """Raise ValueError when the options do not fit `num_classes`."""
+        """Raise ValueError if the options do not fit `num_classes`."""
         return
 
 

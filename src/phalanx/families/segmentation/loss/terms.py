@@ -59,8 +59,8 @@ def build_terms(losses: Sequence[tuple[str, PixelLoss | Mixed, float]]) -> list[
     Raises ValueError for an output without any loss that has a gradient.
     """
     terms: dict[str, OutputLoss] = {}
-    for output, named in enumerate(losses):
-        parts = [*flatten_mixture(*named)]
+    for output, entry in enumerate(losses):
+        parts = [*flatten_mixture(*entry)]
         if all(isinstance(loss, SemanticConnectivity) for _, loss, _ in parts):
             raise ValueError(
                 f'loss[{output}]: semantic_connectivity has no gradient, so this output would learn nothing; add '

@@ -32,18 +32,18 @@ class Confusion:
     def update(self, prediction: Sequence[Tensor], batch: Labelled[Tensor]) -> list[Grade | None]:
         """Count one class map [H, W] (integers below K) per image against its labels [H, W]; return a grade per image.
 
-        Raises ValueError when a label is neither void nor one of the classes.
+        Raises ValueError if a label is neither void nor one of the classes.
         """
         K = len(self.class_names)
         grades = []
         for predicted, labels in zip(prediction, batch.truths, strict=True):
             assert predicted.shape == labels.shape
             valid = labels != VOID
-            true, found = labels[valid].long(), predicted[valid].long()
+            true, classes = labels[valid].long(), predicted[valid].long()
             if true.numel() and true.max() >= K:
                 raise ValueError(f'a pixel has label {int(true.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
             # A bincount of the pair (truth, prediction) as one number is the confusion matrix of the image.
-            counts = torch.bincount(true * K + found, minlength=K * K).view(K, K).cpu()
+            counts = torch.bincount(true * K + classes, minlength=K * K).view(K, K).cpu()
             self._counts += counts
             grades.append(self._grade(counts))
         return grades
@@ -53,8 +53,9 @@ class Confusion:
         hit, predicted, true = _areas(counts)
         if hit.sum() == true.sum():
             return None
-        met = predicted + true > 0
-        iou = _ratio(hit, predicted + true - hit, empty=1)[met].mean().item()
+        is_present = predicted + true > 0
+        iou = _ratio(hit, predicted + true - hit, empty=1)[is_present].mean().item()
+        # The most frequent confusion, for the caption of the picture.
         wrong = counts.clone().fill_diagonal_(0)
         share = wrong.max().item() / true.sum().item()
         truth, predicted_as = (self.class_names[number] for number in divmod(int(wrong.argmax()), len(counts)))
@@ -71,18 +72,19 @@ class Confusion:
         """
         hit, predicted, true = _areas(self._counts)
         pixels = true.sum()
-        met = predicted + true > 0
+        is_present = predicted + true > 0
         iou = _ratio(hit, predicted + true - hit, empty=1)
+        # Cohen's kappa: agreement beyond that of independent truth and prediction with the same class frequencies.
         agreement = _ratio(hit.sum(), pixels, empty=0)
         chance = _ratio((predicted * true).sum(), pixels**2, empty=0)
-        found = {
-            'mean_iou': iou[met].mean().item(),
+        values = {
+            'mean_iou': iou[is_present].mean().item(),
             'accuracy': agreement.item(),
             'kappa': _ratio(agreement - chance, 1 - chance, empty=0).item(),  # with one class there is nothing beyond chance
             'mean_dice': _ratio(2 * hit, predicted + true, empty=0).mean().item(),
             'mean_iou_all': iou.mean().item(),
         }
-        return found if pixels else dict.fromkeys(found, math.nan)
+        return values if pixels else dict.fromkeys(values, math.nan)
 
     def table(self) -> list[dict[str, str | float]]:
         """Return one row per class; `pixels` counts its ground truth."""
@@ -100,8 +102,8 @@ class Confusion:
     def figures(self) -> list[Figure]:
         """Return the confusion matrix, and the colours of the classes present in truth or predictions."""
         _, predicted, true = _areas(self._counts)
-        seen = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
-        colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in seen.items()}
+        present = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
+        colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in present.items()}
         return [Matrix('Confusion matrix, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
 
 

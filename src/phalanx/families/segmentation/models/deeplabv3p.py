@@ -62,6 +62,7 @@ class DeepLabV3Plus(nn.Module):
         fine, coarse = (maps[place] for place in self.maps)
         x = self.dropout(self.pyramid(coarse))  # [B, C, h, w]
         if self.fine is not None and self.decoder is not None:
+            # The decoder sharpens the coarse map with the low-level features of stride 4.
             fine = self.fine(fine)  # [B, 48, H/4, W/4]
             x = self.decoder(torch.cat([resize(x, fine, align_corners=self.align_corners), fine], dim=1))
         return [upsample_logits(self.classify(x), images, align_corners=self.align_corners)]
@@ -87,6 +88,7 @@ class ASPP(nn.Module):
         self.mix = ConvBNReLU((len(dilations) + 2) * out_channels, out_channels, 1, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        # Image pooling has one value per channel, repeated at all positions.
         branches = [window(x) for window in self.windows]
         mean = self.mean(x.mean((2, 3), keepdim=True)).expand_as(branches[0])
         projected: Tensor = self.mix(torch.cat([*branches, mean], dim=1))

@@ -42,8 +42,10 @@ class LRASPP(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         maps = self.backbone(images)
         fine, coarse = (maps[place] for place in self.maps)  # [B, C, H/8, W/8], [B, C, H/32, W/32]
+        # Attention branch: pooled means, 1x1 convolution, hard sigmoid.
         gates = F.hardsigmoid(self.weigh(self.pool(coarse)))  # [B, 128, ., .], per channel and window
         mixed = self.mix(coarse) * resize(gates, coarse, align_corners=self.align_corners)
+        # Logits of both maps are added at the size of the fine one.
         scores = resize(self.classify_coarse(mixed), fine, align_corners=self.align_corners) + self.classify_fine(fine)
         return [upsample_logits(scores, images, align_corners=self.align_corners)]
 
@@ -51,6 +53,7 @@ class LRASPP(nn.Module):
         """Return the means of the coarse map [B, C, h, w] in its windows, or of all of it."""
         if self.cells is None:
             return coarse.mean((2, 3), keepdim=True)
+        # An export has windows of one size; otherwise images smaller than a window have a smaller one.
         sides = [self.cells] * 2 if torch.compiler.is_exporting() else [min(self.cells, side) for side in coarse.shape[-2:]]
         return F.avg_pool2d(coarse, sides, stride=(4, 5))
 

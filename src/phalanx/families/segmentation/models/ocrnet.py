@@ -29,6 +29,7 @@ class OCRNet(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.maps = select_maps(backbone, STRIDES, 'ocrnet')
+        # The maps of all branches, concatenated at the size of the finest.
         channels = sum(backbone.channels[place] for place in self.maps)
         self.guess = nn.Sequential(ConvBNReLU(channels, channels, 1, bias=True), nn.Conv2d(channels, num_classes, 1))
         self.pixels = ConvBNReLU(channels, PIXEL_CHANNELS, 3, bias=True)
@@ -47,6 +48,7 @@ class OCRNet(nn.Module):
         pixels = self.pixels(x)  # pixel representations [B, C, h, w]
         context = self.attention(pixels, gather_object_regions(pixels, guess))
         logits = self.classify(self.dropout(self.mix(torch.cat([context, pixels], dim=1))))
+        # In evaluation the auxiliary logits are needed only inside.
         if not self.training:
             return [upsample_logits(logits, images)]
         return [upsample_logits(logits, images), upsample_logits(guess, images)]
@@ -74,6 +76,7 @@ class ObjectAttention(nn.Module):
         self.out = mix(key_channels, channels)
 
     def forward(self, pixels: Tensor, regions: Tensor) -> Tensor:
+        # Scaled dot-product attention with one key per class.
         queries = self.query(pixels).flatten(2)  # [B, C', hw]
         keys, values = self.key(regions).flatten(2), self.value(regions).flatten(2)  # [B, C', K]
         weights = (queries.transpose(1, 2) @ keys * self.scale).softmax(dim=2)  # [B, hw, K]

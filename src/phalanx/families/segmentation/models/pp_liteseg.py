@@ -54,6 +54,7 @@ class PPLiteSeg(nn.Module):
         for low, fusion in zip(reversed(maps), reversed(self.fusions), strict=True):  # from the coarsest map to the finest
             x = fusion(low, x)
             fused.insert(0, x)
+        # Auxiliary heads on the coarser maps are trained only.
         if not self.training:
             return [upsample_logits(self.heads[0](fused[0]), images)]
         return [upsample_logits(head(x), images) for head, x in zip(self.heads, fused, strict=True)]
@@ -69,6 +70,7 @@ class SPPM(nn.Module):
         self.out = ConvBNReLU(out_channels, out_channels, 3, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        # Each grid is pooled, reduced to its channels, and upsampled back.
         pooled = [resize(stage(adaptive_avg_pool(x, grid)), x) for stage, grid in zip(self.stages, self.grids, strict=True)]
         context: Tensor = self.out(torch.stack(pooled).sum(0))
         return context
@@ -90,6 +92,7 @@ class UAFM(nn.Module):
     def forward(self, low: Tensor, high: Tensor) -> Tensor:
         low = self.low(low)
         high = resize(high, low)  # [B, high, h, w]
+        # Mean and maximum over channels of both maps: four channels in all.
         pooled = [pool for x in (low, high) for pool in (x.mean(1, keepdim=True), x.max(1, keepdim=True).values)]
         alpha = torch.sigmoid(self.attention(torch.cat(pooled, dim=1)))  # [B, 1, h, w]
         fused: Tensor = self.out(low * alpha + high * (1 - alpha))
@@ -127,6 +130,7 @@ def pp_liteseg(
     if not 0 < width <= 4:
         raise ValueError(f'width is {width}; it must be above 0 and at most 4')
     published = LARGE if backbone.func is stdc2 else SMALL
+    # Channels in multiples of 8.
     arms, heads = (tuple(scale_width(count, width) for count in counts) for counts in published)
     return PPLiteSeg(
         num_classes,

@@ -39,6 +39,7 @@ class SegFormer(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         features = self.backbone(images)
         maps = [features[place] for place in self.maps]
+        # All maps to the same channels, then to the size of the finest.
         projected = [apply_to_channels(linear, x) for linear, x in zip(self.linear, maps, strict=True)]  # [B, C, ., .] each
         x = self.fuse(torch.cat([resize(x, maps[0]) for x in reversed(projected)], dim=1))  # [B, C, H/4, W/4]
         return [upsample_logits(self.classify(self.dropout(x)), images)]
@@ -61,5 +62,6 @@ def segformer(
     `head_channels`: default 256 on MiT-B0 and -B1, 768 on other backbones, as published. `dropout`: probability of dropping a
     channel before the classifier. Raises ValueError for a backbone without maps of strides 4 to 32.
     """
+    # Published: 256 for B0 and B1, 768 for B2 to B5.
     channels = head_channels or (256 if backbone.func in (mit_b0, mit_b1) else 768)
     return SegFormer(num_classes, backbone(STRIDES), head_channels=channels, dropout=dropout)

@@ -22,6 +22,7 @@ class UNet(nn.Module):
 
     def __init__(self, num_classes: int, *, upsampling: Literal['bilinear', 'transposed'], channels: int) -> None:
         super().__init__()
+        # The coarsest level has no more channels than the one before it, as in PaddleSeg.
         levels = [channels * factor for factor in (1, 2, 4, 8, 8)]  # from full size to 1/16
         self.encoder = nn.ModuleList(double_conv(before, after) for before, after in zip((3, *levels), levels, strict=False))
         self.decoder = nn.ModuleList(Up(before, after, upsampling) for before, after in pairwise([*levels[3::-1], channels]))
@@ -29,11 +30,13 @@ class UNet(nn.Module):
         initialise_convs(self)
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        # Encoder: the map of each size is kept as a skip connection.
         x = self.encoder[0](images)
         skips = []
         for block in self.encoder[1:]:
             skips.append(x)
             x = block(F.max_pool2d(x, 2))
+        # Decoder: upsample, join with the skip connection of that size, convolve.
         for block, skip in zip(self.decoder, reversed(skips), strict=True):
             x = block(x, skip)
         return [self.classify(x)]
