@@ -34,6 +34,7 @@ class Table:
     cells: tuple[Cell, ...] = ()
 
     def __post_init__(self) -> None:
+        # Boxes and texts are assigned to cells by order, so one cell too many would shift all later ones.
         begun = sum(token in CELL_STARTS for token in self.structure)
         if begun != len(self.cells):
             raise ValueError(f'the structure has {begun} cells, but {len(self.cells)} are described')
@@ -45,5 +46,5 @@ class Table:
 
     @property
     def boxes(self) -> list[tuple[float, float, float, float]]:
-        """The boxes of the cells that have one."""
+        """Boxes of the cells that have one."""
         return [cell.box for cell in self.cells if cell.box is not None]

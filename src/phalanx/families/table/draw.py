@@ -19,13 +19,14 @@ from phalanx.runtime.results import Prediction
 
 COLOURS = palette(12)
 ROW_HEIGHT = 14  # of a drawn structure, in pixels
-MOST_ROWS = 60  # limit of drawn rows: an untrained network predicts hundreds
+MOST_ROWS = 60  # maximum number of drawn rows: an untrained network predicts hundreds
 PAPER, HEADER, LINE = (255, 255, 255), (222, 230, 242), (90, 100, 120)
 Box = Sequence[float]  # xyxy in pixels
 
 
 def draw_cells(image: Image, boxes: Iterable[Box], *, numbered: bool = False) -> Image:
     """Return the image with a coloured box per cell; `numbered` adds the number of the cell."""
+    # Filled boxes are blended under their outlines, so that the image stays visible.
     lines, areas = image.copy(), image.copy()
     for number, box in enumerate(boxes):
         x0, y0, x1, y1 = (round(value) for value in box)
@@ -49,15 +50,15 @@ class GridCell(NamedTuple):
 
 def lay_out_cells(table: Element) -> list[GridCell]:
     """Lay out the cells as a browser does: a cell that spans rows takes its columns from the rows below it."""
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     squares = []
     for row, (cells, is_header) in enumerate(_rows(table)):
         column = 0
         for cell in cells:
-            while (row, column) in taken:
+            while (row, column) in occupied:
                 column += 1
             squares.append(GridCell(row, column, cell.rowspan, cell.colspan, is_header))
-            taken |= {(row + y, column + x) for y in range(cell.rowspan) for x in range(cell.colspan)}
+            occupied |= {(row + y, column + x) for y in range(cell.rowspan) for x in range(cell.colspan)}
             column += cell.colspan
     return squares
 
@@ -80,6 +81,7 @@ def draw_grid(table: Element, width: int) -> Image:
     rows = max((square.row + 1 for square in squares), default=1)
     columns = max((square.column + square.colspan for square in squares), default=1)
     picture = np.full((rows * ROW_HEIGHT + 9, width, 3), PAPER, np.uint8)
+    # Columns of equal width: the structure has no measures.
     xs = np.linspace(4, width - 5, columns + 1).round().astype(int).tolist()
     for square in squares:
         bottom = min(square.row + square.rowspan, rows)
@@ -149,6 +151,7 @@ WRITERS = Writers(draw_prediction, WAYS, default=('html', 'pictures'))
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:
     """Return a page with the picture and the table of cell numbers; it loads nothing and runs no scripts."""
+    # Cell numbers in place of texts, which the network does not read.
     numbered = build_tree(prediction.structure, [str(number + 1) for number in range(len(prediction.boxes))])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

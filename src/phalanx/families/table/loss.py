@@ -49,6 +49,7 @@ class L1:
     distance: ClassVar[Callable[..., Tensor]] = F.l1_loss
 
     def __call__(self, outputs: TableOutput, targets: Targets) -> Loss:
+        # All steps are computed and those without a box masked: shapes must not depend on the targets.
         distances = at_least_float32(type(self).distance(outputs.boxes, targets.boxes, reduction='none'))  # [B, L, 4 or 8]
         total = (distances * targets.has_box[..., None].to(distances.dtype)).sum()
         return {'location': Term(total, self.weights(targets)['location'])}

@@ -1,4 +1,4 @@
-"""The output of a table network. Shapes: B tables, L tokens of a table, K tokens of the vocabulary."""
+"""Output of a table network. Shapes: B tables, L tokens of a table, K tokens of the vocabulary."""
 
 from typing import NamedTuple
 
@@ -9,4 +9,4 @@ class TableOutput(NamedTuple):
     """Logits of the next token after each token, and the box of its cell."""
 
     logits: Tensor  # [B, L, K]
-    boxes: Tensor  # [B, L, 4] xyxy, or [B, L, 8] corners, in shares of the sides; meaningful where the token is a cell
+    boxes: Tensor  # [B, L, 4] xyxy, or [B, L, 8] corners, relative to width and height; meaningful where the token is a cell

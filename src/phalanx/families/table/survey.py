@@ -13,7 +13,7 @@ PLAIN, EMPTY, SPANNING = 'with text', 'empty', 'over several rows or columns'
 
 @dataclass(frozen=True)
 class CellSurvey(FromSource):
-    """The untransformed tables of one split, counted in cells."""
+    """Untransformed tables of one split, counted in cells."""
 
     vocabulary: Vocabulary
     max_length: int
@@ -26,6 +26,7 @@ class CellSurvey(FromSource):
         A table too long for training counts as one `(too long)`. Raises SampleError.
         """
         image, table = self.source.read(Draw(index))
+        # Cells are in the order of their tokens.
         starts = [token for token in table.structure if token in CELL_STARTS]
         kinds = Counter(
             SPANNING if token == '<td' else PLAIN if cell.text else EMPTY

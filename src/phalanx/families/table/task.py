@@ -1,4 +1,4 @@
-"""Table structure recognition: the Task, its samples and batches, and the keys of its recipes."""
+"""Table structure recognition: Task, samples, batches and recipe keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,13 +37,13 @@ HTML = 'tokens need not be well-formed: `phalanx predict` closes open elements, 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image, resized and padded to a square, with its table."""
+    """Image, resized and padded to a square, with its table."""
 
     image: Tensor  # uint8 [3, side, side], the resized image in its upper left corner
     fitted: tuple[int, int]  # height and width of the resized image
     size: tuple[int, int]  # height and width of the original image
     table: Table  # boxes in pixels of the original image
-    index: int = 0  # the number of the sample in its data set
+    index: int = 0  # number of the sample in its data set
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class TableBatch(ImageBatch):
     ids: Tensor  # int64 [B, L] token ids, padded with start tokens
     boxes: Tensor  # float32 [B, L, 4] of the cells, relative to width and height, or [B, L, 8] corners
     has_box: Tensor  # bool [B, L]
-    sizes: tuple[tuple[int, int], ...]  # (height, width) of the pictures as they were
+    sizes: tuple[tuple[int, int], ...]  # (height, width) of the original images
     truths: tuple[Table, ...]
     indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
-    """The transformed samples of one split."""
+    """Transformed samples of one split."""
 
     side: int
     notes: tuple[str, ...] = ()
@@ -119,12 +119,12 @@ class TableKeys(FamilyKeys):
 
     def __post_init__(self) -> None:
         if self.image_size < 32 or self.max_length < 1:
-            given = f'{self.image_size} and {self.max_length}'
-            raise ValueError(f'image_size must be at least 32 and max_length at least 1, got {given}')
+            values = f'{self.image_size} and {self.max_length}'
+            raise ValueError(f'image_size must be at least 32 and max_length at least 1, got {values}')
 
 
 class TableStructure(Family):
-    """The table Task, built from the keys of a recipe."""
+    """Table Task, built from the keys of a recipe."""
 
     Keys = TableKeys
     channels = 'BGR'
@@ -141,17 +141,18 @@ class TableStructure(Family):
     def dataset(self, split: Split) -> Samples:
         """Return the samples of a split; training leaves out tables longer than `max_length`, with a note.
 
-        Raises ValueError when all are too long, and FileNotFoundError when files are missing.
+        Raises ValueError if all are too long, and FileNotFoundError if files are missing.
         """
+        # An evaluation counts every table; training cannot learn tables beyond `max_length`.
         source, transforms = self.source(split), self.transforms[split]
         if split == 'eval':
             return Samples(source, transforms, split, self.image_size)
-        kept = map_sources(source, self._short)
-        if len(kept) == 0:
+        short = map_sources(source, self._short)
+        if len(short) == 0:
             raise ValueError(f'each of the {len(source)} tables for training has more than max_length={self.max_length} tokens')
-        left_out = f'{len(source) - len(kept)} of {len(source)} tables for training have more than'
-        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(kept) < len(source) else ()
-        return Samples(kept, transforms, split, self.image_size, notes)
+        left_out = f'{len(source) - len(short)} of {len(source)} tables for training have more than'
+        notes = (f'{left_out} max_length={self.max_length} tokens and are left out',) if len(short) < len(source) else ()
+        return Samples(short, transforms, split, self.image_size, notes)
 
     def _short(self, source: Source) -> SubsetSource:
         """Return the tables of `source` with at most `max_length` tokens."""
@@ -162,6 +163,7 @@ class TableStructure(Family):
         return CellSurvey(self.data().split(split), self.vocabulary, self.max_length)
 
     def collate(self, samples: Sequence[Sample]) -> TableBatch:
+        # Boxes become relative to the original image, so that resizing does not matter.
         targets = [self.vocabulary.encode(sample.table, sample.size) for sample in samples]
         ids, boxes, has_box = (
             nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True)
@@ -180,6 +182,7 @@ class TableStructure(Family):
 
     def network_input(self, batch: TableBatch) -> Tensor:
         """Return the normalised images; padding is 0 after normalisation, as in the training of the published weights."""
+        # Zero outside the resized image: normalisation would turn the black padding into other values.
         inputs = super().network_input(batch)
         places = torch.arange(inputs.shape[-1], device=inputs.device)
         is_row, is_column = (places < size[:, None] for size in batch.fitted.unbind(1))  # [B, side] each
@@ -189,6 +192,7 @@ class TableStructure(Family):
 
     def align(self, batch: TableBatch, whole: WholeStep) -> TableBatch:
         """Pad the tokens to the longest table of the step, over all ranks."""
+        # Padding has loss, too (see `Structure`), so it must not depend on the sharding.
         (longest,) = whole.largest([batch.ids.shape[1]])
         missing = longest - batch.ids.shape[1]
         return replace(
@@ -218,6 +222,7 @@ class TableStructure(Family):
         return prepare_eval_sample(image, Table(), self.transforms['eval'], self.image_size)
 
     def picture(self, sample: Sample, result: Prediction) -> list[tuple[str, Image]]:
+        # Without the padding.
         h, w = sample.fitted
         return drawing.draw_comparison(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
@@ -247,6 +252,7 @@ def decode_tables(
 
     `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`.
     """
+    # Only the best token per step goes to the host.
     chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
     shares = boxes.float().cpu().numpy()
     return [decode_structure(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]

@@ -39,7 +39,7 @@ EMPTY_CELLS = {
     ('<i>', '</i>'): '<eb9></eb9>',
     ('<b>', ' ', '\u2028', ' ', '\u2028', ' ', '</b>'): '<eb10></eb10>',
 }
-CELLS = frozenset((*CELL_STARTS, *EMPTY_CELLS.values()))  # the tokens that stand for a cell
+CELLS = frozenset((*CELL_STARTS, *EMPTY_CELLS.values()))  # tokens that stand for a cell
 
 
 class Target(NamedTuple):
@@ -66,6 +66,7 @@ class Vocabulary:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
+        # The order must be that of the published weights.
         known: tuple[str, ...] = CHINESE if self.chinese else PUBLISHED
         if self.merge_cells:
             known = (*(token for token in known if token != '<td>'), '<td></td>')
@@ -80,27 +81,30 @@ class Vocabulary:
 
     @property
     def end(self) -> int:
-        """The id of the end token."""
+        """Id of the end token."""
         return len(self) - 1
 
     def length(self, structure: Sequence[str]) -> int:
         """Return the number of tokens of a structure after merging cells, which `max_length` limits."""
+        # Each merged cell saves one token; empty tokens are dropped by `spell`.
         merged = structure.count('<td>') if self.merge_cells else 0
         return len(structure) - structure.count('') - merged
 
     def encode(self, table: Table, size: tuple[int, int]) -> Target:
         """Encode `table` in an image of `size` (height, width); unknown tokens are left out."""
+        # Unknown tokens, for example colspan="25", cannot be predicted.
         known = [(token, cell) for token, cell in self.spell(table) if token in self._ids]
         ids = [START, *(self._ids[token] for token, _ in known), self.end]
         boxes = [None, *(self._place(cell) if cell is not None and cell.text else None for _, cell in known), None]
         H, W = size
+        # Boxes without a cell are 0 and masked by `has_box`.
         shares = np.array([box or (0,) * self.coordinates for box in boxes], np.float32)
         shares /= np.array([W, H] * (self.coordinates // 2), np.float32)
         return Target(np.array(ids, np.int64), shares, np.array([box is not None for box in boxes]))
 
     @property
     def coordinates(self) -> int:
-        """The number of coordinates of a cell: 4 for a box, 8 for corners."""
+        """Number of coordinates of a cell: 4 for a box, 8 for corners."""
         return 8 if self.corners else 4
 
     def _place(self, cell: Cell) -> tuple[float, ...] | None:
@@ -116,6 +120,7 @@ class Vocabulary:
                 next(tokens, None)  # its </td>
             if self.name_empty_cells and cell is not None and cell.box is None:
                 token = EMPTY_CELLS.get(cell.text, EMPTY_CELLS[()])
+            # Some files lack the space before the attribute.
             if 'span' in token and not token.startswith(' '):
                 token = f' {token}'
             if token:

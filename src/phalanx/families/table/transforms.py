@@ -15,7 +15,7 @@ Transform = Callable[[Image, Table, Rng], tuple[Image, Table]]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistort(ColourDistortion):
-    """Distorts the colours of the image."""
+    """Distort the colours of the image."""
 
     def __call__(self, image: Image, table: Table, rng: Rng) -> tuple[Image, Table]:
         return self.distort(image, rng), table

@@ -41,16 +41,19 @@ def build_tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) ->
     opened, cells = [root], iter(contents)
     for token in tokens:
         tag = 'td' if token in CELLS else token.strip('</>')
+        # Attributes belong to the cell that is still open.
         span = SPAN.fullmatch(token)
         if span and opened[-1].tag == 'td':
             setattr(opened[-1], span[1], int(span[2]))
         elif token == '>' and opened[-1].tag == 'td':
             opened.pop()
         elif token.startswith('</'):
+            # Close elements up to the matching one; without any, ignore the tag.
             if tag in [node.tag for node in opened[1:]]:
                 while opened.pop().tag != tag:
                     pass
         elif tag in DEPTH:
+            # An element ends where one of its own or an outer level begins.
             while DEPTH.get(opened[-1].tag, 0) >= DEPTH[tag]:
                 opened.pop()
             node = Element(tag, content=tuple(next(cells, ())) if tag == 'td' else ())
@@ -63,5 +66,6 @@ def build_tree(tokens: Sequence[str], contents: Sequence[Sequence[str]] = ()) ->
 def to_html(node: Element) -> str:
     """Return the element as HTML. Content is not trusted: text is escaped, only text formatting tags are kept."""
     spans = ''.join(f' {name}="{getattr(node, name)}"' for name in ('colspan', 'rowspan') if getattr(node, name) != 1)
+    # Predicted or annotated content may hold anything, scripts included.
     text = ''.join(piece if FORMATTING.fullmatch(piece) else escape(piece) for piece in node.content)
     return f'<{node.tag}{spans}>{text}{"".join(to_html(child) for child in node.children)}</{node.tag}>'

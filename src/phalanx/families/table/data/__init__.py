@@ -21,7 +21,7 @@ from phalanx.families.table.tokens import Vocabulary
 
 
 class Source(samples.Source[Table], Protocol):
-    """The tables of one split."""
+    """Tables of one split."""
 
     def lengths(self, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
         """Return the number of tokens per table [N], without reading images."""

@@ -67,16 +67,17 @@ class Lines:
     """Source of the annotated lines of one split."""
 
     def __init__(self, annotations: Path, images: Path, split: str | None) -> None:
-        """Raises FileNotFoundError without annotations, ValueError for a malformed line or when no line has the split."""
+        """Index the annotations. Raises FileNotFoundError without them, ValueError for a malformed line or an absent split."""
         check_file(annotations)
         stat = annotations.stat()
+        # Indexed once per file: both splits are in it, and it has gigabytes.
         lines = index_lines(annotations, stat.st_mtime_ns, stat.st_size)
-        chosen = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))
-        if len(chosen) == 0:
-            found = ', '.join(np.unique(lines.splits).tolist())
-            raise ValueError(f'{annotations}: no line has the split {split!r}; there are {found or "no lines"}')
+        selected = np.flatnonzero((lines.splits == split) | (lines.splits == '') | (split is None))
+        if len(selected) == 0:
+            splits = ', '.join(np.unique(lines.splits).tolist())
+            raise ValueError(f'{annotations}: no line has the split {split!r}; there are {splits or "no lines"}')
         self.annotations, self.images = annotations, images
-        self.lines = Index(*(of_all[chosen] for of_all in lines))  # type: ignore[arg-type]
+        self.lines = Index(*(column[selected] for column in lines))  # type: ignore[arg-type]
         for name in self.lines.filenames:
             check_inside(name.decode(), images, str(annotations))
 
@@ -111,9 +112,10 @@ class Lines:
 
 
 def parse_table(html: dict[str, Any]) -> Table:
-    """Parse the `html` of a line. Raises KeyError, TypeError or ValueError when it describes no table."""
+    """Parse the `html` of a line. Raises KeyError, TypeError or ValueError if it does not describe a table."""
     cells = []
     for cell in html['cells']:
+        # Cells without text have no box in PubTabNet; a box that other tools write there is ignored.
         has_box = cell['tokens'] and 'bbox' in cell
         cells.append(Cell(tuple(cell['tokens']), *(_parse_box(cell['bbox']) if has_box else ())))
     structure = tuple(html['structure']['tokens'])
@@ -157,6 +159,7 @@ def index_lines(annotations: Path, modified: int, size: int) -> Index:
             if line.lstrip().startswith(b'['):
                 raise ValueError(f'{annotations}:{number}: is an array; each line must be an object by itself (JSON Lines)')
             if line.strip():
+                # Regular expressions: parsing half a million lines as JSON would take minutes.
                 split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
                 if filename is None or structure is None:
                     missing = 'html.structure.tokens' if filename else 'filename'
@@ -184,6 +187,7 @@ def _filename(word: bytes, folder: Path, where: str) -> bytes:
 def _count_tokens(rest: bytes, where: str) -> tuple[int, int]:
     """Count all tokens and the `<td>` in the structure at the beginning of `rest`. Raises ValueError."""
     try:
+        # raw_decode stops after the list, in the middle of the line.
         tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: its structure is not JSON: {error}') from None

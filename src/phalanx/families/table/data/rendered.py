@@ -21,7 +21,7 @@ Grey = npt.NDArray[np.uint8]  # [h, w]
 FACES = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)
 SYLLABLES = ('al', 'be', 'cor', 'du', 'en', 'fi', 'gra', 'ho', 'is', 'ka', 'lu', 'mo', 'ne', 'or', 'pa', 'ri', 'so', 'ta', 'vi')
 RULES = ('grid', 'lines', 'booktabs', 'none')  # around every cell, below every row, around header and table, nowhere
-ALIGNMENTS = (0.0, 0.5, 1.0)  # share of the free space that is left of a text
+ALIGNMENTS = (0.0, 0.5, 1.0)  # share of the free space to the left of a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +96,7 @@ class Layout:
             tokens.append(f'<{section}>')
             for row in rows:
                 cells = [token for place in self.places if place.row == row for token in _cell_tokens(place)]
+                # A cell that spans rows is written in its first row only, as in HTML.
                 tokens += ['<tr>', *cells, '</tr>']
             tokens.append(f'</{section}>')
         return tuple(tokens)
@@ -121,6 +122,7 @@ def plan_layout(rows: tuple[int, int], columns: tuple[int, int], rng: Rng) -> La
     if R - header >= 3 and rng.random() < 0.25:  # one name for a group of rows
         height = int(rng.integers(2, R - header - 1, endpoint=True))
         spans[int(rng.integers(header, R - height, endpoint=True)), 0] = (height, 1)
+    # Each column has one kind of content.
     kinds = [0, *rng.integers(0, len(CONTENTS), C - 1)]  # the first column holds names
     covered: set[tuple[int, int]] = set()
     places = []
@@ -187,6 +189,7 @@ def render_table(layout: Layout, rng: Rng) -> tuple[Image, list[tuple[float, flo
 def _ink(text: str, face: int, scale: float) -> Grey:
     """Render a text as ink coverage per pixel, 0 to 255, cropped to the text; [0, 0] for no text."""
     (width, height), below = cv2.getTextSize(text, face, scale, 1)
+    # Some room around the text: the ink may exceed the measured size.
     canvas = np.zeros((height + 2 * below + 4, width + 8), np.uint8)
     cv2.putText(canvas, text, (4, height + below), face, scale, 255, 1, cv2.LINE_AA)
     x, y, w, h = cv2.boundingRect(canvas)
@@ -216,6 +219,7 @@ def _draw_rules(
 ) -> None:
     """Draw the rules of one of the styles RULES into `picture`."""
     shade = tuple(colour.tolist())
+    # Rules of the whole table first, then those of the cells.
     if rules in ('lines', 'booktabs'):
         for y in (ys[0], ys[layout.header], ys[-1]):
             cv2.line(picture, (xs[0], y), (xs[-1], y), shade, 1 + (rules == 'booktabs'))

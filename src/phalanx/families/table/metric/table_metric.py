@@ -31,8 +31,8 @@ class Score:
     teds: float | None  # None if no cell has a box: texts cannot be assigned to cells
     teds_structure: float
     predicted_cells: int
-    true_cells: int  # that have a box
-    found_cells: int
+    true_cells: int  # cells with a box
+    matched_cells: int
     has_spans: bool
     is_too_long: bool
 
@@ -41,7 +41,8 @@ class Score:
         value = self.teds_structure if self.teds is None else self.teds
         if self.is_exact and value == 1:
             return None
-        cells = '' if self.teds is None else f', {self.found_cells} of {self.true_cells} cells found'
+        # The caption of the picture in the report.
+        cells = '' if self.teds is None else f', {self.matched_cells} of {self.true_cells} cells found'
         return Grade(value, f'TEDS {value:.2f}{cells}')
 
 
@@ -84,7 +85,7 @@ class TableMetric:
             teds_structure=teds(predicted_tree, true_tree, structure_only=True),
             predicted_cells=len(predicted.boxes) if truth.boxes else 0,
             true_cells=len(truth.boxes),
-            found_cells=count_found(iou),
+            matched_cells=count_matches(iou),
             has_spans=truth.has_spans,
             is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
         )
@@ -107,7 +108,7 @@ class TableMetric:
             'with spans': [score for score in self._scores if score.has_spans],
             f'longer than {self.max_length}': [score for score in self._scores if score.is_too_long],
         }
-        return [{'tables': kind, 'number': len(found), **_means(found)} for kind, found in kinds.items() if found]
+        return [{'tables': kind, 'number': len(scores), **_means(scores)} for kind, scores in kinds.items() if scores]
 
     def figures(self) -> list[Figure]:
         return []
@@ -119,14 +120,15 @@ def compute_iou(boxes: Floats, truth: Table) -> Floats:
     return pairwise_iou(torch.from_numpy(boxes), true).numpy()
 
 
-def count_found(iou: Floats, at_least: float = 0.5) -> int:
-    """Count the true cells found by greedy one-to-one matching, the pair of largest IoU first."""
-    left, found = iou.copy(), 0
-    while left.size and left.max() >= at_least:
-        predicted, true = np.unravel_index(left.argmax(), left.shape)
-        left[predicted], left[:, true] = -1, -1
-        found += 1
-    return found
+def count_matches(iou: Floats, at_least: float = 0.5) -> int:
+    """Count the pairs of a greedy one-to-one matching of predicted and true cells, the pair of largest IoU first."""
+    remaining, matches = iou.copy(), 0
+    while remaining.size and remaining.max() >= at_least:
+        # Both cells of a pair leave the matching.
+        predicted, true = np.unravel_index(remaining.argmax(), remaining.shape)
+        remaining[predicted], remaining[:, true] = -1, -1
+        matches += 1
+    return matches
 
 
 def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ...]]:
@@ -137,6 +139,7 @@ def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ..
     contents: list[tuple[str, ...]] = [()] * len(boxes)
     texts = [cell.text for cell in truth.cells if cell.box is not None]
     for true, text in enumerate(texts if contents else ()):
+        # Texts that go to one cell are joined in the order of the true cells.
         predicted = int(iou[:, true].argmax())
         if iou[predicted, true] <= 0:
             predicted = int(np.abs(boxes - np.array(truth.boxes[true], np.float32)).sum(1).argmin())
@@ -146,14 +149,14 @@ def assign_texts(boxes: Floats, iou: Floats, truth: Table) -> list[tuple[str, ..
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:
     """Return the means of all scores: exact sums, independent of the order of tables over ranks; NaN without any."""
-    found, predicted = sum(table.found_cells for table in scores), sum(table.predicted_cells for table in scores)
+    matched, predicted = sum(table.matched_cells for table in scores), sum(table.predicted_cells for table in scores)
     true = sum(table.true_cells for table in scores)
     return {
         'accuracy': _mean(table.is_exact for table in scores),
         'teds': _mean(table.teds for table in scores if table.teds is not None),
         'teds_structure': _mean(table.teds_structure for table in scores),
-        'cell_precision': 0.0 if true and not predicted else _ratio(found, predicted),
-        'cell_recall': _ratio(found, true),
+        'cell_precision': 0.0 if true and not predicted else _ratio(matched, predicted),
+        'cell_recall': _ratio(matched, true),
     }
 
 

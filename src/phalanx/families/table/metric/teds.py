@@ -36,6 +36,7 @@ def teds(one: Element, other: Element, *, structure_only: bool = False) -> float
 
 def count_elements(nodes: Sequence[Element]) -> int:
     """Count the HTML elements below the last of `nodes`, which is the table."""
+    # Longer pieces are tags, such as <b>; single characters are no elements.
     in_cells = (piece for node in nodes for piece in node.content if len(piece) > 1)
     return len(nodes) - 1 + sum(piece.startswith('<') and not piece.startswith('</') for piece in in_cells)
 
@@ -57,10 +58,11 @@ def _child_numbers(nodes: list[Element]) -> list[list[int]]:
 
 def _label_costs(nodes: list[Element], others: list[Element]) -> Floats:
     """Return the costs [N, M]: 1 where tag or spans differ, else 0."""
+    # Compare numbers of labels instead of labels: one array operation for all pairs.
     numbers: dict[tuple[str, int, int], int] = {}
     labels = [
-        np.array([numbers.setdefault((node.tag, node.colspan, node.rowspan), len(numbers)) for node in of])
-        for of in (nodes, others)
+        np.array([numbers.setdefault((node.tag, node.colspan, node.rowspan), len(numbers)) for node in tree])
+        for tree in (nodes, others)
     ]
     different: Floats = (labels[0][:, None] != labels[1]).astype(np.float64)
     return different
@@ -70,7 +72,7 @@ def _content_costs(nodes: list[Element], others: list[Element]) -> Floats:
     """Return the Levenshtein distances [N, M] of the contents, divided by the longer length."""
     tags: dict[str, str] = {}
     (texts, places), (other_texts, other_places) = _number_texts(nodes, tags), _number_texts(others, tags)
-    lengths, other_lengths = (np.array([len(text) for text in of]) for of in (texts, other_texts))
+    lengths, other_lengths = (np.array([len(text) for text in distinct]) for distinct in (texts, other_texts))
     edits: npt.NDArray[np.int32] = cdist(texts, other_texts, scorer=Levenshtein.distance, dtype=np.int32)
     shares: Floats = edits / np.maximum(lengths[:, None], other_lengths).clip(min=1)
     return shares[np.ix_(places, other_places)]  # each distinct text was computed once: many cells are equal
@@ -81,6 +83,7 @@ def _number_texts(nodes: list[Element], tags: dict[str, str]) -> tuple[list[str]
     numbers: dict[str, int] = {}
     places = []
     for node in nodes:
+        # A tag counts as one character in the edit distance, as in the reference implementation.
         pieces = (p if len(p) == 1 else tags.setdefault(p, chr(FIRST_TAG + len(tags))) for p in node.content)
         places.append(numbers.setdefault(''.join(pieces), len(numbers)))
     return list(numbers), places

@@ -40,9 +40,12 @@ def index_tree(children: Sequence[Sequence[int]]) -> TreeShape:
     first: list[int] = []
     level: list[int] = []
     groups: dict[tuple[int, int], list[int]] = {}
+    # Postorder: children come before their parents. A first child shares the keyroot of its parent, so only others raise the
+    # level.
     for node, below in enumerate(children):
         first.append(first[below[0]] if below else node)
         level.append(max(level[child] + (place > 0) for place, child in enumerate(below)) if below else 0)
+    # Keyroots: all children but first ones, and the root. Leaves are handled by `_fill_leaves`.
     keyroots = [child for below in children for child in below[1:]] + [len(children) - 1]
     for node in keyroots:
         size = node - first[node] + 1
@@ -68,6 +71,7 @@ def edit_distance(one: TreeShape, other: TreeShape, rename: Floats) -> float:
 def _fill_leaves(trees: Floats, other: TreeShape, rename: Floats, leaves: Ints) -> None:
     """Fill in distances of leaves to subtrees: the leaf is renamed to the cheapest node, the others are inserted."""
     sentinel = np.ones((len(leaves), 1))
+    # Minimum over the nodes of each subtree, which are consecutive in postorder.
     spans = np.stack([other.first, np.arange(len(other.first)) + 1], axis=1).ravel()
     nearest = np.minimum.reduceat(np.concatenate([rename[leaves], sentinel], axis=1), spans, axis=1)[:, ::2]
     trees[leaves] = other.size - 1 + nearest
@@ -80,6 +84,7 @@ def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats,
     """
     rows, from_rows, is_row = _descendants(one, group)  # [A, a] each
     columns, from_columns, is_column = _descendants(other, with_group)  # [B, b] each
+    # One table of forest distances per pair of keyroots, all pairs at once: [a + 1, A, B, b + 1].
     (A, a), (B, b) = rows.shape, columns.shape
     each_row, each_column = np.arange(A)[:, None, None], np.arange(B)[:, None]
     forests = np.empty((a + 1, A, B, b + 1))
@@ -87,14 +92,14 @@ def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats,
     for x in range(a):
         node, before, after = rows[:, x, None, None], forests[x], forests[x + 1]
         without = forests[from_rows[:, x, None, None], each_row, each_column, from_columns]  # before the subtree of the node
-        kept = without + trees[node, columns]  # [A, B, b]
+        matched = without + trees[node, columns]  # [A, B, b]
         # Where both forests are whole subtrees, the roots are renamed instead.
         are_trees = (from_rows[:, x, None, None] == 0) & (from_columns == 0) if (from_rows[:, x] == 0).any() else None
         if are_trees is not None:
-            kept = np.where(are_trees, before[..., :-1] + rename[node, columns], kept)
+            matched = np.where(are_trees, before[..., :-1] + rename[node, columns], matched)
         # Deletion, match, then insertion: a running minimum along the columns.
         after[..., 0] = x + 1
-        np.minimum(before[..., 1:] + 1, kept, out=after[..., 1:])
+        np.minimum(before[..., 1:] + 1, matched, out=after[..., 1:])
         after -= inserted
         np.minimum.accumulate(after, axis=-1, out=after)  # relative to the cost of insertion
         after += inserted
@@ -105,6 +110,7 @@ def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats,
 
 def _descendants(tree: TreeShape, group: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """Return per keyroot: nodes of its subtree, number of these before the subtree of each, and mask of valid ones."""
+    # Subtrees are padded to the largest of the group by repeating the root.
     sizes = tree.size[group]
     places = np.arange(sizes.max())
     nodes = np.minimum(tree.first[group, None] + places, group[:, None])

@@ -63,6 +63,7 @@ class SLANet(nn.Module):
     def pixels(self, images: Tensor) -> Tensor:
         """Return the input of the head, the pixels [B, N, C] of the coarsest map."""
         features = self.backbone(images)
+        # The head uses the coarsest of the fused maps only.
         maps: list[Tensor] = self.neck([features[place] for place in self.maps])
         return maps[-1].flatten(2).transpose(1, 2)
 
@@ -82,6 +83,7 @@ class CSPPAN(nn.Module):
         self.bottom_up = nn.ModuleList(CSPBlock(2 * channels, channels, kernel_size) for _ in steps)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        # All maps to the same number of channels.
         *finer, coarsest = [conv(x) for conv, x in zip(self.inputs, maps, strict=True)]
         # top-down path (FPN), then bottom-up path (PAN)
         inner = [coarsest]
@@ -129,6 +131,7 @@ class SLAHead(nn.Module):
 
     def forward(self, pixels: Tensor, tokens: Tensor | None, max_steps: int) -> TableOutput:
         steps = self.follow(pixels, tokens) if tokens is not None else self.decode(pixels, max_steps)
+        # Both heads run once over all steps.
         states = torch.stack(steps, dim=1)  # [B, L, D]
         return TableOutput(self.structure(states), self.box(states))
 
@@ -137,6 +140,7 @@ class SLAHead(nn.Module):
         keys = self.attention.keys(pixels)
         state, states = self.beginning(pixels), []
         for before in tokens.unbind(1):
+            # One step per token: the state depends on the one before, so steps cannot run in parallel.
             state = self.step(pixels, keys, before, state)
             states.append(state)
         return states
@@ -151,6 +155,7 @@ class SLAHead(nn.Module):
             state = self.step(pixels, keys, token, state)
             states.append(state)
             token = self.structure(state).argmax(1)
+            # The first end token counts; tokens after it are not used.
             last = last.where((token != self.num_tokens - 1) | (last < step), step)
             if (step + 1) % CHECK_EVERY == 0 and int(last.max()) <= step:
                 break
@@ -162,6 +167,7 @@ class SLAHead(nn.Module):
 
     def step(self, pixels: Tensor, keys: Tensor, token: Tensor, state: Tensor) -> Tensor:
         """Return the state [B, D] after the last token [B]."""
+        # Attention by the previous state, then a GRU step on the context and the last token.
         context = self.attention(pixels, keys, state)
         one_hot = F.one_hot(token, self.num_tokens).to(context.dtype)
         following: Tensor = self.cell(torch.cat([context, one_hot], dim=1), state)
@@ -186,6 +192,7 @@ class Attention(nn.Module):
         return keys
 
     def forward(self, pixels: Tensor, keys: Tensor, state: Tensor) -> Tensor:
+        # score(tanh(i2h(pixel) + h2h(state)))
         scores = self.score(torch.tanh(keys + self.of_state(state)[:, None]))  # [B, N, 1]
         context: Tensor = (scores.softmax(1) * pixels).sum(1)
         return context
@@ -223,7 +230,7 @@ class DecodingLoop(nn.Module):
         token = pixels.new_full((pixels.shape[0],), START, dtype=torch.long)
         places = torch.arange(max_steps, device=pixels.device)[:, None]  # [L, 1]
 
-        def goes_on(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> Tensor:
+        def continues(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> Tensor:
             return (step < max_steps) & ~has_ended.all()
 
         def run_step(step: Tensor, token: Tensor, has_ended: Tensor, state: Tensor, states: Tensor) -> tuple[Tensor, ...]:
@@ -240,7 +247,7 @@ class DecodingLoop(nn.Module):
             first,
             first.new_zeros(pixels.shape[0], max_steps, head.cell.hidden_size),
         )
-        states: Tensor = while_loop(goes_on, run_step, begin)[-1]  # type: ignore[no-untyped-call]
+        states: Tensor = while_loop(continues, run_step, begin)[-1]  # type: ignore[no-untyped-call]
         return states
 
 
