@@ -19,6 +19,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
         return torch.device('cpu')
     if not torch.cuda.is_available():
         raise RequestError('device: cuda is requested, but torch sees no CUDA device here; use device=cpu or fix the driver')
+    # One visible device is that of this rank, whatever its local rank.
     count, visible = torch.cuda.device_count(), os.environ.get('CUDA_VISIBLE_DEVICES', '')
     if count == 1 and visible and ',' not in visible:  # if ranks share this device by mistake, NCCL refuses to start
         return torch.device('cuda', 0)

@@ -186,6 +186,7 @@ class ReportOptions:
 
     def tracker_builders(self) -> dict[str, Callable[[], Tracker]]:
         """Builders of all trackers, by name."""
+        # `visualdl` is the switch of the Paddle projects; an entry in `trackers` wins.
         builders: dict[str, Callable[[], Tracker]] = {_name(build): build for build in self.trackers}
         return {'visualdl': VisualDL, **builders} if self.visualdl else builders
 

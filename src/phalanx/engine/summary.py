@@ -26,6 +26,7 @@ def summarise(
     `epochs` are passes over the training samples, `throughput` comes from `meters.measure_throughput`, `initial` are the
     initial weights, `bad` the reasons for skipped samples.
     """
+    # The keys are a contract with scripts (docs).
     return {
         'metrics': progress.metrics,
         'main_metric': main_metric,

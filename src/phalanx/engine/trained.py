@@ -31,6 +31,7 @@ class Trained:
 
     def __init__(self, job: Job, weights: str | Path | None, device: str | torch.device, *, is_shared: bool = False) -> None:
         """`is_shared`: the ranks of a process group do this together, and rank 0 reads the weights for all of them."""
+        # Without an EMA in the recipe there are only the weights as trained.
         raw, self._task = job.recipe.ema is None, job.task
         self._device = device if isinstance(device, torch.device) else pick_device(str(device))
         self.task = str(job.resolved.value['task'].value)

@@ -43,6 +43,7 @@ def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep
     dataset = task.for_validation_loss().dataset('train')
     alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
+    # Training mode for its outputs (auxiliary heads), but norms and dropout as in evaluation.
     for module in model.modules():
         if isinstance(module, ONLY_TRAINING):
             module.eval()

@@ -63,6 +63,7 @@ class Family(Task):
         names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
         if keys.main_metric is not None and keys.main_metric not in names:
             raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, the numbers of this metric')
+        # Networks are told apart by name, in losses and in weight files.
         if STUDENT in (keys.networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; rename the other network')
         if bool(keys.networks) != self.distils(keys):
@@ -88,6 +89,7 @@ class Family(Task):
 
     def build_network(self, size: int) -> nn.Module:
         """Network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
+        # All networks of a distillation have the same number of classes.
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(size) for name, variant in variants.items()}
         for name, network in networks.items():
@@ -108,6 +110,7 @@ class Family(Task):
 
     def source(self, split: Split) -> Any:
         """Samples of a split. Raises FileNotFoundError if files are missing."""
+        # `for_validation_loss` redirects training to the evaluation split.
         source = self.data().split(self.training_split if split == 'train' else split)
         source.check_files()
         return source

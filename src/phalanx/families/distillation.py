@@ -48,6 +48,7 @@ class DistillationModel(nn.Module):
         return self.student.decode(*inputs)
 
     def train(self, mode: bool = True) -> Self:
+        # A frozen network keeps its running statistics and drops nothing out.
         super().train(mode)
         for name in self.frozen:
             self.networks[name].eval()
@@ -100,6 +101,7 @@ class DML:
 
     def __call__(self, outputs: Mapping[str, Any]) -> Loss:
         first, second = (part.softmax(self.classes) + EPSILON for part in parts(outputs, self.between, self.output))
+        # Symmetric: KL(p || q) + KL(q || p).
         divergences = _divergence(first, second) + _divergence(second, first)
         return {self.name: Term(self.weight / 2 * divergences, divergences.new_full((), len(first)))}
 
@@ -118,6 +120,7 @@ class FeatureDistance:
 
     def __call__(self, outputs: Mapping[str, Any]) -> Loss:
         first, second = parts(outputs, self.between, self.output)
+        # Summed over the batch; the weight of the term counts samples.
         squares = F.mse_loss(first, second, reduction='sum')
         per_sample = self.weight / first[0].numel()
         return {self.name: Term(per_sample * squares, squares.new_full((), len(first)))}

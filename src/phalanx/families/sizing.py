@@ -14,6 +14,7 @@ MAX_WARP_SIDE = 2**15 - 2  # pixels per side, the limit of OpenCV warps
 
 def sizing_of(transforms: Sequence[Any]) -> Sizing:
     """Sizing after a sequence of transforms; `any` after a foreign transform without the attribute."""
+    # The last transform that changes sizes decides.
     sizings: list[Sizing] = [getattr(transform, 'sizing', 'any') for transform in transforms]
     return next((sizing for sizing in reversed(sizings) if sizing != 'kept'), 'kept')
 

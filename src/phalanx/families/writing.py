@@ -31,6 +31,7 @@ def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
 
 def write_crop(stem: Path, ending: str, image: Image, box: Sequence[float]) -> list[Path]:
     """Write the part of an image within a box (xyxy, pixels); no file if it is empty. Raises OSError."""
+    # Outwards to whole pixels, so that no part of the box is lost.
     (x0, y0), (x1, y1) = map(math.floor, box[:2]), map(math.ceil, box[2:])
     cut = image[y0:y1, x0:x1]
     return write_picture(stem, ending, cut) if cut.size else []

@@ -18,6 +18,7 @@ def keep_freed_memory() -> None:
     exchange, the process never shrinks. Without glibc this does nothing.
     """
     if platform.libc_ver()[0] == 'glibc':
+        # Blocks never by mmap, and never given back to the kernel.
         allocator = ctypes.CDLL(None)
         allocator.mallopt(M_MMAP_MAX, 0)
         allocator.mallopt(M_TRIM_THRESHOLD, -1)  # never

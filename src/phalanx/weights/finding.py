@@ -108,6 +108,7 @@ def is_offline() -> bool:
 
 def _split(source: str) -> tuple[str, dict[str, str]]:
     """Split `source` into the place and its options: `a.tar#file=b.pth` -> `a.tar`, {'file': 'b.pth'}."""
+    # `#` may occur in paths: only known options after it count.
     fragment = FRAGMENT.match(source)
     if fragment is None:
         return source, {}

@@ -27,6 +27,7 @@ def clip(parameters: Iterable[Tensor], limit: Clip | None) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros(())
+    # Norm of all gradients from the norms of each: one multi-tensor kernel.
     norms = torch.stack(torch._foreach_norm(gradients))  # [tensors]
     whole: Tensor = torch.linalg.vector_norm(norms)
     if limit is not None:

@@ -36,26 +36,29 @@ def draw_texts(image: Image, texts: Texts) -> Image:
     return draw_outlines(image, texts.outlines, [IGNORED_COLOUR if ignored else TEXT_COLOUR for ignored in texts.ignored])
 
 
-def draw_regions(image: Image, found: Sequence[TextRegion]) -> Image:
+def draw_regions(image: Image, regions: Sequence[TextRegion]) -> Image:
     """Draw the detected texts on `image`."""
-    return draw_outlines(image, [one.points for one in found], [TEXT_COLOUR] * len(found))
+    return draw_outlines(image, [region.points for region in regions], [TEXT_COLOUR] * len(regions))
 
 
-def draw_comparison(image: Image, size: tuple[int, int], truth: Texts, found: Sequence[TextRegion]) -> list[tuple[str, Image]]:
+def draw_comparison(
+    image: Image, size: tuple[int, int], truth: Texts, regions: Sequence[TextRegion]
+) -> list[tuple[str, Image]]:
     """Return captioned pictures of `size` (height, width): the image with the true texts, and with the detected ones."""
     image = resize(image, *size)
-    return [('truth', draw_texts(image, truth)), ('prediction', draw_regions(image, found))]
+    return [('truth', draw_texts(image, truth)), ('prediction', draw_regions(image, regions))]
 
 
-def write_icdar(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+def write_icdar(regions: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
     """Write `STEM.txt` in the format of ICDAR 2015: one line `x,y,x,y,...` per text, in integer pixels."""
-    lines = (','.join(f'{value:.0f}' for point in one.points for value in point) for one in found)
+    lines = (','.join(f'{value:.0f}' for point in region.points for value in point) for region in regions)
     return write_text(stem, '.txt', ''.join(f'{line}\n' for line in lines))
 
 
-def write_crops(found: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
+def write_crops(regions: Sequence[TextRegion], image: Image, stem: Path) -> list[Path]:
     """Write each text as an upright crop, ready for a recogniser, numbered in its name: `page_001.jpg`."""
-    cuts = (cut_out(image, one.points) for one in found)
+    # Rectified, as `phalanx read` passes them to its recogniser.
+    cuts = (cut_out(image, region.points) for region in regions)
     return [file for number, cut in enumerate(cuts, 1) for file in write_picture(stem, f'_{number:03}.jpg', cut)]
 
 

@@ -53,6 +53,7 @@ class DbLoss:
         """Return the terms for the maps of a network in training. They couple the samples of a step: `Task.sees_whole_step`."""
         # The outputs lose their channel axis; the targets have none.
         assert maps.threshold is not None and maps.binary is not None
+        # P, T and B of the paper.
         shrink, threshold, binary = (each.squeeze(1) for each in (maps.shrink, maps.threshold, maps.binary))
         truth, valid = targets.shrink_map, targets.shrink_mask
         terms = {
@@ -78,11 +79,13 @@ class DbLoss:
         if not self.balanced:
             return mean_term(losses, valid, whole)
         with torch.no_grad():
+            # Which pixels count is a constant for the gradient.
             weights = self.mining_weights(losses, truth, valid, whole)
         return mean_term(losses, weights, whole)
 
     def mining_weights(self, losses: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Tensor:
-        """Return weights [B, H, W]: 1 for text and for the hardest background pixels; ties at the cutoff share what is left."""
+        """Return weights [B, H, W]: 1 for text and for the hardest background pixels; ties at the cutoff share the rest."""
+        # Ignored pixels are neither.
         text, background = truth * valid, (1 - truth) * valid
         # The number of hard pixels follows from the counts of the step, not from those of this rank.
         num_text, num_background = whole.sum(torch.stack([each.sum(dtype=torch.float64) for each in (text, background)]))
@@ -113,6 +116,7 @@ def dice_term(probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeS
 
 def mean_term(losses: Tensor, weights: Tensor, whole: WholeStep) -> Term:
     """Return the weighted mean of `losses` over the step, both [B, H, W]; 0 if all weights are 0."""
+    # EPSILON once per step: each rank adds its share of it.
     share = len(losses) / whole.count(len(losses))
     return Term((losses * weights).sum(), weights.sum(dtype=torch.float64) + EPSILON * share)
 

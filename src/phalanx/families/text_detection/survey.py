@@ -21,7 +21,8 @@ class PageSurvey(FromSource):
     unit: str = 'texts'
 
     def count(self, index: int) -> tuple[Image, dict[str, int]]:
-        """Return the image, the number of its texts, and how many of these cannot be used, by reason. Raises SampleError."""
+        """Return the image, the number of its texts, and the numbers of unusable ones by reason. Raises SampleError."""
+        # Outlines as stored, before any transform clips them.
         image, texts = self.source.read(Draw(index))
         H, W = image.shape[:2]
         kinds: Counter[str] = Counter()

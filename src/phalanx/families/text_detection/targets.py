@@ -40,6 +40,7 @@ def make_shrink_maps(texts: Texts, height: int, width: int, *, ratio: float, min
         points = points.clip(0, np.array([width - 1, height - 1], np.float32))
         # Texts that cannot be learned are masked out instead of becoming background.
         small = np.ptp(points, axis=0).min() < min_size or area_and_length(points)[0] < 1
+        # A text that falls apart when shrunk gives several regions.
         parts = [] if ignored or small else shrink_outline(points, ratio)
         for part in parts:
             cv2.fillPoly(inside, [part.astype(np.int32)], 1)
@@ -63,6 +64,7 @@ def make_threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, 
     nearness, valid = np.zeros((height, width), np.float32), np.zeros((height, width), np.uint8)
     for points, ignored in zip(texts.outlines, texts.ignored, strict=True):
         # Dilate the text by as much as the shrink map shrinks it.
+        # Ignored texts have no threshold map, and their pixels stay out of the loss.
         distance = 0.0 if ignored else shrink_distance(points, ratio)
         dilated = offset_outline(points, distance) if distance > 0 else []
         if not dilated:
@@ -74,6 +76,7 @@ def make_threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, 
         near = 1 - np.clip(edge_distances(points, x0, y0, x1, y1) / np.float32(distance), 0, 1)
         part = nearness[y0:y1, x0:x1]  # where texts overlap, the nearer border counts
         np.maximum(part, near, out=part)
+    # `high` on the border, `low` at `distance` from it and beyond.
     return nearness * np.float32(high - low) + np.float32(low), valid
 
 

@@ -91,8 +91,8 @@ class PostProcessing:
         check_probability('threshold', self.threshold)
         check_probability('box_threshold', self.box_threshold)
         if self.max_candidates < 1 or self.unclip_ratio <= 0:
-            given = f'{self.max_candidates} and {self.unclip_ratio}'
-            raise ValueError(f'max_candidates must be at least 1 and unclip_ratio above 0, got {given}')
+            values = f'{self.max_candidates} and {self.unclip_ratio}'
+            raise ValueError(f'max_candidates must be at least 1 and unclip_ratio above 0, got {values}')
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,14 @@ class Samples(Dataset[Sample]):
         context = TransformContext(rng, lambda: self.source.read(Draw(int(rng.integers(len(self))))))
         for transform in self.transforms:
             image, texts = transform(image, texts, context)
+        # Targets are made by the loader workers: drawing polygons is work for a CPU.
         maps = self.options.maps(texts, *image.shape[:2])
         return Sample(channels_first(image), tuple(map(torch.from_numpy, maps)), texts, draw.index, size)
 
 
 def prepare_sample(image: Image, texts: Texts, transforms: Sequence[Transform], draw: Draw) -> Sample:
     """Return the sample to evaluate or predict `image`; its texts stay in pixels of the original image."""
+    # Transforms see no texts: those that crop around texts do not belong in an evaluation.
     transformed, context = image, TransformContext(draw.rng(), lambda: (image, Texts()))
     for transform in transforms:
         transformed, _ = transform(transformed, Texts(), context)
@@ -200,6 +202,7 @@ class TextDetection(Family):
         if self.has_fixed_size:
             return batch
         height, width = whole.largest(batch.images.shape[2:])
+        # Padding has target mask 0, so it does not count in the loss.
         added = (0, width - batch.images.shape[3], 0, height - batch.images.shape[2])
         return replace(batch, images=F.pad(batch.images, added), targets=F.pad(batch.targets, added))
 
@@ -218,7 +221,7 @@ class TextDetection(Family):
         return any(loss.weights(one_pixel) is None for loss, _ in self.losses)
 
     def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
-        """Return the texts found on each image, in pixels of the original image."""
+        """Return the texts detected on each image, in pixels of the original image."""
         maps = shrink_map(model(self.network_input(batch))).float().cpu().numpy()
         # Outlines are searched on each map without the padding of the batch.
         options = asdict(self.post_processing)
@@ -274,6 +277,7 @@ def pad_to_common_size(images: Sequence[Tensor]) -> Tensor:
 
     Raises TooLargeError.
     """
+    # Multiples of 32, the coarsest stride of the backbone.
     H, W = (-(-max(image.shape[axis] for image in images) // MULTIPLE) * MULTIPLE for axis in (1, 2))
     check_batch(len(images), H, W)
     return torch.stack([F.pad(image, (0, W - image.shape[2], 0, H - image.shape[1])) for image in images])

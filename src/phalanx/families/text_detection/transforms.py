@@ -38,7 +38,7 @@ MAX_PASTED = 30  # texts per page
 
 
 def check_network_size(name: str, size: tuple[int, int]) -> None:
-    """Raise ValueError for sides below 1 and for sides that are no multiples of 32."""
+    """Raise ValueError for sides below 1 and for sides that are not multiples of 32."""
     check_size(name, size)
     if any(side % MULTIPLE for side in size):
         raise ValueError(f'{name} must be multiples of {MULTIPLE}, as networks need; got {size[0]}, {size[1]}')
@@ -46,6 +46,7 @@ def check_network_size(name: str, size: tuple[int, int]) -> None:
 
 def resize_sample(image: Image, texts: Texts, height: int, width: int) -> ImageAndTexts:
     """Resize an image and the outlines of its texts."""
+    # Exact factors in x and y: rounding of the size changes the aspect ratio a little.
     factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
     return resize(image, height, width), texts.with_outlines([points * factors for points in texts.outlines])
 
@@ -76,6 +77,7 @@ class CopyPaste:
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
         (page, others), rng = context.another(), context.rng
+        # Ignored texts are not pasted: they teach nothing.
         readable = [index for index, ignored in enumerate(others.ignored) if not ignored]
         picked = rng.permutation(readable).astype(int)[: max(1, min(int(self.ratio * len(others)), MAX_PASTED))].tolist()
         image = image.copy()
@@ -118,6 +120,7 @@ class RandomFlip(RandomTransform):
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
         if not self.happens(context.rng):
             return image, texts
+        # x -> width - x
         sign, shift = np.array([-1, 1], np.float32), np.array([image.shape[1], 0], np.float32)
         return flip_horizontally(image), texts.with_outlines([points * sign + shift for points in texts.outlines])
 
@@ -141,6 +144,7 @@ class RandomRotate:
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
         H, W = image.shape[:2]
+        # About the centre of the pixels, with the size unchanged.
         affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), context.rng.uniform(*self.degrees), 1)  # [2, 3]
         if max(H, W) > MAX_WARP_SIDE:
             return image, texts
@@ -193,6 +197,7 @@ class RandomCrop:
         canvas[:height, :width] = resize(image[y0:y1, x0:x1], height, width)
         # Move the outlines along, and keep the texts that the part contains.
         corner = np.array([x0, y0], np.float32)
+        # Texts that touch the part are kept whole, also ignored ones at its edges.
         moved = texts.with_outlines([(points - corner) * np.float32(factor) for points in texts.outlines])
         return canvas, moved.select(
             [index for index, points in enumerate(moved.outlines) if touches(points, 0, 0, width, height)]
@@ -202,6 +207,7 @@ class RandomCrop:
         """Return the part x0, y0, x1, y1 to crop."""
         H, W = image.shape[:2]
         readable = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
+        # Edges of the crop lie in gaps, so that no text is cut.
         columns, rows = find_gaps(readable, 0, W), find_gaps(readable, 1, H)
         for _ in range(self.attempts if columns and rows else 0):
             (x0, x1), (y0, y1) = pick_two(columns, rng), pick_two(rows, rng)
@@ -213,6 +219,7 @@ class RandomCrop:
 
 def find_gaps(outlines: list[npt.NDArray[np.float32]], axis: int, length: int) -> list[npt.NDArray[np.int64]]:
     """Return the runs of columns (axis 0) or rows (axis 1) without text."""
+    # Columns or rows that no text covers, as runs of consecutive numbers.
     is_free = np.ones(length, np.bool_)
     for points in outlines:
         low, high = points[:, axis].min().round(), points[:, axis].max().round()

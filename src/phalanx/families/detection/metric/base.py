@@ -56,6 +56,7 @@ Rows = npt.NDArray[np.float32]  # float32 holds class numbers below 2**24 exactl
 
 def pack(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Counts, Rows, Rows]:
     """Counts, detections [N, 6] (class, score, box) and objects [M, 7] (class, ignored, area, box) of all images."""
+    # Plain arrays: one row per image, per detection and per object.
     counts = [(index, len(detected), len(truth)) for index, (detected, truth) in images.items()]
     detections = [np.column_stack((detected.classes, detected.scores, detected.boxes)) for detected, _ in images.values()]
     objects = [np.column_stack((truth.classes, truth.ignored, truth.areas, truth.boxes)) for _, truth in images.values()]

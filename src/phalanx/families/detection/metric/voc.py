@@ -101,6 +101,7 @@ def match_voc(boxes: Boxes, truth: Objects, threshold: float) -> tuple[npt.NDArr
 def inclusive_iou(a: Boxes, b: Boxes) -> Floats:  # [n, 4] and [N, 4] -> [n, N]
     """Intersection over union where the last column and row belong to a box, as VOC counts: (0, 0, 9, 9) is 10 x 10 pixels."""
     first, second = a[:, None].astype(np.float64), b[None].astype(np.float64)
+    # Pixels from the first to the last column inclusive: + 1.
     sides = np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])
     overlap = np.where((sides > 0).all(-1), (sides + 1).prod(-1), 0)
     areas = (first[..., 2:] - first[..., :2] + 1).prod(-1) + (second[..., 2:] - second[..., :2] + 1).prod(-1)

@@ -37,6 +37,7 @@ def position_embedding(h: int, w: int, channels: int, device: torch.device) -> T
     positions = torch.arange(h * w, device=device)
     quarter = torch.arange(channels // 4, device=device, dtype=torch.float32) / (channels // 4)
     frequencies = TEMPERATURE**-quarter
+    # A quarter of the channels each: sine and cosine of both coordinates.
     angles = [coordinate.float()[:, None] * frequencies for coordinate in (positions // h, positions % h)]
     return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1)
 

@@ -10,6 +10,7 @@ def to_sequence(features: Tensor) -> Tensor:  # [B, C, 1, T] -> [B, T, C]
 
     Raises ValueError for another height: the images do not fit the network.
     """
+    # One row of features per line: its columns are the time steps.
     if features.shape[2] != 1:
         raise ValueError(
             f'the backbone gives {features.shape[2]} rows, it must be 1: set image_size to the height of the network'

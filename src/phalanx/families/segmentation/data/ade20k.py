@@ -33,5 +33,6 @@ class ADE20K:
     def split(self, split: Split) -> Pairs:
         folder = 'training' if split == 'train' else 'validation'
         stems = list_stems(self.root / 'images' / folder, '*.jpg')
+        # Images and label maps share their stems.
         pairs = [(f'images/{folder}/{stem}.jpg', f'annotations/{folder}/{stem}.png') for stem in stems]
         return Pairs(self.root, pairs, label_table({0: VOID} | {label + 1: label for label in range(len(CLASSES))}))

@@ -18,6 +18,7 @@ class OxfordPet:
 
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
+        # The official split has no validation part: test is used for evaluation.
         path = self.root / 'annotations' / ('trainval.txt' if split == 'train' else 'test.txt')
         stems = [check_stem(line.split()[0], path) for _, line in read_lines(path)]  # name, class, species, breed
         pairs = [(f'images/{stem}.jpg', f'annotations/trimaps/{stem}.png') for stem in stems]

@@ -40,6 +40,7 @@ def count_samples(labels: Tensor) -> Tensor:
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """Return `labels` [B, H, W] as one-hot masks, bool [B, K, H, W]; void belongs to no class."""
+    # Void (255) equals no class.
     return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)[:, None, None]
 
 

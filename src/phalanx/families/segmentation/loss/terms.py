@@ -79,5 +79,6 @@ def flatten_mixture(name: str, loss: PixelLoss | Mixed, coefficient: float) -> I
     if not isinstance(loss, Mixed):
         yield name, loss, coefficient
         return
+    # Mixtures may contain mixtures: coefficients multiply.
     for part, inner, share in loss.losses:
         yield from flatten_mixture(part, inner, coefficient * share)

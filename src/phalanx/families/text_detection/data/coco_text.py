@@ -42,18 +42,18 @@ class CocoText:
                 if image.get('set') == SETS[split]:
                     names[number] = check_inside(image['file_name'], folder, f'{file}: image {number}')
         # Words of each image; those of the other split are only checked for their image.
-        found: dict[str, list[tuple[Points, str]]] = {number: [] for number in names}
+        words_of: dict[str, list[tuple[Points, str]]] = {number: [] for number in names}
         for identity, annotation in words.items():
             with problems:
                 number = str(annotation.get('image_id')) if isinstance(annotation, dict) else ''
                 if number not in images:
                     raise ValueError(f'{file}: word {identity}: image_id: no such image, got {str(annotation)[:80]}')
-                if number in found:
-                    found[number].append(parse_word(annotation, f'{file}: word {identity}'))
+                if number in words_of:
+                    words_of[number].append(parse_word(annotation, f'{file}: word {identity}'))
         problems.check()
-        kept = [number for number in names if found[number] or split == 'eval' or self.empty_images]
-        texts = tuple[Texts, ...](make_texts(found[number]) for number in kept)
-        return Pages(folder, tuple(names[number] for number in kept), texts)
+        selected = [number for number in names if words_of[number] or split == 'eval' or self.empty_images]
+        texts = tuple[Texts, ...](make_texts(words_of[number]) for number in selected)
+        return Pages(folder, tuple(names[number] for number in selected), texts)
 
 
 def read_annotations(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -67,6 +67,7 @@ def read_annotations(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def parse_word(annotation: dict[str, Any], where: str) -> tuple[Points, str]:
     """Return outline and text of a word. Raises ValueError that starts with `where`."""
+    # Outline of the second or the first version; otherwise the corners of the box.
     flat = annotation.get('mask') or annotation.get('polygon')
     if not isinstance(flat, list) or len(flat) < 6:
         box = annotation.get('bbox')

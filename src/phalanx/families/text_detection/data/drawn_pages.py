@@ -55,8 +55,8 @@ class DrawnPages:
     def __post_init__(self) -> None:
         page_size, lines, heights = self.page_size, self.lines, self.heights
         if min(page_size) < 64:
-            given = f'{page_size[0]}, {page_size[1]}'
-            raise ValueError(f'data.page_size is (height, width), each at least 64 pixels; got {given}')
+            size = f'{page_size[0]}, {page_size[1]}'
+            raise ValueError(f'data.page_size is (height, width), each at least 64 pixels; got {size}')
         if not 0 <= lines[0] <= lines[1]:
             raise ValueError(f'data.lines is the minimum and the maximum number, at least 0; got {lines[0]}, {lines[1]}')
         if not 8 <= heights[0] <= heights[1]:
@@ -79,12 +79,12 @@ class DrawnPageSource(GeneratedSource):
         options = self.options
         (H, W), rng = options.page_size, self.rng(options.seed, draw.index)
         canvas = draw_background(H, W, rng)
-        taken = np.zeros((H, W), np.uint8)  # 1 where no further text may be placed
+        occupied = np.zeros((H, W), np.uint8)  # 1 where no further text may be placed
         pairs: list[tuple[Points, str]] = []
         for _ in range(rng.integers(*options.lines, endpoint=True)):
             is_small = bool(rng.random() < options.ignored_share)
             text = random_text(rng)
-            placed = place_text(text, ILLEGIBLE_HEIGHTS if is_small else options.heights, options.degrees, taken, rng)
+            placed = place_text(text, ILLEGIBLE_HEIGHTS if is_small else options.heights, options.degrees, occupied, rng)
             if placed is not None:
                 ink, corners = placed
                 paint_ink(canvas, ink, rng)
@@ -104,6 +104,7 @@ def random_text(rng: Rng) -> str:
 def render_ink(text: str, rng: Rng) -> Array:
     """Render a text with a random font: coverage of each pixel [h, w], 0 to 1, cropped to the ink."""
     face, thickness = FONT_FACES[rng.integers(len(FONT_FACES))], int(rng.integers(3, 7))
+    # Large first, since OpenCV's strokes are at least one pixel wide; scaled down later.
     scale = INK_HEIGHT / cv2.getTextSize('A', face, 1, 1)[0][1]
     (w, h), below = cv2.getTextSize(text, face, scale, thickness)
     sheet = np.zeros((h + 2 * below + 20, w + 40), np.uint8)
@@ -113,11 +114,12 @@ def render_ink(text: str, rng: Rng) -> Array:
 
 
 def place_text(
-    text: str, heights: tuple[float, float], degrees: float, taken: npt.NDArray[np.uint8], rng: Rng
+    text: str, heights: tuple[float, float], degrees: float, occupied: npt.NDArray[np.uint8], rng: Rng
 ) -> tuple[Array, Points] | None:
-    """Place a text on the page: return its ink [H, W] and its corners [4, 2], and mark it in `taken`; None without room."""
+    """Place a text on the page: return its ink [H, W] and its corners [4, 2], and mark it in `occupied`; None without room."""
     ink = render_ink(text, rng)
-    (h, w), (H, W) = ink.shape, taken.shape
+    (h, w), (H, W) = ink.shape, occupied.shape
+    # Half of the texts are horizontal, as on most pages.
     angle = math.radians(rng.uniform(-degrees, degrees)) if rng.random() < 0.5 else 0.0
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     sheet = np.array([[0, 0], [w, 0], [w, h], [0, h]], np.float64)
@@ -131,10 +133,10 @@ def place_text(
             continue
         shift = rng.uniform(2, room)
         corners = corners + shift
-        area = np.zeros_like(taken)
+        area = np.zeros_like(occupied)
         cv2.fillPoly(area, [corners.round().astype(np.int32)], 1)
-        if not (area & taken).any():
-            taken |= cv2.dilate(area, np.ones((2 * TEXT_GAP + 1,) * 2, np.uint8)).astype(np.uint8, copy=False)
+        if not (area & occupied).any():
+            occupied |= cv2.dilate(area, np.ones((2 * TEXT_GAP + 1,) * 2, np.uint8)).astype(np.uint8, copy=False)
             affine = np.column_stack([turn * scale, corners[0]])
             small = cv2.GaussianBlur(ink, (0, 0), 0.4 / scale) if scale < 0.8 else ink  # against aliasing of thin strokes
             placed = cv2.warpAffine(small, affine, (W, H), flags=cv2.INTER_LINEAR)
@@ -146,6 +148,7 @@ def paint_ink(canvas: Array, ink: Array, rng: Rng) -> None:
     """Paint ink [H, W] on the page [H, W, 3] in place, in a colour that contrasts with the background."""
     x, y, w, h = cv2.boundingRect((ink > 0).view(np.uint8))
     ink, under = ink[y : y + h, x : x + w], canvas[y : y + h, x : x + w]
+    # At least 90 levels darker or brighter than the surrounding background.
     around = float(under[ink > 0.3].mean()) if (ink > 0.3).any() else 128.0
     bright = rng.uniform(min(around + 90, 230), 255) if around < 110 else rng.uniform(0, max(around - 90, 25))
     colour = np.clip(bright + rng.normal(0, 20, 3), 0, 255).astype(np.float32)
@@ -154,6 +157,7 @@ def paint_ink(canvas: Array, ink: Array, rng: Rng) -> None:
 
 def draw_background(H: int, W: int, rng: Rng) -> Array:
     """Draw a background [H, W, 3], 0 to 255: a gradient of two colours, with lines, frames and blots as distractors."""
+    # Most pages are bright, some are dark.
     tone = rng.uniform(140, 255) if rng.random() < 0.7 else rng.uniform(0, 90)
     colours = np.clip(tone + rng.normal(0, 18, (2, 3)), 0, 255).astype(np.float32)
     grid = rng.random((3, 3), dtype=np.float32)

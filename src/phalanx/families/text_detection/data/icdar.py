@@ -26,16 +26,17 @@ class Icdar2015(LabelFilePerImage):
 
     def read_pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
         """Return outlines and transcriptions; faulty lines go to `problems`. Raises FileNotFoundError."""
-        file, found = labels / f'gt_{stem}.txt', []
+        file, pairs = labels / f'gt_{stem}.txt', []
         for number, line in enumerate(read_text(file).splitlines(), 1):
             if line.strip():
                 with problems:
-                    found.append(read_line(line, f'{file}:{number}'))
-        return found
+                    pairs.append(read_line(line, f'{file}:{number}'))
+        return pairs
 
 
 def read_line(line: str, where: str) -> tuple[Points, str]:
     """Return the corners [4, 2] and the text of a line. Raises ValueError that starts with `where`."""
+    # The text may itself contain commas.
     *fields, text = line.split(',', 8)
     try:
         corners = [float(field) for field in fields]

@@ -30,15 +30,16 @@ class LabelFiles:
         for file in self.train if split == 'train' else self.eval:
             for number, line in read_lines(self.root / file):
                 with problems:
-                    path, found = read_line(line, folder, f'{self.root / file}:{number}')
+                    path, of_image = read_line(line, folder, f'{self.root / file}:{number}')
                     paths.append(path)
-                    texts.append(found)
+                    texts.append(of_image)
         problems.check()
         return Pages(folder, tuple(paths), tuple(texts))
 
 
 def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
     """Return path and texts of a line. Raises ValueError that starts with `where`."""
+    # The first tab ends the path; JSON escapes those in texts.
     path, tab, rest = line.removesuffix('\r').partition('\t')
     if not tab:
         raise ValueError(f'{where}: expected an image and its texts as JSON with a tab between them, got {line[:80]!r}')

@@ -58,6 +58,7 @@ def make_texts(pairs: Sequence[tuple[Points, str]]) -> Texts:
 
 def parse_outline(values: Any, where: str) -> Points:
     """Return an outline from a list of pairs. Raises ValueError that starts with `where`."""
+    # Files are not trusted: NaN, strings or huge numbers would fail deep inside OpenCV.
     is_list = isinstance(values, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in values)
     if not is_list or not all(is_coordinate(value) for pair in values for value in pair):
         raise ValueError(f'{where}: an outline is a list of points [x, y] in pixels, got {str(values)[:80]}')

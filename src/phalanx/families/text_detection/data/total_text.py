@@ -42,7 +42,7 @@ class TotalText(LabelFilePerImage):
 
 def read_text_file(file: Path) -> list[tuple[Points, str]]:
     """Return outlines and words of a text file. Raises FileNotFoundError, and ValueError with the line of a malformed word."""
-    text, found = read_text(file), []
+    text, pairs = read_text(file), []
     # A word can span several lines: it ends where the next one begins.
     begins = [match.start() for match in BEGIN.finditer(text)]
     for begin, end in zip([0, *begins[1:]], [*begins[1:], len(text)], strict=True):
@@ -54,14 +54,15 @@ def read_text_file(file: Path) -> list[tuple[Points, str]]:
             raise ValueError(
                 f"{where}: expected x: [[..]], y: [[..]], ornt: [u'..'], transcriptions: [u'..'], got {text[begin:end][:80]!r}"
             )
+        # NumPy's notation: numbers separated by spaces, commas or line breaks.
         xs, ys = (re.split(r'[\s,]+', numbers.strip()) for numbers in match.groups()[:2])
         try:
             coordinates: Any = [[float(value) for value in values] for values in (xs, ys)]
             words = ast.literal_eval(match[3])
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             coordinates, words = [[], []], None  # reported by parse_word
-        found.append(parse_word(coordinates[0], coordinates[1], words, where))
-    return found
+        pairs.append(parse_word(coordinates[0], coordinates[1], words, where))
+    return pairs
 
 
 def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
@@ -74,6 +75,7 @@ def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
     except ImportError:
         raise ValueError(f'{file}: MATLAB files need scipy; pip install scipy, or use the annotations as text files') from None
     try:
+        # Columns 1, 3 and 4: xs, ys and the word.
         rows = loadmat(file)['polygt'].tolist()
         parts = [(row[1].reshape(-1).tolist(), row[3].reshape(-1).tolist(), row[4].reshape(-1).tolist()) for row in rows]
     except Exception as error:  # noqa: BLE001 - scipy raises arbitrary errors for damaged files
@@ -83,7 +85,7 @@ def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
 
 def parse_word(xs: Sequence[float], ys: Sequence[float], words: Any, where: str) -> tuple[Points, str]:
     """Return outline and text of a word. Raises ValueError that starts with `where`."""
-    if len(xs) != len(ys) or not isinstance(words, list) or len(words) > 1 or not all(isinstance(one, str) for one in words):
+    if len(xs) != len(ys) or not isinstance(words, list) or len(words) > 1 or not all(isinstance(word, str) for word in words):
         raise ValueError(f'{where}: expected as many x as y and one word, got {len(xs)}, {len(ys)} and {str(words)[:80]}')
     text = ''.join(words)
     return parse_outline([list(pair) for pair in zip(xs, ys, strict=True)], where), ILLEGIBLE if text == '#' else text

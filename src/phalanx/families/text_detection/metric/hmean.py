@@ -50,18 +50,19 @@ class Hmean:
     tie_breakers = ('precision',)
 
     def __init__(self) -> None:
-        self.images: dict[int, ImageCounts] = {}  # by index of the sample, so that none counts twice
+        self.images: dict[int, ImageCounts] = {}  # by index of the sample, so that each counts once
 
     worst = 'Images of the lowest hmean'
 
     def update(self, prediction: Sequence[Sequence[TextRegion]], batch: Labelled[Texts]) -> list[Grade | None]:
         """Count a batch; return the grade of each image."""
-        for index, found, truth in zip(batch.indices, prediction, batch.truths, strict=True):
-            self.images[index] = match_texts(found, truth)
+        for index, regions, truth in zip(batch.indices, prediction, batch.truths, strict=True):
+            self.images[index] = match_texts(regions, truth)
         return [self.images[index].grade() for index in batch.indices]
 
     def gather(self) -> None:
         """Collect the counts of all ranks on the main rank."""
+        # Sorted by sample, so that the result does not depend on the number of ranks.
         of_ranks = dist.gather_objects_to_main(self.images)
         self.images = dict(sorted((image for images in of_ranks for image in images.items()), key=itemgetter(0)))
 
@@ -82,6 +83,7 @@ class Hmean:
         texts, scores, hits = self._concatenate()
         if not texts or not len(scores):
             return []
+        # The curve shows which minimum score balances precision and recall.
         thresholds = np.linspace(float(scores.min()), float(scores.max()), CURVE_POINTS)
         rows = [(float(threshold), rates(hits[scores >= threshold], texts)) for threshold in thresholds]
         lines = {name: [(threshold, shares[name]) for threshold, shares in rows] for name in ('precision', 'recall', 'hmean')}
@@ -95,12 +97,13 @@ class Hmean:
         return sum(image.texts for image in images), scores, hits
 
 
-def match_texts(found: Sequence[TextRegion], truth: Texts) -> ImageCounts:
+def match_texts(regions: Sequence[TextRegion], truth: Texts) -> ImageCounts:
     """Match the detections of an image with its texts."""
+    # Self-intersecting outlines have no defined area.
     simple = [index for index, points in enumerate(truth.outlines) if is_simple(points)]
     texts = [truth.outlines[index] for index in simple if not truth.ignored[index]]
     ignored = [truth.outlines[index] for index in simple if truth.ignored[index]]
-    outlines = [np.array(region.points, np.float32) for region in found]
+    outlines = [np.array(region.points, np.float32) for region in regions]
     candidates = [index for index, points in enumerate(outlines) if is_simple(points) and not is_ignored(points, ignored)]
     # Greedy in the order of texts and detections, not by IoU or score: ICDAR's script does the same.
     matched: set[int] = set()
@@ -108,12 +111,13 @@ def match_texts(found: Sequence[TextRegion], truth: Texts) -> ImageCounts:
         free = (index for index in candidates if index not in matched)
         hit = next((index for index in free if iou(outlines[index], text) > MIN_IOU), None)
         matched |= set() if hit is None else {hit}
-    scores = np.array([found[index].score for index in candidates], np.float32)
+    scores = np.array([regions[index].score for index in candidates], np.float32)
     return ImageCounts(len(texts), scores, np.array([index in matched for index in candidates], np.bool_))
 
 
 def is_ignored(points: npt.NDArray[np.float32], ignored: Iterable[npt.NDArray[np.float32]]) -> bool:
     """True if more than half of the area of a detection lies on an ignored text."""
+    # Share of the detection, not IoU: detections are often much smaller than an ignored region.
     area = area_and_length(points)[0]
     return any(intersection_area(points, other) > MIN_IGNORED_SHARE * area for other in ignored)
 

@@ -24,6 +24,7 @@ def intersection_area(a: Points, b: Points) -> float:
     # Most pairs have disjoint bounding boxes; clipping is slow.
     if (a.min(0) >= b.max(0)).any() or (b.min(0) >= a.max(0)).any():
         return 0.0
+    # In integers: coordinates are rounded to 1/4096 pixel.
     clipper = pyclipper.Pyclipper()
     clipper.AddPath(to_integers(a), pyclipper.PT_SUBJECT, True)
     clipper.AddPath(to_integers(b), pyclipper.PT_CLIP, True)

@@ -29,10 +29,11 @@ class DB(nn.Module):
         self.map_indices = select_maps(backbone, STRIDES, 'db')
 
     def forward(self, images: Tensor) -> Maps | RefinedMaps:
-        """Return the maps. Raises ValueError for a height or width that is no multiple of 32."""
+        """Return the maps. Raises ValueError for a height or width that is not a multiple of 32."""
         H, W = images.shape[-2:]
         if H % STRIDES[-1] or W % STRIDES[-1]:
             raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[-1]}')
+        # Backbone, neck (one map of stride 4), head (maps of full size).
         features = self.backbone(images)
         maps: Maps | RefinedMaps = self.head(self.neck([features[index] for index in self.map_indices]))
         return maps

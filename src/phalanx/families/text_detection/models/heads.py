@@ -41,6 +41,7 @@ class DBHead(nn.Module):
 
     def threshold_and_binary(self, x: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
         """Return the threshold map and the approximate binary map, 1 / (1 + exp(-k (P - T))), both [B, 1, H, W]."""
+        # B = 1 / (1 + exp(-k (P - T))): differentiable, unlike a threshold.
         threshold = to_probabilities(self.threshold.classify(self.threshold.features(x)))
         return threshold, torch.sigmoid(self.steepness * (shrink - threshold))
 
@@ -77,6 +78,7 @@ class MapHead(nn.Module):
 
     def __init__(self, in_channels: int, kernel_size: int) -> None:
         super().__init__()
+        # conv1, conv2 (transposed) and conv3 (transposed) of PaddleOCR's Head.
         channels = in_channels // 4
         self.conv = ConvBNReLU(in_channels, channels, kernel_size)
         initialise_as_paddle(self)
@@ -95,6 +97,7 @@ def make_deconv(in_channels: int, out_channels: int) -> nn.ConvTranspose2d:
     """Build a transposed convolution that doubles height and width, initialised as in PaddleOCR."""
     layer = nn.ConvTranspose2d(in_channels, out_channels, 2, stride=2)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity='relu')
+    # Uniform within 1 / sqrt(fan-in).
     bound = 1 / math.sqrt(in_channels)
     assert layer.bias is not None
     nn.init.uniform_(layer.bias, -bound, bound)

@@ -67,7 +67,9 @@ class LKPAN(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
         """Fuse the maps top-down, then bottom-up, and concatenate the levels."""
         levels = add_top_down([layer(x) for layer, x in zip(self.inputs, maps, strict=True)])
+        # Top-down sums are reduced to a quarter of the channels by large kernels.
         finest, *coarser = [layer(x) for layer, x in zip(self.top_down, levels, strict=True)]
+        # Bottom-up: each level adds the downsampled sum of the finer ones.
         merged = [finest]
         for halve, x in zip(self.halve, coarser, strict=True):
             merged.append(x + halve(merged[-1]))
@@ -107,6 +109,7 @@ class DepthwiseRSELayer(nn.Module):
 
 def add_top_down(maps: Sequence[Tensor]) -> list[Tensor]:
     """Add to each map [B, C, ., .], given from fine to coarse, all coarser ones (nearest upsampling)."""
+    # From the coarsest level on: each sum contains all coarser maps.
     *finer, coarsest = maps
     merged = [coarsest]
     for x in reversed(finer):
@@ -116,6 +119,7 @@ def add_top_down(maps: Sequence[Tensor]) -> list[Tensor]:
 
 def concat_maps(maps: Sequence[Tensor]) -> Tensor:
     """Upsample maps [B, ., h, w], given from fine to coarse, to the finest and concatenate them, the finest last."""
+    # PaddleOCR's order of concatenation, from coarse to fine.
     finest, *coarser = maps
     enlarged = [F.interpolate(x, finest.shape[-2:], mode='nearest') for x in reversed(coarser)]
     return torch.cat([*enlarged, finest], dim=1)
