@@ -93,7 +93,7 @@ class Length:
 
     def is_completed_at(self, step: int) -> bool:
         """True if the update before `step` completed a multiple of this length; never for length 0."""
-        # The number of completed lengths grew with this step; with a timeline, `elapsed` need not be a whole number.
+        # The number of completed lengths grew with this step; with a timeline, `elapsed` may be fractional.
         return self.steps > 0 and self.elapsed(step) // self.steps > self.elapsed(step - 1) // self.steps
 
 

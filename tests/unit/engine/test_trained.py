@@ -125,7 +125,7 @@ def test_a_missing_camera_is_reported(trained: phalanx.Trained, folder: Path, tm
         ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is not one of txt, json, pictures"),
         ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
         ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),
-        ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder has such a name'),
+        ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder matches'),
     ],
 )
 def test_a_wrong_request_to_predict_is_reported(run: str, more: tuple[str, ...], message: str, capsys: Any) -> None:

@@ -279,7 +279,7 @@ def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.
         archive.writestr('../../net/README.md', 'x')
         archive.writestr('../../net/model.pdparams', pickle.dumps(arrays, 4))
         archive.writestr('net/other.pdparams', b'')
-    with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; choose one by .*#file=NAME'):
+    with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; choose one with .*#file=NAME'):
         load_weights(model, tmp_path / 'net.zip')
     assert load_weights(model, f'{tmp_path}/net.zip#file=model.pdparams').notes == []
     np.testing.assert_array_equal(first(model), arrays[FIRST])

@@ -244,7 +244,7 @@ def test_stdc_is_that_of_its_authors(tmp_path: Path) -> None:
             lambda: timm.create_model('resnet50'),
             'is a plain ResNet',
         ),
-        (lambda: db(), lambda: torchvision.models.mobilenet_v3_large(), 'no widening convolution, .* slope 1/6, not 0.2'),
+        (lambda: db(), lambda: torchvision.models.mobilenet_v3_large(), 'no expansion convolution, .* slope 1/6, not 0.2'),
         (lambda: CRNN(10), lambda: timm.create_model('mobilenetv3_large_100'), 'is a MobileNetV3 of timm or torchvision'),
     ],
     ids=['resnet50 of torchvision', 'resnet50 of timm', 'MobileNetV3 of torchvision', 'MobileNetV3 of timm'],

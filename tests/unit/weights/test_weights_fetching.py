@@ -150,7 +150,7 @@ def test_a_file_that_changes_between_two_attempts_is_not_put_together_from_both(
 
 def test_another_run_goes_on_where_one_gave_up(server: Server, tmp_path: Path) -> None:
     server.cuts = [1000] * 5
-    with pytest.raises(FetchError, match='the same command goes on from there'):
+    with pytest.raises(FetchError, match='the same command continues from there'):
         fetched(server, tmp_path)
     assert not (tmp_path / 'model.pdparams').exists()
     assert fetched(server, tmp_path).path.read_bytes() == CONTENT

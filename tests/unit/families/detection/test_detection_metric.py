@@ -262,7 +262,7 @@ def test_the_threshold_of_voc_is_a_share() -> None:
 
 
 def test_the_confusion_table_counted_by_hand() -> None:
-    """An a found as a, an a found as b, a b not found, something found where nothing is, a crowd that does not count."""
+    """An a found as a, an a found as b, a b not found, a detection without an object, a crowd that does not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
     assert_array_equal(confusion([(seen, truth)], 2), [[1, 1, 0], [0, 0, 1], [0, 1, 0]])
@@ -309,6 +309,6 @@ def test_an_image_is_graded_by_its_mistakes() -> None:
     """One wrong, one missed and one spurious detection; crowds and scores below the minimum do not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
-    assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 found where nothing is')
+    assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 without an object')
     assert grade(found((0.9, 0, A)), there((0, A))) is None
     assert grade(found(), there()) is None

@@ -55,7 +55,7 @@ def test_the_student_alone_predicts() -> None:
 
 
 def test_a_teacher_and_what_it_teaches_belong_together() -> None:
-    with pytest.raises(ValueError, match='distillation needs both: `networks` beside the model'):
+    with pytest.raises(ValueError, match='distillation needs both `networks` and losses `between` them'):
         task(from_teacher=())
     for changes in ({'networks': {'other': LARGE}}, {'networks': None}, {'frozen': ('student',)}):
         with pytest.raises(ValueError, match="`networks` must hold one network, named 'teacher'"):
