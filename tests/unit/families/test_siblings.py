@@ -62,9 +62,7 @@ def test_the_main_metric_is_one_that_the_metric_reports(family: str) -> None:
     names = type(first).names
     assert task.main_metric in names and set(task.tie_breakers) <= set(names)
     assert task_of(family, f'main_metric={names[-1]}').main_metric == names[-1]
-    with pytest.raises(
-        ConfigError, match=f"main_metric: 'beauty' is not one of {', '.join(names)}, the numbers of this metric"
-    ):
+    with pytest.raises(ConfigError, match=f"main_metric: 'beauty' is not one of {', '.join(names)}, the values of this metric"):
         task_of(family, 'main_metric=beauty')
 
 

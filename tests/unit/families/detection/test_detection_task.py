@@ -298,7 +298,7 @@ def test_a_survey_counts_boxes() -> None:
         ({'std': (0.5, 0.0, 0.5)}, 'std must be above 0, got 0.5, 0.0, 0.5'),
         (
             {'metric': partial(METRICS['voc']), 'main_metric': 'ap50'},
-            "main_metric: 'ap50' is not one of mean_ap, the numbers of this metric",
+            "main_metric: 'ap50' is not one of mean_ap, the values of this metric",
         ),
         ({'metric': partial(METRICS['voc'], iou=2.0)}, 'iou must lie between 0 and 1, got 2.0'),
         ({'transforms': (partial(TRANSFORMS['resize'], target_size=(1, 0)),)}, 'target_size is (height, width)'),
