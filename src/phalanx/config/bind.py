@@ -55,7 +55,7 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
             )
     parts = [Node({k: v for k, v in root.value.items() if k in key_types(kind)}, root.origin) for kind in makes]
     # Bound even if there are problems, so that all are found.
-    bound = [binder.fields(part, *made, '', 'a recipe') for part, made in zip(parts, makes.items(), strict=True)]
+    bound = [binder.fields(part, *pair, '', 'a recipe') for part, pair in zip(parts, makes.items(), strict=True)]
     if binder.problems:
         raise ConfigError(binder.problems)
     resolved = {key: child for _, tree in bound for key, child in tree.value.items()}

@@ -269,8 +269,8 @@ def compare(
             else:
                 largest = float((np.abs(right - computed) / (1 + np.abs(right))).max())
             differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
-    if wrong := {name: value for name, value in differences.items() if not value <= limits[name]}:
-        differing = ', '.join(f'{name} by {value:.1e}' for name, value in wrong.items())
+    if differing_outputs := {name: value for name, value in differences.items() if not value <= limits[name]}:
+        differing = ', '.join(f'{name} by {value:.1e}' for name, value in differing_outputs.items())
         raise ExportError(
             f'the file differs from the network in {differing}, above {tolerance:g}; nothing is written '
             '(for a network that has hardly trained, rounding may matter: --no_check writes it without the comparison)'

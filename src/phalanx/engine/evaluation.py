@@ -137,28 +137,28 @@ class SampleRenderer:
         return cls(task, samples, lambda _, batch: task.predict(model, batch), seed, device)
 
 
-def add_worst_pictures(result: Evaluation, shown: SampleRenderer, most: int) -> Evaluation:
+def add_worst_pictures(result: Evaluation, renderer: SampleRenderer, most: int) -> Evaluation:
     """Return `result` with a figure of its worst samples: at least `most` pictures, if there are that many."""
     rows: list[tuple[str, list[tuple[str, Image]]]] = []
     for worst in result.worst:
         # Families render different numbers of pictures per sample, so count pictures, not samples.
         if sum(len(row) for _, row in rows) >= most:
             break
-        rows += [(worst.caption, row) for row in render_pictures(shown, [worst.index])]
-    return replace(result, figures=[*result.figures, *([Pictures(shown.task.metric().worst, rows)] if rows else [])])
+        rows += [(worst.caption, row) for row in render_pictures(renderer, [worst.index])]
+    return replace(result, figures=[*result.figures, *([Pictures(renderer.task.metric().worst, rows)] if rows else [])])
 
 
 @torch.no_grad()
-def render_pictures(shown: SampleRenderer, numbers: Iterable[int]) -> list[list[tuple[str, Image]]]:
+def render_pictures(renderer: SampleRenderer, numbers: Iterable[int]) -> list[list[tuple[str, Image]]]:
     """Return captioned pictures of samples for the report, one row per sample. Uses no collectives: may run on one rank."""
-    task, rows = shown.task, []
+    task, rows = renderer.task, []
     for number in numbers:
-        draw = Draw(number, 0, 0, shown.seed)
+        draw = Draw(number, 0, 0, renderer.seed)
         try:
-            sample = shown.samples[draw]
+            sample = renderer.samples[draw]
         except SampleError:  # already reported by the evaluation
             continue
-        batch = task.collate([sample]).to(shown.device)
-        result = task.results(shown.predict(draw, batch), batch)[0]
+        batch = task.collate([sample]).to(renderer.device)
+        result = task.results(renderer.predict(draw, batch), batch)[0]
         rows.append(task.picture(sample, result))
     return rows

@@ -95,9 +95,9 @@ class Evaluator:
             # Pictures are rendered by the main rank alone, from the weights that were just evaluated.
             if pictured is not None and dist.rank() == 0:
                 first = range(min(recipe.report.pictures, len(self.samples)))
-                shown = SampleRenderer.from_model(self.model, self.task, self.samples, recipe.train.seed, setup.device)
-                pictured.pictures(render_pictures(shown, first))
-                result = add_worst_pictures(result, shown, WORST_PICTURES * len(first))
+                renderer = SampleRenderer.from_model(self.model, self.task, self.samples, recipe.train.seed, setup.device)
+                pictured.pictures(render_pictures(renderer, first))
+                result = add_worst_pictures(result, renderer, WORST_PICTURES * len(first))
             if recipe.evaluate.loss:
                 # The loss takes a second pass over all samples: too long to ignore a stop request that came during the first.
                 if not self.may_continue():

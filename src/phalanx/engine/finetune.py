@@ -57,16 +57,16 @@ def open_finetune_job(recipe: str, assigned: Assignments, folder: Path | None = 
     `assigned` overrides the chosen settings. Raises ConfigError, and RequestError if the data set cannot be read or no weights
     of the network are published.
     """
-    given = {text.partition('=')[0].strip() for text, _ in assigned}
+    user_keys = {text.partition('=')[0].strip() for text, _ in assigned}
     # Placeholders for keys that a base recipe leaves open, so that it can be read before they are chosen.
     placeholders = [Setting('train.steps', 1), Setting('train.global_batch_size', 1), *_optimizer_settings(1, 1.0)]
-    settings = choose_settings(open_job(recipe, [*_assignments(placeholders), *assigned], folder), given)
-    settings = [setting for setting in settings if setting.key not in given]
+    settings = choose_settings(open_job(recipe, [*_assignments(placeholders), *assigned], folder), user_keys)
+    settings = [setting for setting in settings if setting.key not in user_keys]
     return open_job(recipe, [*_assignments(settings), *assigned], folder), settings
 
 
-def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
-    """Return the settings to fine-tune the recipe of `job`; `given` are keys that the user has set.
+def choose_settings(job: Job, user_keys: Collection[str] = ()) -> list[Setting]:
+    """Return the settings to fine-tune the recipe of `job`; `user_keys` are keys that the user has set.
 
     Raises RequestError if the data set cannot be read or no weights of the network are published.
     """
@@ -78,10 +78,10 @@ def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
         raise RequestError(str(error)) from None
     # Batch size, length and evaluation interval; keys that the user has set are inputs.
     batch = max(1, min(budget.batch[on_gpu], samples // 4))
-    if {'train.global_batch_size', 'train.batch_size_per_rank'} & {*given}:
+    if {'train.global_batch_size', 'train.batch_size_per_rank'} & {*user_keys}:
         batch = train.global_batch(1)
     steps = max(1, budget.samples[on_gpu] // batch)
-    if {'train.steps', 'train.epochs'} & {*given}:
+    if {'train.steps', 'train.epochs'} & {*user_keys}:
         steps = train.steps or max(1, round((train.epochs or 1) * samples / batch))
     trained = steps * batch
     evaluations = min(EVALUATIONS, max(2, trained // (2 * max(1, evaluated))))  # together shorter than the training
@@ -113,12 +113,12 @@ def choose_settings(job: Job, given: Collection[str] = ()) -> list[Setting]:
     return settings
 
 
-def format_settings(chosen: Sequence[Setting]) -> list[str]:
+def format_settings(settings: Sequence[Setting]) -> list[str]:
     """Return the chosen settings as lines of text."""
-    width = max(len(str(choice)) for choice in chosen)
+    width = max(len(str(choice)) for choice in settings)
     return [
         '--finetune uses these settings (change one with --set KEY=VALUE):',
-        *(f'  {choice!s:<{width}}  {choice.why}'.rstrip() for choice in chosen),
+        *(f'  {choice!s:<{width}}  {choice.why}'.rstrip() for choice in settings),
     ]
 
 
@@ -163,5 +163,5 @@ def _is_within(part: Any, whole: Any) -> bool:
     return bool(part == (whole['name'] if isinstance(whole, dict) and 'name' in whole else whole))
 
 
-def _assignments(chosen: Sequence[Setting]) -> Assignments:
-    return [(str(choice), f'--finetune: {choice}') for choice in chosen]
+def _assignments(settings: Sequence[Setting]) -> Assignments:
+    return [(str(choice), f'--finetune: {choice}') for choice in settings]

@@ -141,8 +141,8 @@ def find_recipe(recipe: str) -> Path:
     if path.is_dir():
         raise ConfigError([f'{recipe}: is not a run folder: it has no config.yml'])
     # Suggest run folders and recipes nearby, then shipped names.
-    there = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
-    places = sorted({str(file.parent if file.name == 'config.yml' else file) for file in there})
+    candidates = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
+    places = sorted({str(file.parent if file.name == 'config.yml' else file) for file in candidates})
     near = did_you_mean(recipe, places) or did_you_mean(name, known)
     if not near and places and os.sep in recipe:  # a run or file of the user's, not a shipped one
         near = f'; there are {", ".join(places[:MOST_NAMED])}' + (' ...' if len(places) > MOST_NAMED else '')

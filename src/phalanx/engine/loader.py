@@ -81,8 +81,8 @@ class Stream:
         Shares may differ by one sample; losses and norms count samples, so the result is the same.
         """
         first = self.position(step)
-        mine = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
-        return [self.draw(int(position), step) for position in mine]
+        positions = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
+        return [self.draw(int(position), step) for position in positions]
 
     def draw(self, position: int, step: int) -> Draw:
         """Draw at `position` of the stream, for `step`."""
@@ -225,10 +225,10 @@ def check_bad_samples(bad: dict[int, str], allowed: int) -> None:
             others = ', '.join(reason.partition(': ')[0] for reason in same[1:6])
             more = f' and {len(same) - 6} more' if len(same) > 6 else ''
             problems.append(f'{same[0]} (also {others}{more})' if others else same[0])
-        shown = '; '.join(problems[:3]) + (f'; and {len(problems) - 3} other problems' if len(problems) > 3 else '')
+        listed = '; '.join(problems[:3]) + (f'; and {len(problems) - 3} other problems' if len(problems) > 3 else '')
         cure = 'fix or remove them, or allow some with train.bad_samples'
         raise BadSampleError(
-            f'{pluralize(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {shown}'
+            f'{pluralize(len(reasons), "sample")} cannot be used, the recipe allows {allowed} ({cure}): {listed}'
         )
 
 
@@ -323,6 +323,6 @@ def limit_to_one_core() -> None:
 
 def evaluation_draws(size: int, batch_size: int, seed: int, rank: int, world_size: int) -> Iterator[list[Draw]]:
     """Yield the share of `rank` in one pass over all samples, in batches: each sample on exactly one rank."""
-    mine = range(rank, size, world_size)
-    for start in range(0, len(mine), batch_size):
-        yield [Draw(index, 0, 0, seed) for index in mine[start : start + batch_size]]
+    indices = range(rank, size, world_size)
+    for start in range(0, len(indices), batch_size):
+        yield [Draw(index, 0, 0, seed) for index in indices[start : start + batch_size]]

@@ -76,8 +76,8 @@ class Saver:
 
     def newest(self) -> str:
         """Path of the newest checkpoint on disk, or 'none'."""
-        kept = self.checkpoints.all()
-        return str(kept[-1]) if kept else 'none'
+        paths = self.checkpoints.all()
+        return str(paths[-1]) if paths else 'none'
 
     def rescue(self, progress: Progress) -> str:
         """Save a last checkpoint beside the run folder, which is gone; return the message for the user."""

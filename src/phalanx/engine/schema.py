@@ -26,13 +26,13 @@ from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL
 
 def check_exactly_one(options: object, *groups: Sequence[str]) -> None:
     """Raise ValueError, naming all offending groups, unless exactly one option of each group is set."""
-    wrong = []
+    problems = []
     for group in groups:
-        given = [name for name in group if getattr(options, name) is not None]
-        if len(given) != 1:
-            wrong.append(f'give exactly one of {", ".join(group)}{", not " + " and ".join(given) if given else ""}')
-    if wrong:
-        raise ValueError('; '.join(wrong))
+        present = [name for name in group if getattr(options, name) is not None]
+        if len(present) != 1:
+            problems.append(f'give exactly one of {", ".join(group)}{", not " + " and ".join(present) if present else ""}')
+    if problems:
+        raise ValueError('; '.join(problems))
 
 
 def check_positive(options: object, *names: str) -> None:

@@ -41,8 +41,8 @@ class StepFlags:
         # Rare, so reasons travel as objects, in a collective of their own that all ranks enter since the count is not zero.
         own = dict(islice(self.loader.bad.items(), self.sent, None))
         self.sent += len(own)
-        found = {index: why for share in dist.gather_objects(own) for index, why in share.items()}
+        new = {index: why for share in dist.gather_objects(own) for index, why in share.items()}
         # In a mixture of data sets one bad file has another index in each epoch: report a reason once.
         known = set(self.bad.values())
-        self.bad |= found
-        return [why for why in dict.fromkeys(found[index] for index in sorted(found)) if why not in known]
+        self.bad |= new
+        return [why for why in dict.fromkeys(new[index] for index in sorted(new)) if why not in known]

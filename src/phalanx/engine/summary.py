@@ -39,7 +39,7 @@ def summarise(
         'world_size': progress.ranks,
         'seconds': progress.seconds,
         **throughput,
-        'initial_weights': [taken.facts() for taken in initial],
+        'initial_weights': [loaded.facts() for loaded in initial],
         'skipped_samples': sorted(set(bad.values())),
     }
 

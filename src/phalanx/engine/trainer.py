@@ -325,11 +325,11 @@ class Trainer:
         # Samples of all ranks: the fault may be in the share of any.
         indices = dist.gather_objects([draw.index for draw in self.stream.share(step)])
         names = [self.dataset.name(index) for share in indices for index in share]
-        shown = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
+        listed = ', '.join(names[:16]) + (f' and {len(names) - 16} more' if len(names) > 16 else '')
         what = 'the loss is' if not math.isfinite(values[-1]) else 'the loss is finite but its gradients are'
         return (
             f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
-            f'samples of that step: {shown}; last good checkpoint: {self.saver.newest()}; '
+            f'samples of that step: {listed}; last good checkpoint: {self.saver.newest()}; '
             'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
         )
 

@@ -322,8 +322,10 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         result = evaluation.evaluate(job.task, model.to(device), setup)
         if not pictures or dist.rank() != 0:
             return result
-        shown = evaluation.SampleRenderer.from_model(model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device)
-        return evaluation.add_worst_pictures(result, shown, pictures)
+        renderer = evaluation.SampleRenderer.from_model(
+            model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device
+        )
+        return evaluation.add_worst_pictures(result, renderer, pictures)
 
 
 def set_up_logging() -> None:

@@ -94,5 +94,5 @@ def _refusal(address: str, port: int) -> str:
 def _missing(arrivals: Store, world_size: int) -> str:
     """Return the missing ranks, in words."""
     missing = [rank for rank in range(world_size) if not arrivals.check([f'rank {rank}'])]
-    shown = ', '.join(map(str, missing[:SHOWN])) + (f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else '')
-    return f'rank{"" if len(missing) == 1 else "s"} {shown} of {world_size}'
+    listed = ', '.join(map(str, missing[:SHOWN])) + (f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else '')
+    return f'rank{"" if len(missing) == 1 else "s"} {listed} of {world_size}'

@@ -62,16 +62,16 @@ class RowNames:
     ours: Sequence[Sequence[str]]
     theirs: Sequence[Sequence[str]]
 
-    def match_rows(self, here: Sequence[int], there: Sequence[int]) -> SharedRows | None:
-        """Match rows by name between tensors of the shapes `here` and `there`, which differ only in their number."""
+    def match_rows(self, shape: Sequence[int], file_shape: Sequence[int]) -> SharedRows | None:
+        """Match rows by name between tensors of the shapes `shape` and `file_shape`, which differ only in their number."""
         # Heads differ in one dimension only: the number of classes or characters.
-        differing = [dim for dim, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
-        if len(here) != len(there) or len(differing) != 1:
+        differing = [dim for dim, sizes in enumerate(zip(shape, file_shape, strict=False)) if sizes[0] != sizes[1]]
+        if len(shape) != len(file_shape) or len(differing) != 1:
             return None
         (dim,) = differing
         # The kind of head is recognised by its numbers of rows on both sides.
         for ours, theirs in zip(self.ours, self.theirs, strict=True):
-            if (len(ours), len(theirs)) == (here[dim], there[dim]):
+            if (len(ours), len(theirs)) == (shape[dim], file_shape[dim]):
                 places = {name: row for row, name in enumerate(theirs)}
                 shared = [(row, places[name]) for row, name in enumerate(ours) if name in places]
                 return SharedRows(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None

@@ -96,18 +96,18 @@ def parameter_groups(model: nn.Module, parameters: Parameters) -> list[Group]:
 
 def _rules_by_name(names: Sequence[str], rules: Sequence[ParameterRule], key: str) -> dict[str, ParameterRule]:
     """Return the rule of each parameter that matches one. `key`: key under `parameters` that holds the rules."""
-    found: dict[str, ParameterRule] = {}
+    rule_of: dict[str, ParameterRule] = {}
     for rule in rules:
         matched = fnmatch.filter(names, rule.match)
         if not matched:
             raise ValueError(f'parameters.{key}: {rule.match!r} matches no parameter of the model{_hint(rule.match, names)}')
         for name in matched:
-            if name in found:
+            if name in rule_of:
                 raise ValueError(
-                    f'parameters.{key}: both {found[name].match!r} and {rule.match!r} match {name}; make one of them narrower'
+                    f'parameters.{key}: both {rule_of[name].match!r} and {rule.match!r} match {name}; make one of them narrower'
                 )
-            found[name] = rule
-    return found
+            rule_of[name] = rule
+    return rule_of
 
 
 def _hint(pattern: str, names: Sequence[str]) -> str:

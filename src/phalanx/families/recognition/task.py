@@ -115,9 +115,9 @@ class Samples(Dataset[Sample]):
         except UnusableTextError as error:
             raise SampleError(f'{self.name(draw.index)}: {error}') from None
         # Resize last: augmentations work at the size of the image.
-        shown, width = fit_line(image, size, keep_ratio=self.keep_ratio)
+        fitted, width = fit_line(image, size, keep_ratio=self.keep_ratio)
         text, unknown, ctc = encoded
-        return Sample(channels_first(shown), width, Label(text, unknown), ctc, guide, draw.index)
+        return Sample(channels_first(fitted), width, Label(text, unknown), ctc, guide, draw.index)
 
     def _another(self, draw: Draw, rng: Rng) -> TextImage | None:
         try:
@@ -289,12 +289,12 @@ class Recognition(Family):
     def request(self, image: Image) -> Sample:
         """Prepare a line for prediction, wider than `image_size` if its aspect ratio needs it, as PaddleOCR does."""
         # `grow` as in PaddleOCR: squeezing a long line would make it unreadable.
-        shown, width = fit_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
-        return Sample(channels_first(shown), width, Label(''), [], [])
+        fitted, width = fit_line(image, self.image_size, keep_ratio=self.keep_ratio, grow=self.keep_ratio)
+        return Sample(channels_first(fitted), width, Label(''), [], [])
 
     def picture(self, sample: Sample, result: Reading) -> list[tuple[str, Image]]:
-        shown = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
-        return drawing.draw_comparison(shown, sample.label.text, result)
+        line = sample.image[:, :, : sample.width].permute(1, 2, 0).numpy()
+        return drawing.draw_comparison(line, sample.label.text, result)
 
     writers = drawing.WRITERS
 

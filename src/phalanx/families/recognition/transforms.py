@@ -228,8 +228,8 @@ class Concatenate:
         """Append lines to `line`. `others` returns another line per call, or None for an unreadable one."""
         if rng.random() > self.probability or not accepts(line[1]):
             return line
-        found = [other for _ in range(self.lines) if (other := others())]
-        return self.join_lines(line, found, accepts)
+        appended = [other for _ in range(self.lines) if (other := others())]
+        return self.join_lines(line, appended, accepts)
 
     def join_lines(self, line: TextImage, others: Sequence[TextImage], accepts: Accepts) -> TextImage:
         """Return `line` followed by the first of `others` that fit, at the height of the network's input."""

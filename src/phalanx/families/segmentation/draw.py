@@ -29,8 +29,8 @@ def draw_overlay(image: Image, class_map: LabelMap) -> Image:
 
 def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
     """Return captioned pictures: the image, ground truth and prediction over it. Void pixels of the truth stay uncoloured."""
-    shown = np.where(truth[..., None] == VOID, image, overlay(image, draw_class_map(truth), 0.6))
-    return [('image', image), ('truth', shown), ('prediction', overlay(image, draw_class_map(prediction), 0.6))]
+    truth_overlay = np.where(truth[..., None] == VOID, image, overlay(image, draw_class_map(truth), 0.6))
+    return [('image', image), ('truth', truth_overlay), ('prediction', overlay(image, draw_class_map(prediction), 0.6))]
 
 
 def build_writers(class_names: Sequence[str]) -> Writers:

@@ -99,13 +99,13 @@ class Annotations:
             raise ValueError(f'{self.place}: not one of {len(sizes)} images has an object; check the annotations')
         # Objects in the order of their images, and where those of each image begin.
         is_kept = is_known | keep_empty
-        kept, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
-        rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[kept]
+        selected, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
+        rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[selected]
         starts = np.concatenate([[0], counts.cumsum()])
-        paths = Packed([files[number] for number in kept])
+        paths = Packed([files[number] for number in selected])
         oddities = {what: int(count) for what, count in notes.items() if count}
-        missing = {place: self._missing[number] for place, number in enumerate(kept.tolist()) if number in self._missing}
-        return AnnotatedImages(self.root, paths, sizes[kept], starts, objects.at(rows), self.relative, oddities, missing)
+        missing = {place: self._missing[number] for place, number in enumerate(selected.tolist()) if number in self._missing}
+        return AnnotatedImages(self.root, paths, sizes[selected], starts, objects.at(rows), self.relative, oddities, missing)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """Mask [N] of boxes that exceed the image by more than a pixel or 1 % of the side; False for unknown sizes."""

@@ -40,13 +40,13 @@ NAMES: dict[Split, str] = {'train': 'train', 'eval': 'val'}
 def _copy_images(source: Source, out: Path, folder: str) -> Iterator[CopiedImage]:
     """Copy the images of `source` to `folder` under their own names, with the index appended to names that are taken."""
     (out / folder).mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    stems: set[str] = set()
     for index in range(len(source)):
         image, objects = source.read(Draw(index))
         file = Path(source.name(index))
         stem = file.stem.replace(' ', '_')  # lists of VOC have spaces between their fields
-        stem = stem if stem not in taken else f'{stem}_{index}'
-        taken.add(stem)
+        stem = stem if stem not in stems else f'{stem}_{index}'
+        stems.add(stem)
         path = f'{folder}/{stem}{file.suffix if file.is_file() else ".png"}'
         if file.is_file():
             shutil.copyfile(file, out / path)

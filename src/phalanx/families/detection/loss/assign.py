@@ -76,9 +76,9 @@ def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
     nearest = _nearest_anchors(truths.boxes, raw, top_k)  # [B, N, candidates]
     # The threshold adapts to each true box: mean plus standard deviation of the IoUs of its candidates.
     overlaps = ious.gather(2, nearest)
-    chosen = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
-    chosen &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
-    claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, chosen)
+    is_positive = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
+    is_positive &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
+    claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, is_positive)
     # Each anchor has at most one true box; the score says how well it already predicts that box.
     fg_mask, truth_index = _resolve_conflicts(claims, ious)
     true_boxes = truths.boxes.gather(1, truth_index[..., None].expand(-1, -1, 4))  # [B, A, 4]

@@ -122,7 +122,7 @@ class DistributionFocal(DetectionLoss):
         return {'dfl': score_term(self.weight * (losses * score).sum(), assigned)}
 
 
-def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] | None) -> Assigner:
+def choose_assigner(losses: Sequence[DetectionLoss], of_recipe: partial[Assigner] | None) -> Assigner:
     """Assigner of a recipe: the chosen one, the one of its losses, or that of PP-YOLOE.
 
     Raises ValueError if an entry is no DetectionLoss, and if two assigners contradict each other.
@@ -135,15 +135,15 @@ def choose_assigner(losses: Sequence[DetectionLoss], chosen: partial[Assigner] |
                 f'loss: {name} must extend DetectionLoss of phalanx.families.detection.loss; see docs/extending.md'
             )
     own_assigners = [loss.assigner for loss in losses if loss.assigner is not None]
-    if chosen is not None and any(own != AtssThenTaskAligned() for own in own_assigners):
+    if of_recipe is not None and any(own != AtssThenTaskAligned() for own in own_assigners):
         raise ValueError(
             'assigner: the loss has options of an assigner of its own; leave them out, or list its terms, as in '
             '`loss: [varifocal, giou, dfl]`'
         )
     if any(own != own_assigners[0] for own in own_assigners):
         raise ValueError('loss: its entries have different assigners of their own; give all of them the same')
-    if chosen is not None:
-        return chosen()
+    if of_recipe is not None:
+        return of_recipe()
     return own_assigners[0] if own_assigners else AtssThenTaskAligned()
 
 

@@ -62,8 +62,8 @@ class CocoAp(BoxMetric):
                 'ap50': _mean(precision[0, :, label, 0]),
                 'ar100': _mean(recall[:, label, 0]),
             }
-            shown = {key: '-' if value is None else value for key, value in values.items()}
-            rows.append({'class': name, **shown, 'objects': int(counts[label])})
+            cells = {key: '-' if value is None else value for key, value in values.items()}
+            rows.append({'class': name, **cells, 'objects': int(counts[label])})
         return rows
 
     def curves(self) -> dict[str, list[float]]:

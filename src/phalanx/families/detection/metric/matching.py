@@ -40,11 +40,11 @@ def grade(detections: Detections, truth: Objects) -> Grade | None:
     """Grade of an image by its number of mistakes, counted as in `confusion`; None without mistakes."""
     classes, pairs = match_objects(detections, truth)
     matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
-    wrong = sum(truth.classes[target] != classes[number] for target, number in matches)
+    misclassified = sum(truth.classes[target] != classes[number] for target, number in matches)
     missed, extra = int((~truth.ignored).sum()) - len(matches), len(classes) - len(pairs)
-    if not (mistakes := missed + wrong + extra):
+    if not (mistakes := missed + misclassified + extra):
         return None
-    return Grade(-float(mistakes), f'{missed} missed, {wrong} of a wrong class, {extra} without an object')
+    return Grade(-float(mistakes), f'{missed} missed, {misclassified} of a wrong class, {extra} without an object')
 
 
 def match_objects(detections: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
@@ -72,7 +72,7 @@ def precision_recall_curves(precision: Mapping[str, Sequence[float]], iou: float
     """Curves of the class mean and of the worst classes; `precision` of each class at RECALLS."""
     mean = np.mean(list(precision.values()), axis=0)
     worst = sorted(precision, key=lambda name: sum(precision[name]))[:WORST]
-    chosen = {'mean of the classes': mean, **{name: precision[name] for name in precision if name in worst}}
+    curves = {'mean of the classes': mean, **{name: precision[name] for name in precision if name in worst}}
     subset = '' if len(worst) == len(precision) else f', all classes and the {WORST} worst'
-    lines = {name: [(float(x), float(y)) for x, y in zip(RECALLS, values, strict=True)] for name, values in chosen.items()}
+    lines = {name: [(float(x), float(y)) for x, y in zip(RECALLS, values, strict=True)] for name, values in curves.items()}
     return Curves(f'Precision at an IoU of {iou:g}{subset}', 'recall', 'precision', lines)

@@ -43,11 +43,11 @@ class Pairs:
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             # Name the likeliest reason: EXIF rotation, or masks at another resolution.
-            why = turned_hint(image.shape[:2], values.shape)
+            reason = turned_hint(image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
-            if not why and has_same_ratio(image.shape, values.shape):
-                why = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
-            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{why}')
+            if not reason and has_same_ratio(image.shape, values.shape):
+                reason = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
+            raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{reason}')
         # One lookup per pixel maps stored values to classes and reveals values without a class.
         labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == INVALID).any():

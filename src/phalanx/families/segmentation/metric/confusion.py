@@ -56,9 +56,9 @@ class Confusion:
         is_present = predicted + true > 0
         iou = _ratio(hit, predicted + true - hit, empty=1)[is_present].mean().item()
         # The most frequent confusion, for the caption of the picture.
-        wrong = counts.clone().fill_diagonal_(0)
-        share = wrong.max().item() / true.sum().item()
-        truth, predicted_as = (self.class_names[number] for number in divmod(int(wrong.argmax()), len(counts)))
+        confusions = counts.clone().fill_diagonal_(0)
+        share = confusions.max().item() / true.sum().item()
+        truth, predicted_as = (self.class_names[number] for number in divmod(int(confusions.argmax()), len(counts)))
         return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {predicted_as} on {share:.0%} of the image')
 
     def gather(self) -> None:

@@ -17,14 +17,14 @@ from phalanx.families.table.tree import Element
 FIRST_TAG = 0xF0000  # code point for the first tag in a cell, in a private use plane
 
 
-def teds(one: Element, other: Element, *, structure_only: bool = False) -> float:
+def teds(table: Element, other: Element, *, structure_only: bool = False) -> float:
     """Return 1 - edit distance / elements of the larger table: 1 for equal tables, about 0 (or less) for unrelated ones.
 
     `structure_only` ignores the content of cells. Elements are counted below `table` and include tags within cells, although
     the distance treats such a tag as one character: as in the reference implementation.
     """
     # Mirrored trees: the body of a table, its largest part, then shares the leftmost leaf of the root and is not a keyroot.
-    nodes, others = list(one.last_to_first()), list(other.last_to_first())
+    nodes, others = list(table.last_to_first()), list(other.last_to_first())
     elements = max(count_elements(nodes), count_elements(others))
     if elements == 0 or _are_equal(nodes, others, structure_only):
         return 1.0

@@ -54,17 +54,17 @@ def index_tree(children: Sequence[Sequence[int]]) -> TreeShape:
     return TreeShape(np.array(first), tuple(np.array(groups[key]) for key in sorted(groups)))
 
 
-def edit_distance(one: TreeShape, other: TreeShape, rename: Floats) -> float:
-    """Return the minimum cost of editing tree `one` into `other`; `rename` [N, M]: cost of renaming a node, at most 1."""
+def edit_distance(tree: TreeShape, other: TreeShape, rename: Floats) -> float:
+    """Return the minimum cost of editing `tree` into `other`; `rename` [N, M]: cost of renaming a node, at most 1."""
     trees = np.full(rename.shape, np.nan)  # distance of the subtrees of each pair of nodes
-    _fill_leaves(trees, other, rename, np.flatnonzero(one.size == 1))
-    _fill_leaves(trees.T, one, rename.T, np.flatnonzero(other.size == 1))
-    for group in one.keyroots:
+    _fill_leaves(trees, other, rename, np.flatnonzero(tree.size == 1))
+    _fill_leaves(trees.T, tree, rename.T, np.flatnonzero(other.size == 1))
+    for group in tree.keyroots:
         for with_group in other.keyroots:
-            if one.size[group].max() <= other.size[with_group].max():  # the loop goes over the smaller
-                _fill_group(trees, one, other, rename, group, with_group)
+            if tree.size[group].max() <= other.size[with_group].max():  # the loop goes over the smaller
+                _fill_group(trees, tree, other, rename, group, with_group)
             else:
-                _fill_group(trees.T, other, one, rename.T, with_group, group)
+                _fill_group(trees.T, other, tree, rename.T, with_group, group)
     return float(trees[-1, -1])
 
 
@@ -77,12 +77,12 @@ def _fill_leaves(trees: Floats, other: TreeShape, rename: Floats, leaves: Ints) 
     trees[leaves] = other.size - 1 + nearest
 
 
-def _fill_group(trees: Floats, one: TreeShape, other: TreeShape, rename: Floats, group: Ints, with_group: Ints) -> None:
+def _fill_group(trees: Floats, tree: TreeShape, other: TreeShape, rename: Floats, group: Ints, with_group: Ints) -> None:
     """Fill in distances between the keyroots of two groups, and between the nodes that share their leftmost leaves.
 
     `forests[x]`: distances of the first x nodes of each subtree of `group` to the first 0, 1, ... of each of the others.
     """
-    rows, from_rows, is_row = _descendants(one, group)  # [A, a] each
+    rows, from_rows, is_row = _descendants(tree, group)  # [A, a] each
     columns, from_columns, is_column = _descendants(other, with_group)  # [B, b] each
     # One table of forest distances per pair of keyroots, all pairs at once: [a + 1, A, B, b + 1].
     (A, a), (B, b) = rows.shape, columns.shape
