@@ -63,7 +63,7 @@ class Family(Task):
         names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
         if keys.main_metric is not None and keys.main_metric not in names:
             raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, the values of this metric')
-        # Networks are told apart by name, in losses and in weight files.
+        # Losses and weight files distinguish networks by name.
         if STUDENT in (keys.networks or {}):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; rename the other network')
         if bool(keys.networks) != self.distils(keys):
