@@ -65,7 +65,6 @@ class Trainer:
         self.recipe, self.task, self.device = recipe, task, device
         train = recipe.train
 
-        # Data sets, and the length of the run in steps.
         self.dataset, self.evalset = parts.train, parts.evaluation
         self.set_lengths(progress or Progress())
         batch = self.stream.global_batch_size
@@ -75,12 +74,10 @@ class Trainer:
         self.initial = [] if progress else parts.initial
         # Warnings for the report: oddities of the data, and initial weights that were not loaded.
         self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for loaded in self.initial for note in loaded.notes)]
-        # Before the optimizer, which gets trainable parameters only. With `freeze_steps` they stay trainable: see
-        # TemporaryFreeze.
+        # Before the optimizer, which gets trainable parameters only; for `freeze_steps` see TemporaryFreeze.
         if train.freeze_steps is None:
             freeze(self.model, train.freeze)
-        # The model must be on its device before norms and EMA allocate their tensors.
-        self.model.to(device)
+        self.model.to(device)  # before norms and EMA allocate their tensors
         if train.channels_last:
             self.model.to(memory_format=torch.channels_last)
         statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
@@ -90,7 +87,6 @@ class Trainer:
         groups = parameter_groups(self.model, recipe.parameters)
         self.optimizer = recipe.optimizer(groups)
         self.lr = scale_lr(self.optimizer.defaults['lr'], recipe.scaling, batch)
-        # Lengths in epochs at the current global batch; the timeline accounts for earlier ones.
         length = train.steps or in_steps(train.epochs or 0, self.steps_per_epoch)
         self.schedule = recipe.schedule(self.lr, length, self.steps_per_epoch, self.timeline)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
@@ -101,7 +97,6 @@ class Trainer:
         torch.backends.cudnn.benchmark = task.has_fixed_size  # every new size would start a search for the fastest kernels
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
-        # Losses that change over training (warm-up of assigners) get the length of the run in epochs.
         epochs = self.timeline.equivalent_steps(self.steps) / self.steps_per_epoch
         self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=epochs))
         self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
