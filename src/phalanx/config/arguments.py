@@ -126,7 +126,7 @@ def add_recipe_words(parser: argparse.ArgumentParser) -> None:
 def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """Options, recipe and assignments: those of `--set` first, then the pairs, each in the order written."""
     arguments = parser.parse_intermixed_args(words)
-    # In `--set a=1 recipe.yml` argparse takes the recipe as a value of --set, but it is no assignment.
+    # In `--set a=1 recipe.yml` argparse takes the recipe as a value of --set, but it is not an assignment.
     bare = [*arguments.words, *(word for word in arguments.set if '=' not in word)]
     arguments.set = [word for word in arguments.set if '=' in word]
     if arguments.recipe is None and not bare:

@@ -20,7 +20,7 @@ CHINESE = dict.fromkeys(('gb2312', 'gbk', 'cp936'), 'gb18030')  # a superset: fi
 
 
 def check_folder(path: Path) -> None:
-    """Raise FileNotFoundError, naming the key to fix, when there is no such folder."""
+    """Raise FileNotFoundError, naming the key to fix, if there is no such folder."""
     if not path.is_dir():
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
@@ -85,7 +85,7 @@ def check_inside(path: str, root: Path, where: str) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Raise FileNotFoundError when there is no such file."""
+    """Raise FileNotFoundError if there is no such file."""
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
 

@@ -27,9 +27,9 @@ def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
     """Image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> paths of their results (`named`).
 
     Result paths are below the folder `out`; those of videos have a suffix. `-` reads paths from standard input, one per line; a
-    number that is no file is a camera. Files in `out` are results, not images. The number of other files in folders is reported
-    on standard error. Raises RequestError for missing files, for addresses, without any image, and for an image that its own
-    result could replace.
+    number that is not a file is a camera. Files in `out` are results, not images. The number of other files in folders is
+    reported on standard error. Raises RequestError for missing files, for addresses, without any image, and for an image that
+    its own result could replace.
     """
     results = out.resolve()
     inputs: dict[Path, Path] = {}

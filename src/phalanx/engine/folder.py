@@ -48,7 +48,7 @@ def resolve_names(job: Job) -> Node:
 def differences(job: Job) -> list[str]:
     """Return the keys that differ from the recipe in the run folder and change the training, as `key: there x, now y`.
 
-    A key that the folder lacks and the recipe leaves at its default is no difference: it was added after that run.
+    A key that the folder lacks and the recipe leaves at its default is not a difference: it was added after that run.
     """
     stored = job.folder / 'config.yml'
     if not stored.is_file():

@@ -67,7 +67,7 @@ def _add(plugin: Any, where: str) -> None:
 
 def _add_to(catalog: dict[str, Any], builders: dict[str, Any], where: str) -> None:
     """Add `builders` to a catalog. Raises RequestError for a name that is taken."""
-    # Loading the same plugin twice is no conflict.
+    # Loading the same plugin twice is not a conflict.
     if conflicts := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
         raise RequestError(f'{where}: {conflicts[0]!r} is taken; choose another name')
     catalog.update(builders)

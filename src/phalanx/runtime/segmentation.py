@@ -85,13 +85,13 @@ class Segmentation(Family):
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> npt.NDArray[np.uint8]:
         """Class map [H, W]: the transforms are undone in reverse order; padding is cut off, all else is resized."""
-        size, way = (image.shape[0], image.shape[1]), []
+        size, sizes_before = (image.shape[0], image.shape[1]), []
         for transform in self.preparation['transforms']:
-            way.append(size)
+            sizes_before.append(size)
             size = size_after(size, transform)
         if 'classes' in outputs:  # chosen in the graph
             return outputs['classes']  # type: ignore[no-any-return]
-        logits, steps = outputs['logits'], list(zip(self.preparation['transforms'], way, strict=True))
+        logits, steps = outputs['logits'], list(zip(self.preparation['transforms'], sizes_before, strict=True))
         # Running maximum over chunks of classes, so that the logits of all classes need not exist at full size at once.
         best, classes = np.full(image.shape[:2], -np.inf, np.float32), np.zeros(image.shape[:2], np.uint8)
         together = max(1, MOST_LOGITS // classes.size)

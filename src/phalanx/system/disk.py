@@ -45,7 +45,7 @@ def remove_own(path: Path) -> None:
     """Remove a file, a link or a folder that Phalanx created: in this process, or earlier under a name that only Phalanx uses.
 
     Never call it on a path named by the user or another program; each caller says how it knows. Links are not followed; a
-    missing path is no error.
+    missing path is not an error.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():

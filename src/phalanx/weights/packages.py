@@ -8,4 +8,4 @@ def find_in_package(package: str, file: str) -> Path | None:
     """Path of `file`, relative to the folder of a package; None where one of them is not installed."""
     spec = find_spec(package)
     places = spec.submodule_search_locations if spec else None
-    return next((found for place in places or () if (found := Path(place, file)).is_file()), None)
+    return next((path for place in places or () if (path := Path(place, file)).is_file()), None)

@@ -145,7 +145,7 @@ def test_the_input_of_a_network_has_at_most_the_documented_pixels() -> None:
 
 
 def test_scales_of_a_test_count() -> None:
-    with pytest.raises(TooLargeError, match='given 4096 x 16384'):
+    with pytest.raises(TooLargeError, match='would have 4096 x 16384'):
         Inference(scales=(4.0,)).view(torch.nn.Identity(), torch.zeros(1, 1, 4096, 1024), 4.0, ())
 
 

@@ -17,7 +17,7 @@ class DistilledDetector(DistillationModel):
     """
 
     def __init__(self, student: PPYOLOE, teacher: PPYOLOE) -> None:
-        """Raises ValueError if a network is no PPYOLOE, and if the two differ in levels or range of distances."""
+        """Raises ValueError if a network is not a PPYOLOE, and if the two differ in levels or range of distances."""
         for name, network in (('model', student), ('teacher', teacher)):
             if not isinstance(network, PPYOLOE):
                 kind = type(network).__name__

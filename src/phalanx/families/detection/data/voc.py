@@ -97,7 +97,7 @@ def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int
         # Difficult objects may be trained on, but are never evaluated.
         difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
         box = _box(element, where)
-        # VOC counts from 1: a box that ends one pixel too far is no mistake of the annotator.
+        # VOC counts from 1: a box that ends one pixel too far is not a mistake of the annotator.
         inside = _inside(box, annotated)
         annotations.cut_off += max(abs(a - b) for a, b in zip(box, inside, strict=True)) > 1 + SHIFT
         annotations.add_box(number, inside, labels[name], ignored=difficult and not learn_difficult)

@@ -139,7 +139,7 @@ def _resolve_conflicts(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:
     """Foreground mask, bool [B, A], and true box of each anchor, int64 [B, A], of candidates [B, N, A] with IoUs [B, N, A].
 
     An anchor that is a candidate for several boxes goes to the box of the highest IoU among all boxes of the image, as in
-    PaddleDetection: even to one that it is no candidate for.
+    PaddleDetection: even if it is not a candidate for that box.
     """
     contested = claims.sum(1, keepdim=True) > 1
     return claims.any(1), torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)

@@ -125,7 +125,7 @@ class DistributionFocal(DetectionLoss):
 def choose_assigner(losses: Sequence[DetectionLoss], of_recipe: partial[Assigner] | None) -> Assigner:
     """Assigner of a recipe: the chosen one, the one of its losses, or that of PP-YOLOE.
 
-    Raises ValueError if an entry is no DetectionLoss, and if two assigners contradict each other.
+    Raises ValueError if an entry is not a DetectionLoss, and if two assigners contradict each other.
     """
     # Plugins can bring losses of other families, which take other arguments.
     for loss in losses:

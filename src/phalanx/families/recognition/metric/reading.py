@@ -78,7 +78,7 @@ class ReadingAccuracy:
         longer text (PaddleOCR's norm_edit_dis). `unknown_characters`: number of true characters that are not in the dictionary
         and were not compared.
         """
-        texts = self._texts or math.nan  # of nothing there is no share
+        texts = self._texts or math.nan  # NaN without texts
         # Texts of one length share a divisor, so counts are integers until here.
         distance = sum(edits / length for length, edits in sorted(self._edits.items()) if length)
         return {'accuracy': self._right / texts, 'edit_similarity': 1 - distance / texts, 'unknown_characters': self._unknown}
