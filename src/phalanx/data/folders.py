@@ -74,8 +74,7 @@ def check_inside(path: str, root: Path, where: str) -> str:
     """Return `path`. Raises ValueError, beginning with `where`, when it leads outside `root`."""
     try:
         name = os.fsencode(path)
-    # Never a valid name, so it is rejected below.
-    except UnicodeEncodeError:  # JSON can hold lone surrogates
+    except UnicodeEncodeError:  # JSON can hold lone surrogates; rejected below
         name = b'\0'
     if b'\0' in name or len(name) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in name.split(b'/')):
         raise ValueError(f'{where}: {path[:80]!r} is not the name of a file, or too long for one')

@@ -225,8 +225,8 @@ def average_over_ranks(tensors: list[Tensor]) -> None:
 
 @torch.no_grad()
 def average_flat_over_ranks(tensors: list[Tensor]) -> None:
-    # Latency dominates for the few hundred small buffers of a network: send them as few large messages.
     """Replace each tensor by its mean over ranks, in place; small ones travel as one message."""
+    # Latency dominates for the few hundred small buffers of a network: send them as few large messages.
     for message in _messages(tensors):
         packed = torch.cat([tensor.flatten() for tensor in message])
         average_over_ranks([packed])

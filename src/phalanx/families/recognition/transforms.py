@@ -207,8 +207,8 @@ def invert(image: Image, rng: Rng) -> Image:
 class Concatenate:
     """PaddleOCR's RecConAug: append other lines to a line, with a probability; texts are joined without a space.
 
-    Appending stops before a line that would make the text longer than `max_length` or invalid as a target of one of the heads, or
-    the image wider than `image_size`. A line whose own text is invalid stays alone, so that it is rejected in every epoch.
+    Appending stops before a line that would make the text longer than `max_length` or invalid as a target of a head, or the
+    image wider than `image_size`. A line whose own text is invalid stays alone, so that it is rejected in every epoch.
     """
 
     image_size: tuple[int, int] = (48, 320)
