@@ -31,8 +31,8 @@ class Draw:
         return Draw(index, self.epoch, self.step, self.seed)
 
     def rng(self) -> Rng:
-        # The second number separates streams: 0 epoch order, 1 sample, 2 step, 3 mixture, 4 rendered evaluation, 5 source.
         """Random generator of this sample: a function of (seed, epoch, index)."""
+        # The second number separates streams: 0 epoch order, 1 sample, 2 step, 3 mixture, 4 rendered evaluation, 5 source.
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))
 
     def source_rng(self) -> Rng:

@@ -140,8 +140,8 @@ def run_stages(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
 
 
 def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
-    # make_divisible of the MobileNet code.
     """Return `channels` times `scale`, rounded to a `multiple`, but never down by more than a tenth (make_divisible)."""
+    # make_divisible of the MobileNet code.
     rounded = max(multiple, int(channels * scale + multiple / 2) // multiple * multiple)
     return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
 
