@@ -151,7 +151,6 @@ def timm_backbone(
     linearly to 0 at the first. `img_size`: (height, width) of all images, for networks that take one size only. Raises
     ValueError for an unknown name, and for a network without feature maps.
     """
-    # Built first without options, since only the network itself knows the strides of its maps.
     timm = _timm()
     if not timm.is_model(model):
         # The nearest name, for typing errors.
@@ -161,6 +160,7 @@ def timm_backbone(
     options: dict[str, Any] = {'drop_path_rate': drop_path} if drop_path else {}
     weights = _resolve_weights(timm, model, weights)
     options |= _size_options(timm, model, img_size)
+    # Built first with default maps, since only the network itself knows the strides of its maps.
     body = _build_body(timm, model, options)
     reductions: list[int] = body.feature_info.reduction()
     if len(reductions) > 1 and len(set(reductions)) == 1:  # a plain transformer: all its blocks have one stride
