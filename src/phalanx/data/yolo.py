@@ -57,9 +57,9 @@ def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
         row = [float(word) for word in line.split()]
     except ValueError:
         row = []
-    wanted, hint, count = FIELDS, '', len(row)
+    expected, hint, count = FIELDS, '', len(row)
     if keypoints:
-        wanted = f'class, box and {keypoints} numbers of keypoints (kpt_shape in data.yaml)'
+        expected = f'class, box and {keypoints} numbers of keypoints (kpt_shape in data.yaml)'
         is_known = count == 5 + keypoints
     else:
         is_known = count in (5, 6) or (count > 6 and count % 2 == 1)
@@ -68,7 +68,7 @@ def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
     is_valid = is_known and row[0] >= 0 and row[0] % 1 == 0 and all(-1 <= value <= 2 for value in places)
     if not is_valid or not all(map(math.isfinite, row)):
         pixels = ', which may be pixels' if is_known and max(places, key=abs) > 2 else ''
-        raise ValueError(f'{where}: expected {wanted}, got {line.strip()[:80]!r}{pixels}{hint}')
+        raise ValueError(f'{where}: expected {expected}, got {line.strip()[:80]!r}{pixels}{hint}')
     if count > 6 and not keypoints:
         points = tuple(zip(row[1::2], row[2::2], strict=True))
         xs, ys = zip(*points, strict=True)

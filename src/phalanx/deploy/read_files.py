@@ -92,6 +92,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     reading.
     """
     options = Options(**{**asdict(options), 'threads': max(1, count_cores() // workers) if workers > 1 else options.threads})
+    # Everything besides its pixels that the result of a page depends on.
     settings = json.dumps([phalanx.__version__, open_reader(options).identity, options.save])
     out.mkdir(parents=True, exist_ok=True)
     known = read_journal(out / JOURNAL)
@@ -108,7 +109,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
         nonlocal there
         for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True):
             try:
-                pages = _opened(file)
+                pages = _open_pages(file)
             except (SampleError, OSError) as error:
                 fail(describe_error(error))
                 continue
@@ -134,7 +135,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
                     continue
                 done.append(ReadPage(key=keys.pop(page), **result))
                 journal.write(f'{json.dumps(asdict(done[-1]), ensure_ascii=False)}\n')
-                journal.flush()
+                journal.flush()  # so that a killed reading loses no finished page
     finally:
         write_summary(out, done, failures)
     return done, there, len(failures)
@@ -143,7 +144,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
 def read_page(options: Options, page: Page) -> dict[str, Any] | str:
     """Read a page and write its results; returns the fields of its ReadPage but `key`, or a message why it failed."""
     try:
-        image = _opened(page.file).read(page.number)
+        image = _open_pages(page.file).read(page.number)
         lines = open_reader(options)(image)
         stem = page.out / page.stem
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +165,7 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
 
 
 @lru_cache(maxsize=1)
-def _opened(file: Path) -> Pages:
+def _open_pages(file: Path) -> Pages:
     return Pages(file)
 
 
@@ -182,6 +183,7 @@ def results_of(
     try:
         while some := list(islice(pages, AHEAD * workers)):
             died = False
+            # Only AHEAD pages per worker are submitted, so that neither pages nor results fill the memory.
             for page, future in [(page, pool.submit(work, page)) for page in some]:
                 try:
                     result = future.result()
@@ -210,14 +212,14 @@ def _alone(work: Callable[[Page], dict[str, Any] | str], page: Page) -> dict[str
 
 def read_journal(file: Path) -> dict[str, ReadPage]:
     """Finished pages by key; lines that are torn or of another version are left out."""
-    found = {}
+    pages = {}
     for line in file.read_text(encoding='utf-8', errors='replace').splitlines() if file.is_file() else ():
         try:
             row = ReadPage(**json.loads(line))
         except (ValueError, TypeError):
             continue
-        found[row.key] = row
-    return found
+        pages[row.key] = row
+    return pages
 
 
 def least_certain(pages: Sequence[ReadPage]) -> list[tuple[float, ReadPage]]:

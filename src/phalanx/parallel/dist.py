@@ -112,11 +112,11 @@ def _check_backends(device: torch.device) -> None:
     config = torch_dist.get_backend_config()  # `cuda:nccl`, for example
     devices = {part.partition(':')[0] for part in config.split(',')}
     if missing := [kind for kind in dict.fromkeys(('cpu', device.type)) if kind not in devices]:
-        wanted = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
+        backends = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
         raise RequestError(
             f'the process group of this process has the backend {config}, and none for tensors on {" and ".join(missing)}: '
-            f'let whoever makes it use the backend {wanted!r} (Ray Train: TorchConfig(backend={wanted!r}); accelerate: '
-            f'InitProcessGroupKwargs(backend={wanted!r}))'
+            f'let whoever makes it use the backend {backends!r} (Ray Train: TorchConfig(backend={backends!r}); accelerate: '
+            f'InitProcessGroupKwargs(backend={backends!r}))'
         )
 
 

@@ -129,12 +129,12 @@ def explain(records: Mapping[int, Mapping[str, Any]]) -> str:
     The ranks in the minority are named: fewest first, and of these the earliest call.
     """
     calls = {rank: [Call(*call) for call in record['calls']] for rank, record in records.items()}
-    found = []
+    differences = []
     for group in sorted({call.group for own in calls.values() for call in own}):
         members = next(record['groups'][name] for record in records.values() if (name := group.split()[0]) in record['groups'])
         own = {rank: {call.number: call for call in calls[rank] if call.group == group} for rank in members if rank in calls}
-        found += _differences(group, own)
-    return min(found, default=(0, 0, ''))[2]
+        differences += _differences(group, own)
+    return min(differences, default=(0, 0, ''))[2]
 
 
 def describe_last_calls(records: Mapping[int, Mapping[str, Any]]) -> str:

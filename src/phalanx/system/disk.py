@@ -65,6 +65,7 @@ def flush(path: Path) -> None:
 
     Folders on network file systems without support for it are skipped.
     """
+    # A rename is durable only after an fsync of its folder, which can be opened for reading alone.
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -21,5 +21,6 @@ def normalise_path(path: Path) -> Path:
 
 def shorten_path(path: Path) -> str:
     """Shortest form of `path` for messages: relative to the working folder if it is inside."""
+    # By text, as the user wrote it: links are not resolved.
     path, here = Path(os.path.normpath(path.absolute())), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

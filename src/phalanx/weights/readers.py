@@ -40,16 +40,17 @@ def choose_reader(language: str | None) -> tuple[Path, Path]:
     if language is not None and language not in LANGUAGES:
         known = ', '.join(sorted(LANGUAGES))
         raise RequestError(f'--lang {language}: is not known{did_you_mean(language, LANGUAGES)} (known are {known})')
-    rec_file = LANGUAGES[language] if language else REC
+    rec_name = LANGUAGES[language] if language else REC
+    # PP-OCRv6; where it is missing, PP-OCRv4 of the older package, whose detector also goes with other recognisers.
     package, old_det, old_rec = OLDER
-    det, rec = _find(DET), _find(rec_file)
-    if rec_file != REC:
+    det, rec = _find(DET), _find(rec_name)
+    if rec_name != REC:
         det = det or find_in_package(package, old_det)
     elif not (det and rec) and (language is None or language in OF_OLDER):
         det, rec = find_in_package(package, old_det), find_in_package(package, old_rec)
     if det and rec:
         return det, rec
-    names = [name for name, file in ((DET, det), (rec_file, rec)) if file is None]
+    names = [name for name, file in ((DET, det), (rec_name, rec)) if file is None]
     cure = '`pip install --no-deps rapidocr` brings PP-OCRv6 small, ' if DET in names or REC in names else ''
     raise CheckpointError(
         f'no weights to read{f" {language}" if language else ""} are on this node: {cure}'
