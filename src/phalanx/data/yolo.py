@@ -64,6 +64,7 @@ def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
     else:
         is_known = count in (5, 6) or (count > 6 and count % 2 == 1)
         hint = '; are there keypoints behind the box? Then data.yaml needs kpt_shape' if count > 7 and not is_known else ''
+    # Corners may lie a little outside the image, but values in pixels are far above 2.
     places = row[1:5] if keypoints or count < 7 else row[1:]
     is_valid = is_known and row[0] >= 0 and row[0] % 1 == 0 and all(-1 <= value <= 2 for value in places)
     if not is_valid or not all(map(math.isfinite, row)):

@@ -33,6 +33,7 @@ def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
             yield
 
     guide, counts = batcher.model.guide, batcher.counts
+    # Without FastAPI's pages of documentation, which load scripts from the internet.
     app = FastAPI(title='phalanx serve', lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get('/')
@@ -52,6 +53,7 @@ def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
     async def predict(request: Request) -> Any:
         try:
             data = await read_image_bytes(request, await read_body(request, most_bytes))
+            # Decoding takes milliseconds, in which the event loop must go on to accept requests.
             image = await run_in_threadpool(decode_image, data, 'the image')
             return to_json(await batcher.result(image), guide)
         except FullError as error:

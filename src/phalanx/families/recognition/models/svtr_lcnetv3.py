@@ -43,6 +43,7 @@ class SVTRLCNetV3(TextNetwork):
         channels = backbone.channels[self.map_index]
         self.neck = neck
         self.head = nn.Linear(neck_channels, num_classes + 1)
+        # NRTR's loss trains the backbone together with that of CTC.
         self.nrtr: NRTRHead | None = None
         if nrtr_size is not None:
             self.nrtr = NRTRHead(num_classes, channels, size=nrtr_size, depth=nrtr_depth, dropout=dropout)
