@@ -156,8 +156,9 @@ def images_of(job: Job, model: Model) -> list[Floats]:
     return [model.family.prepare(dataset.original(draw))[None] for draw in draws]
 
 
-def measured(subject: Subject, out: Path, rounds: int) -> list[Measured]:
+def measure(subject: Subject, out: Path, rounds: int) -> list[Measured]:
     """Every form that the network of a subject has. Raises FileNotFoundError when its weights are not here."""
+    # the network in every form: eager, compiled, and each exported file
     weights = weights_of(subject, out)
     settings = [setting.replace('OUT', str(out)) for setting in subject.settings]
     folder = out / subject.recipe
@@ -167,16 +168,18 @@ def measured(subject: Subject, out: Path, rounds: int) -> list[Measured]:
     guide = next(guide for _, guide, _ in found if guide is not None)
     models = {form: Model(guide if own is None else own, run) for form, own, run in found}
     images = images_of(job, models[EAGER])
+    # forms take turns, so that a change in load hits all of them
     seconds: dict[str, list[float]] = {form: [] for form in models}
     for turn in range(rounds + 1):
         for form, model in models.items():
-            for seen in images[:WARMUP]:
-                model.run(seen)
-            for seen in images:
+            for image in images[:WARMUP]:
+                model.run(image)
+            for image in images:
                 begin = time.perf_counter()
-                model.run(seen)
+                model.run(image)
                 if turn > 0:  # in the first, sizes are met for the first time
                     seconds[form].append(time.perf_counter() - begin)
+    # the metric of each form on the evaluation set
     rows = []
     for form, model in models.items():
         evaluation, _ = evaluate(job, model, folder / 'fp32.onnx', 0, batches=(1,))
@@ -206,9 +209,9 @@ def table(rows: list[Measured]) -> list[dict[str, str]]:
 
 def processor() -> str:
     """The name of the processor, and its instructions for 8-bit networks."""
-    said = Path('/proc/cpuinfo').read_text() if Path('/proc/cpuinfo').is_file() else ''
-    name = re.search(r'model name\s*: (.*)', said)
-    fast = [flag for flag in ('avx2', 'avx512f', 'avx512_vnni', 'avx_vnni', 'amx_int8') if re.search(rf'\b{flag}\b', said)]
+    text = Path('/proc/cpuinfo').read_text() if Path('/proc/cpuinfo').is_file() else ''
+    name = re.search(r'model name\s*: (.*)', text)
+    fast = [flag for flag in ('avx2', 'avx512f', 'avx512_vnni', 'avx_vnni', 'amx_int8') if re.search(rf'\b{flag}\b', text)]
     return f'{name[1] if name else platform.machine()} ({", ".join(fast)})'
 
 
@@ -226,14 +229,14 @@ def main() -> None:
         if given.only and not subject.name.startswith(tuple(given.only)):
             continue
         try:
-            rows += measured(subject, out, given.rounds)
+            rows += measure(subject, out, given.rounds)
         except FileNotFoundError as error:
             print(f'{subject.name}: {error}', file=sys.stderr)
             continue
         about = {'phalanx': phalanx.__version__, 'torch': torch.__version__, 'processor': processor()}
-        said = {**about, 'date': f'{datetime.now(UTC):%Y-%m-%d}', 'rows': [asdict(row) for row in rows]}
-        (out / 'deployment.json').write_text(json.dumps(said, indent=1) + '\n')
-        (out / 'deployment.md').write_text(f'{said["date"]}, one core, {processor()}\n\n{format_markdown(table(rows))}\n')
+        record = {**about, 'date': f'{datetime.now(UTC):%Y-%m-%d}', 'rows': [asdict(row) for row in rows]}
+        (out / 'deployment.json').write_text(json.dumps(record, indent=1) + '\n')
+        (out / 'deployment.md').write_text(f'{record["date"]}, one core, {processor()}\n\n{format_markdown(table(rows))}\n')
     print(format_text(table(rows)) if rows else 'nothing was measured')
 
 

@@ -85,7 +85,7 @@ def together(nodes: Sequence[Node], *words: str) -> str:
 
 def outputs(started: Sequence[subprocess.Popen[str]]) -> list[str]:
     """The last line that each writes to its standard output. Raises RuntimeError when one failed."""
-    said = [process.communicate()[0] for process in started]
+    texts = [process.communicate()[0] for process in started]
     if failed := [process for process in started if process.returncode]:
         raise RuntimeError(f'{failed[0].args!r} ended with status {failed[0].returncode}')
-    return [text.strip().rpartition('\n')[2] for text in said]
+    return [text.strip().rpartition('\n')[2] for text in texts]

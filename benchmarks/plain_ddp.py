@@ -38,6 +38,7 @@ def with_norms_of_torch(model: nn.Module) -> nn.Module:
 
 def main() -> None:
     recipe, steps, *keys = sys.argv[1:]
+    # data, network, loss and optimizer of the recipe; norms and the loop are plain PyTorch
     job = open_job(recipe, [(key, key) for key in keys])
     train = job.recipe.train
     size, parts = train.batch_size_per_rank or train.global_batch(1), train.micro_batches
@@ -52,6 +53,7 @@ def main() -> None:
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else None
     optimizer = job.recipe.optimizer(model.parameters())
     base, seconds = peak_memory_mb(CPU), []
+    # gradient accumulation as in PyTorch's documentation
     for _ in range(WARMUP + int(steps)):
         begin = time.perf_counter()
         for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
@@ -61,6 +63,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - begin)
+    # memory relative to the start, as training_step.py measures Phalanx
     if rank == 0:
         print(json.dumps({'step_s': statistics.fmean(seconds[WARMUP:]), 'memory_mb': peak_memory_mb(CPU) - base}))
     if dist.is_initialized():

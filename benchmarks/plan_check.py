@@ -37,6 +37,7 @@ def main() -> None:
     given = parser.parse_args()
     keys = [*PER_RANK, f'train.batch_size_per_rank={given.batch}', *given.set]
     run = ['train', given.recipe, '--steps', str(given.steps), '--set', *keys]
+    # per repeat: exchanges, one rank alone on each node, then both at each bandwidth
     with tempfile.TemporaryDirectory() as folder, two_nodes(Path(folder)) as nodes:
         alone: list[Profile] = []
         measured: dict[str, list[float]] = {rate: [] for rate in given.rates}
@@ -67,14 +68,14 @@ def report(
         step, expected = statistics.median(measured[rate]), predicted.seconds
         rows.append(
             {
-                'rate': rate,
+                'bandwidth': rate,
                 'measured': f'{1000 * step:.1f} ms',
                 'predicted': f'{1000 * expected:.1f} ms',
-                'off by': f'{expected / step - 1:+.1%}',
+                'error': f'{expected / step - 1:+.1%}',
             }
         )
     head = (
-        f'{profile.recipe}, {profile.samples} samples per rank, {profile.device}: one rank {1000 * one:.1f} ms a step; '
+        f'{profile.recipe}, {profile.samples} samples per rank, {profile.device}: one rank {1000 * one:.1f} ms per step; '
         f'a small sum over two {1e6 * idle:.0f} us, in the midst of work {1e6 * in_work:.0f} us, {8 * host / 1e9:.2f} Gbit/s'
     )
     return f'{head}\n{format_text(rows)}'

@@ -41,6 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     from rapidocr_onnxruntime import RapidOCR
 
+    # every reader gets one thread and the page in its own size
     cv2.setNumThreads(1)
     pages = [read_image(file) for file in given.pages] if given.pages else [drawn_page()]
     ours = Reader(load(given.det, threads=1), load(given.rec, threads=1))
@@ -52,19 +53,21 @@ def main() -> None:
         'rapidocr, line by line': lambda: theirs(one, pages),
     }
     lines = {name: way() for name, way in ways.items()}  # also warms up
+    # processor time of each reader, in turns
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(given.rounds):
         for name, way in ways.items():
             begin = time.process_time()
             way()
             times[name].append(time.process_time() - begin)
+    # lines that agree with ours, and the time relative to ours
     for name, found in lines.items():
-        said: dict[str, Any] = {'reader': name, 'pages': len(pages), 'lines': len(found)}
-        said['lines as phalanx'] = len(found.items() & lines['phalanx'].items())
+        row: dict[str, Any] = {'reader': name, 'pages': len(pages), 'lines': len(found)}
+        row['lines as phalanx'] = len(found.items() & lines['phalanx'].items())
         if times[name]:
-            said['seconds'] = round(median(times[name]), 2)
-            said['of phalanx'] = round(median(times[name]) / median(times['phalanx']), 2)
-        print(json.dumps(said))
+            row['seconds'] = round(median(times[name]), 2)
+            row['of phalanx'] = round(median(times[name]) / median(times['phalanx']), 2)
+        print(json.dumps(row))
 
 
 def drawn_page() -> Image:

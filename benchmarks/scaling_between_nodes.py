@@ -81,9 +81,9 @@ def training(keys: Sequence[str], steps: int) -> list[str]:
     return ['train', RECIPE, '--steps', str(steps), '--warmup', '3', '--set', *keys]
 
 
-def without_data(said: str) -> float:
+def without_data(output: str) -> float:
     """Seconds of a step but for loading its batch, which plain DDP does not do here."""
-    (figures,) = json.loads(said)['variants']
+    (figures,) = json.loads(output)['variants']
     return float(figures['step_s'] - figures['phases']['data wait'])
 
 

@@ -64,6 +64,7 @@ def main() -> None:
     given = parser.parse_args()
     height, width = map(int, given.image_size.split(','))
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    # clients send the same picture until the server is stopped
     picture, port, ending = cv2.imencode('.png', noise)[1].tobytes(), free_port(), threading.Event()
     words = [sys.executable, '-m', 'phalanx', 'serve', given.model, '--port', str(port)]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as service, ThreadPoolExecutor(given.clients) as clients:
@@ -74,12 +75,13 @@ def main() -> None:
         ending.set()  # each has one request under way, and asks no other
         service.send_signal(signal.SIGTERM)
         done = [one.result() for one in asking]
-        taken = time.perf_counter() - begin
+        duration = time.perf_counter() - begin
         status = service.wait()
     seconds = [one for answers, _ in done for one in answers]
+    # latencies, and requests that were lost to the stop
     median, p95 = (float(value) for value in np.percentile(seconds, (50, 95)) * 1000)
-    said = {
-        'requests_per_s': len(seconds) / taken,
+    figures = {
+        'requests_per_s': len(seconds) / duration,
         'median_ms': median,
         'p95_ms': p95,
         'answered': len(seconds),
@@ -87,7 +89,7 @@ def main() -> None:
         'clients': given.clients,
         'exit_status': status,
     }
-    print(json.dumps(said))
+    print(json.dumps(figures))
 
 
 if __name__ == '__main__':

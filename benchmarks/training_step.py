@@ -59,6 +59,7 @@ def main() -> None:
         print(json.dumps(measure(recipe, given.steps, given.set)))
         return
     rows = []
+    # each side runs in a process of its own, in turns
     for parts in given.micro_batches:
         keys = [*own, *SETTINGS, *given.set, f'train.micro_batches={parts}']
         sides = {
@@ -68,8 +69,9 @@ def main() -> None:
         found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
         for _ in range(given.repeats):
             for side, words in sides.items():
-                said = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
-                found[side].append(json.loads(said.splitlines()[-1]))
+                output = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+                found[side].append(json.loads(output.splitlines()[-1]))
+        # medians over the repeats
         for key, unit in (('step_s', 's'), ('memory_mb', 'MiB')):
             plain, ours = (median(run[key] for run in found[side]) for side in ('plain', 'phalanx'))
             figures = {'plain': f'{plain:.3g} {unit}', 'Phalanx': f'{ours:.3g} {unit}', 'ratio': f'{ours / plain:.3f}'}

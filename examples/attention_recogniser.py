@@ -87,9 +87,9 @@ class AttentionLoss:
 
     def __call__(self, outputs: Any, texts: Texts) -> Loss:
         places = outputs.logits.shape[1]
-        wanted = F.pad(texts.ctc, (0, max(0, places - texts.ctc.shape[1])))[:, :places]  # padding is END
-        counts = torch.arange(places, device=wanted.device) <= texts.lengths.to(wanted.device)[:, None]
-        losses = F.cross_entropy(outputs.logits.float().flatten(0, 1), wanted.flatten(), reduction='none').view_as(wanted)
+        targets = F.pad(texts.ctc, (0, max(0, places - texts.ctc.shape[1])))[:, :places]  # padding is END
+        counts = torch.arange(places, device=targets.device) <= texts.lengths.to(targets.device)[:, None]
+        losses = F.cross_entropy(outputs.logits.float().flatten(0, 1), targets.flatten(), reduction='none').view_as(targets)
         return {'attention': Term((losses * counts).sum(), counts.sum())}
 
     def weights(self, texts: Texts, num_characters: int) -> dict[str, Tensor]:

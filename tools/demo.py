@@ -4,7 +4,7 @@
 
 A rank has one core, for its loader too. After the kill the ranks go on from their last checkpoint; steps that were trained
 twice have the same losses, bit by bit. Then one rank goes on from a checkpoint of the two, over steps that they trained next.
-Last, two trainings run side by side that know nothing of each other: two ranks of this machine cannot be faster than they are.
+Last, two independent trainings run side by side: two ranks of this machine cannot be faster.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ Losses = dict[int, dict[str, float]]  # the training lines of a run's log by ste
 
 def main() -> int:
     parser = argparse.ArgumentParser(description='Trains the embedded data set on two ranks and compares with one.')
-    parser.add_argument('--steps', type=int, default=700, help='700, as the recipe says, or fewer')
+    parser.add_argument('--steps', type=int, default=700, help='length of the training (700, that of the recipe)')
     steps, begun = parser.parse_args().steps, time.monotonic()
     length = ['--set', f'train.steps={steps}']
     cores = usable_cores()[:2]
-    print(f'== 1 of 3: {RECIPE} on two ranks; one of them is killed on the way', flush=True)
+    print(f'== 1 of 3: {RECIPE} on two ranks; one of them is killed during training', flush=True)
     two = start(cores, *length, '--nproc_per_node', '2', '--max_restart', '1', '--fresh', '--save_dir', str(TWO))
     killed = kill_a_rank(two, after=steps * 3 // 5)
     if status := two.wait():
         return status
     whole = lines_of(TWO)
 
-    first = int(sorted((TWO / 'checkpoints').glob('step_*'))[-2].name.removeprefix('step_'))  # what came after it is known
+    # the last but one checkpoint: the log of the two ranks has the steps after it
+    first = int(sorted((TWO / 'checkpoints').glob('step_*'))[-2].name.removeprefix('step_'))
     saved = ['--resume', str(TWO / 'checkpoints' / f'step_{first:07}')]
     short = ['--set', f'train.until={first + COMPARED}', 'evaluate.enabled=false', 'report.pictures=0', 'train.micro_batches=2']
-    print(f'\n== 2 of 3: one rank goes on from step {first} of the two, for {COMPARED} steps', flush=True)
+    print(f'\n== 2 of 3: one rank resumes from step {first} of the two, for {COMPARED} steps', flush=True)
     one = start(cores[:1], *length, *short, '--fresh', *saved, '--save_dir', str(ONE))
     if status := one.wait():
         return status
 
-    print('\n== 3 of 3: the same steps twice at the same time, by trainings that know nothing of each other', flush=True)
+    print('\n== 3 of 3: the same steps in two independent trainings at the same time', flush=True)
     pairs = [
         start([core], *length, *short, '--fresh', *saved, '--save_dir', str(folder), quiet=True)
         for core, folder in zip(cores, SIDE_BY_SIDE, strict=False)
@@ -57,15 +58,14 @@ def main() -> int:
     if any(statuses):
         return max(statuses)
 
+    # losses side by side, the repeated steps of the killed run, and speeds
     print()
     window = range(first + 1, first + COMPARED + 1)
     alone = {step: line for step, line in lines_of(ONE).items() if step in window}
     compare(alone, {step: whole[step] for step in alone})
     if killed:
         same = sum(line['loss'] == whole[step]['loss'] for step, line in killed.items())
-        print(
-            f'killed at step {max(killed)}: of {len(killed)} losses logged since the checkpoint, {same} came again bit by bit'
-        )
+        print(f'killed at step {max(killed)}: of {len(killed)} losses logged since the checkpoint, {same} are repeated exactly')
     speeds(alone, whole, [lines_of(folder) for folder in SIDE_BY_SIDE[: len(pairs)]])
     print(f'mean IoU {best_of(TWO):.3f} on 200 scenes in other handwriting; {(time.monotonic() - begun) / 60:.1f} minutes')
     print(f'report: {TWO / "report.html"}')

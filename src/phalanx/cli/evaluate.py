@@ -42,6 +42,7 @@ def command(words: Sequence[str]) -> int:
 def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
     """Evaluate as one rank; rank 0 prints the metrics."""
     try:
+        # the weights are announced before an evaluation that may take long
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` requests them too
         description = describe_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
@@ -52,6 +53,7 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
     except (CheckpointError, BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
+    # NaN is not JSON: undefined metrics are null
     if dist.rank_of_environment() != 0:
         return 0
     if given.json:
