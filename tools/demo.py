@@ -1,9 +1,9 @@
-"""The demo: trains the embedded digit scenes on two ranks, kills one of them on the way, and compares with one rank.
+"""The demo: trains the embedded digit scenes on two ranks, kills one of them during training, and compares with one rank.
 
     python tools/demo.py [--steps N]
 
-A rank has one core, for its loader too. After the kill the ranks go on from their last checkpoint; steps that were trained
-twice have the same losses, bit by bit. Then one rank goes on from a checkpoint of the two, over steps that they trained next.
+A rank has one core, for its loader too. After the kill the ranks resume from their last checkpoint; steps that were trained
+twice have the same losses, bit by bit. Then one rank resumes from a checkpoint of the two, over steps that they trained next.
 Last, two independent trainings run side by side: two ranks of this machine cannot be faster.
 """
 

@@ -1,4 +1,4 @@
-"""A command that runs while a test does something to it: its ranks, its loader workers, and what it said."""
+"""Command that runs while a test acts on it: its ranks, its loader workers, and its output."""
 
 from __future__ import annotations
 

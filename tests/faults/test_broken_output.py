@@ -1,4 +1,4 @@
-"""Runs whose standard output or error breaks: they go on or save, and their folder has all that was said."""
+"""Runs whose standard output or error breaks: they go on or save, and their folder has the complete log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that meet a fault: what is said, what is left, and how they go on."""
+"""Runs that meet a fault: their messages, their checkpoints, and how they resume."""
 
 import contextlib
 import json

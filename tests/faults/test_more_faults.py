@@ -1,4 +1,4 @@
-"""Faults from outside that a run must survive, or end from in bounded time with the cause and the cure on the last line."""
+"""Faults from outside that a run must survive, or end from in bounded time with the cause and the fix on the last line."""
 
 import gc
 import hashlib

@@ -19,6 +19,7 @@ NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
     given = export_parser().parse_args(words)
+    # check packages and options before the network is built, which takes seconds
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
     if given.format == 'openvino' and find_spec('openvino') is None:
@@ -31,11 +32,13 @@ def command(words: Sequence[str]) -> int:
         newest = onnx.defs.onnx_opset_version()
         if not OLDEST_OPSET <= given.opset <= newest:
             raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
+    # the suffix decides how the file is read later, so it must fit the format
     job = open_job(given.run, collect_assignments(given))
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
     try:
+        # export, with the check against the network inside
         options = Options(
             weights=given.weights,
             image_size=given.image_size,
@@ -50,11 +53,11 @@ def command(words: Sequence[str]) -> int:
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
         return 1
-    _say(written)
+    _print_written(written)
     return 0
 
 
-def _say(written: Written) -> None:
+def _print_written(written: Written) -> None:
     shapes = [f'{name} [{", ".join(map(str, shape))}]' for name, shape in written.shapes.items()]
     print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
     print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')

@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
 
     `loading`: returns a context manager for the imports of the command.
     """
+    # version and help need no imports
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in ('-V', '--version'):
         print(f'phalanx {phalanx.__version__}')
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     if not words or words[0] in ('-h', '--help', 'help'):
         print(_help())
         return 0 if words else 2
+    # the command must exist, and its words must be UTF-8
     command = COMMANDS.get(words[0])
     if command is None:
         print(f'phalanx: {words[0]!r} is not a command\n{_help()}', file=sys.stderr)
@@ -72,9 +74,11 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     if words == ['config']:
         print(list_recipes())
         return 0
+    # help imports the options only, and no torch
     if {'-h', '--help'} & set(words):  # the parser exits, unless the word belongs to a launched program
         getattr(import_module(f'phalanx.{command.options}'), f'{words[0]}_parser')().parse_known_args(words[1:])
     try:
+        # now the command itself, with all that it imports
         with loading():
             run: Callable[[Sequence[str]], int] = import_module(f'phalanx.{command.module}').command
     except ModuleNotFoundError as error:
@@ -83,6 +87,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
         print(f'phalanx {words[0]} needs {error.name.partition(".")[0]}: pip install "phalanx-vision[train]"', file=sys.stderr)
         return 2
     try:
+        # wrong requests end with status 2 and one line; other errors are bugs, with a traceback
         return run(words[1:])
     except RequestError as error:
         print(error, file=sys.stderr)

@@ -25,9 +25,10 @@ def command(words: Sequence[str]) -> int:
     """Exit status: 0 done, 2 the request was wrong."""
     given = plan_parser().parse_args(words)
     try:
+        # the network of the plan, and the profile of a step: measured here, or read
         nodes = parse_counts(given.nodes)
         if given.devices_per_node < 1:
-            raise ValueError(f'--devices-per-node must be at least 1, got {given.devices_per_node}')
+            raise ValueError(f'--devices_per_node must be at least 1, got {given.devices_per_node}')
         joined = Network(
             between=Link(network.parse_cable_bandwidth(given.bandwidth), network.parse_latency(given.latency)),
             within=Link(network.parse_bandwidth(given.node_bandwidth), network.parse_latency(given.node_latency)),
@@ -38,6 +39,7 @@ def command(words: Sequence[str]) -> int:
         raise RequestError(str(error)) from None
     except OSError as error:
         raise RequestError(f'{error.filename}: {error.strerror}') from None
+    # a prediction per number of nodes; the suggestions are for the largest
     predictions = plan(profile, nodes, given.devices_per_node, joined)
     tips = find_tips(profile, predictions[-1], joined)
     if given.json:

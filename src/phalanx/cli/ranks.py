@@ -44,6 +44,7 @@ def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None
     """Cluster that the flags request; None if this process is enough. Raises RequestError."""
     if flags.ssh:
         return None
+    # a launcher of nodes leaves the number of ranks to us: one per device
     available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
     if start.per == 'node' and available > 1 and not flags.asks_for_ranks:
         flags = replace(flags, nproc_per_node=available)
@@ -65,6 +66,7 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
     """
     if start.per != 'rank' or start.by == OURS:
         return run()
+    # a foreign launcher has set up neither logs, nor the interface of gloo, nor threads
     log, rank = flags.log_dir or folder / 'log', dist.rank_of_environment()
     make_logs(log, append=flags.log_append)
     if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := find_interface(start)):
