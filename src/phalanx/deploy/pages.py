@@ -17,7 +17,7 @@ from phalanx.families.recognition.draw import find_font, find_fonts
 from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.prepare import MAX_SIDE, resize, rounded_size
-from phalanx.runtime.reading import angle_of, is_upright, rows_of
+from phalanx.runtime.reading import angle_of, grid_of, is_upright
 from phalanx.runtime.results import Line, Outline
 
 HOCR = """<?xml version="1.0" encoding="UTF-8"?>
@@ -44,8 +44,8 @@ def as_json(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 
 
 def as_text(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    """Write one row of the page per line, with tabs between texts side by side."""
-    rows = ('\t'.join(line.text for line in row) for row in rows_of(lines))
+    """Write one row of the page per line, with tabs between texts side by side; empty cells of tables stay."""
+    rows = ('\t'.join(line.text if line else '' for line in row) for row in grid_of(lines))
     return write_text(stem, '.txt', ''.join(f'{row}\n' for row in rows))
 
 

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.runtime.layout import Grid, Placed, Row, in_order
 from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resize
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
@@ -36,9 +37,9 @@ def lines_of(
     """Lines of a page [H, W, 3] uint8 RGB read with a confidence of at least `threshold`, in reading order.
 
     `find` detects texts on the page, reduced to `max_side` pixels on its longer side; `recognise` reads images of single lines,
-    cut out of the full page. A page that lies on its side is turned first; `points` refer to the original page. `upside_down`:
-    also read lines with a confidence below SURE turned by 180 degrees; the `points` of a turned text begin at its own upper
-    left corner.
+    cut out of the full page. A page on its side or upside down is turned first; `points` refer to the original page.
+    `upside_down`: lines with a confidence below SURE are also read turned by 180 degrees; `points` of a turned text begin at
+    its own upper left.
     """
     regions = find_within(page, find, max_side)
     if quarter := quarter_of(page, regions, recognise):
@@ -50,30 +51,37 @@ def lines_of(
 
 
 def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> int:
-    """Quarter turns, counter-clockwise, that bring a page that lies on its side upright; 0 for an upright page.
+    """Quarter turns, counter-clockwise, that bring a page upright: 0 to 3.
 
-    A page lies on its side if most of the length of its texts is vertical. The longest SAMPLE of these are then read in both
-    directions, and the higher confidence tells where the top is.
+    A page lies on its side when most of the length of its texts goes from top to bottom. Its longest SAMPLE texts tell where
+    the top is: they are read both ways, those of other pages only when they are not SURE, and the higher confidence counts.
     """
-    # Total length of horizontal and of vertical texts.
+    # Horizontal and vertical texts with their lengths, the longest first.
     outlines = [region.points for region in regions if len(region.points) == 4]
     corners = [np.array(points) for points in outlines]
     sides = [(float(np.hypot(*(four[1] - four[0]))), float(np.hypot(*(four[3] - four[0])))) for four in corners]
-    across = sum(width for width, height in sides if not is_upright(width, height))
-    down = [(height, points) for (width, height), points in zip(sides, outlines, strict=True) if is_upright(width, height)]
-    if sum(height for height, _ in down) <= across:
+    across, down = (
+        sorted(
+            [(max(side), points) for side, points in zip(sides, outlines, strict=True) if is_upright(*side) == upright],
+            key=lambda pair: -pair[0],
+        )
+        for upright in (False, True)
+    )
+    on_side = sum(length for length, _ in down) > sum(length for length, _ in across)
+    cuts = [cut_out(page, points) for _, points in (down if on_side else across)[:SAMPLE]]
+    one = sum(reading.confidence for reading in _read(cuts, recognise))
+    if not on_side and one >= SURE * len(cuts):
         return 0
-    cuts = [cut_out(page, points) for _, points in sorted(down, key=lambda pair: -pair[0])[:SAMPLE]]
-    # A vertical text may run downwards or upwards: read both.
+    # A vertical text may run downwards or upwards, another one be upside down: read both ways.
     turned = [np.ascontiguousarray(cut[::-1, ::-1]) for cut in cuts]
-    upright, flipped = (sum(reading.confidence for reading in _read(images, recognise)) for images in (cuts, turned))
-    return 1 if upright >= flipped else 3
+    other = sum(reading.confidence for reading in _read(turned, recognise))
+    return (1 if on_side else 0) + (2 if other > one else 0)
 
 
 def _turned_back(points: Outline, quarter: int, page: Image) -> Outline:
-    """Map points of `page` turned by 1 or 3 quarters counter-clockwise back to `page`."""
+    """Map points of `page` turned by 1 to 3 quarters counter-clockwise back to `page`."""
     H, W = page.shape[:2]
-    return tuple((W - y, x) if quarter == 1 else (y, H - x) for x, y in points)
+    return tuple({1: (W - y, x), 2: (W - x, H - y), 3: (y, H - x)}[quarter] for x, y in points)
 
 
 def _lines(
@@ -138,31 +146,41 @@ def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence
 
 
 def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
-    """Sort `lines` into reading order: rows from the top, each from the left, in the direction of `angle_of_page`.
+    """`lines` in reading order, as `grid_of` has them, without its empty cells."""
+    return [[line for line in row if line is not None] for row in grid_of(lines)]
+
+
+def grid_of(lines: Sequence[Line]) -> Grid:
+    """`lines` in reading order: rows from the top, each from the left, by the direction of `angle_of_page`.
 
     A line belongs to a row if its centre is less than a quarter of the height of the row's first line below that line's centre.
-    Columns are not distinguished: rows go across. Rectangles give the slope of texts only roughly, so several are tried
-    (SLOPES): the one with the fewest rows wins, and of these the most even one.
+    Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the one with the fewest rows wins, and of
+    these the most even one. `in_order` finds columns of prose, and empty cells of tables, which are None.
     """
     quarter, slope = angle_of_page([line.points for line in lines])
-    candidates = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
-    return min(candidates, key=lambda candidate: (len(candidate[0]), candidate[1]))[0]
+    tried = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
+    return in_order(min(tried, key=lambda found: (len(found[0]), found[1]))[0])
 
 
-def _rows(lines: Sequence[Line], angle: float) -> tuple[list[list[Line]], float]:
+def _rows(lines: Sequence[Line], angle: float) -> tuple[list[Row], float]:
     """Rows of a page whose texts go in the direction `angle` (radians), and their unevenness in pixels."""
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    placed = [(line, np.array(line.points) @ turn) for line in lines]  # points with x along the rows and y down
+    rows: list[Row] = []
+    placed = [_place(line, np.array(line.points) @ turn) for line in lines]
     # From the top: a line joins the current row, or begins the next one.
-    rows: list[list[tuple[Line, npt.NDArray[np.float64]]]] = []
-    for line, points in sorted(placed, key=lambda pair: float(pair[1][:, 1].mean())):
-        first = rows[-1][0][1] if rows else None
-        if first is not None and points[:, 1].mean() - first[:, 1].mean() < np.ptp(first[:, 1]) / 4:
-            rows[-1].append((line, points))
+    for text in sorted(placed, key=lambda text: text.middle):
+        if rows and text.middle - rows[-1][0].middle < rows[-1][0].height / 4:
+            rows[-1].append(text)
         else:
-            rows.append([(line, points)])
-    unevenness = sum(float(row[-1][1][:, 1].mean() - row[0][1][:, 1].mean()) for row in rows)
-    return [[line for line, _ in sorted(row, key=lambda pair: float(pair[1][:, 0].min()))] for row in rows], unevenness
+            rows.append([text])
+    unevenness = sum(row[-1].middle - row[0].middle for row in rows)
+    return [sorted(row, key=lambda text: text.left) for row in rows], unevenness
+
+
+def _place(line: Line, points: npt.NDArray[np.float64]) -> Placed:
+    """Place a line by its outline, with x along the rows and y down."""
+    (left, top), (right, bottom) = points.min(0).tolist(), points.max(0).tolist()
+    return Placed(line, left, right, float(points[:, 1].mean()), bottom - top)
 
 
 def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:

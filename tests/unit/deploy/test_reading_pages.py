@@ -17,7 +17,7 @@ import pytest
 
 import phalanx
 from phalanx.data.samples import Draw, Image
-from phalanx.deploy.pages import as_hocr, draw_page
+from phalanx.deploy.pages import as_hocr, as_text, draw_page
 from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
 from phalanx.runtime.reading import angle_of, cut_out
 from phalanx.runtime.text_detection import quad
@@ -148,7 +148,28 @@ def test_rows_of_a_page_upside_down_stay_whole_where_rectangles_slant_by_chance(
     assert [[each.text for each in row] for row in rows_of(lines)] == [[name] * 3 for name in rows]
 
 
-@pytest.mark.parametrize('quarter', [0, 1, 3])
+def test_empty_cells_of_a_table_stay_tabs(page: Image, tmp_path: Path) -> None:
+    """Quantity, article and price; a title above stays as it is, and a line across all columns ends the table."""
+    lines = [line('Note', 110, 0, 200, 20), line('3', 10, 40, 30, 60), line('bolt', 100, 40, 300, 60)]
+    lines += [line('9.5', 400, 40, 440, 60), line('nut', 100, 80, 180, 100), line('4.2', 400, 80, 440, 100)]
+    lines += [line('(galvanised)', 100, 120, 250, 140), line('7', 10, 160, 30, 180), line('1.1', 400, 160, 440, 180)]
+    lines += [line('delivered without packaging', 10, 200, 430, 220)]
+    (file,) = as_text(lines, page, tmp_path / 'a')
+    assert file.read_text().splitlines() == [
+        *('Note', '3\tbolt\t9.5', '\tnut\t4.2', '\t(galvanised)', '7\t\t1.1', 'delivered without packaging')
+    ]
+
+
+def test_columns_of_prose_are_read_one_after_the_other() -> None:
+    """Two columns of five and four lines below a title, and a footer across both."""
+    left = [line(f'left {n}', 20, 40 + 30 * n, 320 if n < 4 else 90, 60 + 30 * n) for n in range(5)]
+    right = [line(f'right {n}', 360, 41 + 30 * n, 660 - n, 61 + 30 * n) for n in range(4)]
+    title, footer = line('title', 200, 0, 500, 24), line('footer', 20, 400, 660, 420)
+    ordered = [title, *left, *right, footer]
+    assert rows_of(sorted(ordered, key=lambda each: each.points[0][::-1])) == [[each] for each in ordered]
+
+
+@pytest.mark.parametrize('quarter', [0, 1, 2, 3])
 def test_a_page_on_its_side_is_read_like_an_upright_one(quarter: int) -> None:
     """Lines brighter towards their end, found where the page is not black, and read with confidence only that way round."""
     upright = np.zeros((60, 120, 3), np.uint8)
@@ -167,34 +188,31 @@ def test_a_page_on_its_side_is_read_like_an_upright_one(quarter: int) -> None:
     page = np.ascontiguousarray(np.rot90(upright, -quarter))
     first, second = lines_of(page, find, recognise)
     assert [(line.text, line.confidence) for line in (first, second)] == [('40', 0.95), ('100', 0.95)]
-    assert first.points[0] == {0: (10, 10), 1: (50, 10), 3: (10, 110)}[quarter]  # the upper left corner of the first line
+    assert (
+        first.points[0] == {0: (10, 10), 1: (50, 10), 2: (110, 50), 3: (10, 110)}[quarter]
+    )  # the upper left corner of the first line
     assert [[line.text for line in row] for row in rows_of([second, first])] == [['40'], ['100']]
 
 
-def test_a_page_that_lies_upside_down_is_read_from_its_own_beginning() -> None:
-    """Two rows, each brighter towards its end, and read with confidence only this way round."""
-    upright = np.zeros((60, 120, 3), np.uint8)
-    upright[10:20, 10:50] = np.linspace(50, 150, 40)[None, :, None]
-    upright[40:50, 10:110] = np.linspace(50, 250, 100)[None, :, None]
-    places = {'first': (10, 10, 50, 20), 'second': (10, 40, 110, 50)}
-    head = {name: (120 - x1, 60 - y1, 120 - x0, 60 - y0) for name, (x0, y0, x1, y1) in places.items()}
+def test_single_lines_upside_down_are_read_on_request() -> None:
+    """A line that becomes brighter towards its end, and one upside down; each has its confidence only one way round."""
+    page = np.zeros((60, 120, 3), np.uint8)
+    page[10:20, 10:50] = np.linspace(150, 50, 40)[None, :, None]
+    page[40:50, 10:110] = np.linspace(50, 250, 100)[None, :, None]
+    places = (10, 10, 50, 20), (10, 40, 110, 50)
 
     def recognise(cuts: Sequence[Image]) -> list[Reading]:
         sure = [cut[:, -5:].mean() > cut[:, :5].mean() for cut in cuts]
         return [Reading(f'{cut.shape[1]}', 0.95 if good else 0.6) for cut, good in zip(cuts, sure, strict=True)]
 
-    def read(page: Image, found: dict[str, tuple[int, int, int, int]], **options: bool) -> list[Line]:
-        return lines_of(
-            page, lambda _: [TextRegion(points=box(*where), score=0.8) for where in found.values()], recognise, **options
-        )
+    def read(upside_down: bool) -> list[Line]:
+        regions = [TextRegion(points=box(*place), score=0.8) for place in places]
+        return lines_of(page, lambda _: regions, recognise, upside_down=upside_down)
 
-    expected = [('40', 0.95), ('100', 0.95)]
-    assert [(each.text, each.confidence) for each in read(upright, places, upside_down=True)] == expected
-    turned = read(upright[::-1, ::-1], head, upside_down=True)
-    assert [(each.text, each.confidence) for each in turned] == expected
-    x0, y0, x1, y1 = head['first']
-    assert turned[0].points == ((x1, y1), (x0, y1), (x0, y0), (x1, y0))
-    assert [(each.text, each.confidence) for each in read(upright[::-1, ::-1], head)] == [('100', 0.6), ('40', 0.6)]
+    assert [(each.text, each.confidence) for each in read(False)] == [('40', 0.6), ('100', 0.95)]
+    first, second = read(True)
+    assert [(each.text, each.confidence) for each in (first, second)] == [('40', 0.95), ('100', 0.95)]
+    assert first.points == ((50, 20), (10, 20), (10, 10), (50, 10))
 
 
 def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
