@@ -67,7 +67,7 @@ def read_content(
     outlined: bool = False,
 ) -> None:
     """Add the samples of a COCO file to `found`; `outlined`: objects must have outlines. Raises AnnotationError."""
-    labels, notes = _categories(content, file, outlined), list[str]()
+    labels, notes, first = _categories(content, file, outlined), list[str](), len(found.samples)
     found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
     of_image: dict[Key, list[tuple[int, dict[str, Any]]]] = {}
     for number, entry in enumerate(get_member(content, 'annotations', list, f'{file}')):
@@ -92,6 +92,12 @@ def read_content(
     if notes:
         found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
     found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
+    if of_image:  # objects of images that cannot be told: those that seem to show nothing may be theirs
+        bare = [sample for sample in found.samples[first:] if not sample.things]
+        found.samples[first:] = [sample for sample in found.samples[first:] if sample.things]
+        found.left_out += [
+            f'{file}: {sample.image}: has no object, but objects of unknown images may be its' for sample in bare
+        ]
 
 
 def _categories(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:

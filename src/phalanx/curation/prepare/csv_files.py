@@ -35,6 +35,7 @@ NAMED = {
 }
 OBJECTS = {'x0', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
 DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
+TRIED = 10  # lines that are looked at for the names of images
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
 
@@ -92,7 +93,7 @@ def _add(
 
 def _thing(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where: str) -> Thing | None:
     """Object of a line; None for a line that names an image that shows nothing. Raises AnnotationError."""
-    label, size = row['label'] or 'object', tree.size(image)
+    label, size = row['label'], tree.size(image)
     if 'region' in row:  # of VIA, which lists images without regions, too
         is_empty = row['region'].strip() in ('', '{}')
         region = {} if is_empty else parse_via_cells(row['region'], row.get('attributes', '{}'), where)
@@ -146,7 +147,7 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
         raise AnnotationError(f'{path}:{reader.line_num}: is not CSV: {error}') from None
     if not lines or {'annotation_id', 'annotator'} <= {*lines[0]}:  # the latter: Label Studio's
         return
-    columns = _columns(lines[0], lines[1:2], tree)
+    columns = _columns(lines[0], lines[1 : 1 + TRIED], tree)
     body = enumerate(lines[1:], 2)
     if not columns and len(lines[0]) == len(BARE) and tree.has_image(lines[0][0]):
         columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
@@ -161,13 +162,13 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str, int]:
-    """The place of each known column. Of several that may name images, the first whose first value is an image."""
+    """The place of each known column. Of several that may name images, the first that does in some of the first lines."""
     names = _plain(header)
     columns = {}
     for key, known in NAMED.items():
         places = [names.index(name) for name in known.split() if name in names]
         if key == 'image':
-            places = [p for p in places if lines and p < len(lines[0]) and _is_image(lines[0][p], tree)]
+            places = [p for p in places if any(p < len(line) and _is_image(line[p], tree) for line in lines)]
         if places:
             columns[key] = places[0]
     if 'x0' in columns and ('x1' not in columns) and ('width' not in columns):

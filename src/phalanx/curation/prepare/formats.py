@@ -86,6 +86,9 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
     """
     counts, samples = Counter[str](), list[Sample]()
     of_image = defaultdict[Path, list[Sample]](list)
+    labels = {thing.label for sample in found.samples for thing in sample.things}
+    if labels == {''}:
+        found = replace(found, samples=[_called(sample, 'object') for sample in found.samples])
     for sample in found.samples:
         if sample.image not in found.dropped:
             of_image[sample.image].append(sample)
@@ -94,6 +97,8 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
             sample = join(same, f'{same[0].image}')
             counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1
             width, height = tree.size(sample.image)
+            if any(not thing.label for thing in sample.things):
+                raise AnnotationError(f'{sample.image}: an object on it has no label, while others have one')
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
                 raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
             things = []
@@ -121,6 +126,10 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
         notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
     names = tuple(name for name in found.class_names if name in used) + tuple(sorted(used - {*found.class_names}))
     return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
+
+
+def _called(sample: Sample, label: str) -> Sample:
+    return replace(sample, things=tuple(replace(thing, label=label) for thing in sample.things))
 
 
 def choose_format(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:

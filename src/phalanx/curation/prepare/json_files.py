@@ -105,14 +105,17 @@ def find_via(tree: Tree, found: Found) -> None:
     """Add the samples of VIA 2: the JSON of a project or of its annotations, or CSV files of regions."""
     for path, content in tree.jsons.items():
         entries = content.get('_via_img_metadata', content) if isinstance(content, dict) else None
-        for key, entry in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(entry, dict) and {'filename', 'regions'} <= entry.keys():
-                where, regions = f'{path}: {key}', entry['regions']
-                with found.left_out.catch():
-                    image = tree.image(str(entry['filename']), path, where)
+        if not isinstance(entries, dict) or not any(
+            isinstance(entry, dict) and {'filename', 'regions'} <= entry.keys() for entry in entries.values()
+        ):
+            continue
+        for key, entry in entries.items():
+            where = f'{path}: {key}'
+            with found.left_out.catch():
+                image = tree.image(get_member(entry, 'filename', str, where), path, where)
+                with found.dropping(image):
+                    regions = get_member(entry, 'regions', (dict, list), where)
                     listed = [*regions.values()] if isinstance(regions, dict) else regions
-                    if not isinstance(listed, list):
-                        raise AnnotationError(f'{where}: regions: expected a list, got {shorten(regions)}')
                     things = [via_thing(one, tree.size(image), f'{where}: region {n}') for n, one in enumerate(listed)]
                     if things:
                         found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
@@ -146,9 +149,9 @@ def via_thing(region: Any, size: tuple[int, int], where: str) -> Thing:
 
 
 def _via_label(attributes: dict[str, Any], where: str) -> str:
-    """The class among a region's attributes: the only one, or the one called `class`, `label`, `type` ..."""
+    """The class among a region's attributes: the only one, or the one called `class`, `label` ...; '' without attributes."""
     if not attributes:
-        return 'object'
+        return ''
     named = [key for known in NAMED for key in attributes if key.strip().lower() == known]
     if not named and len(attributes) > 1:
         raise AnnotationError(f'{where}: which of {", ".join(attributes)} is the class? Rename it to `class`')

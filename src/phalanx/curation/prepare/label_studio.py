@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_brush
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, parse_json, shorten
+from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree, read_text
@@ -27,21 +27,20 @@ def find_label_studio(tree: Tree, found: Found) -> None:
     """
     open_tasks = 0
     for path, content in [*tree.jsons.items(), *_tables(tree)]:
-        if not isinstance(content, list) or not all(isinstance(task, dict) for task in content):
-            continue
-        for number, task in enumerate(content):
-            where = f'{path}: task {task.get("id", number)}'
-            name = _image_name(task)
-            if name is None or _is_other(task):
-                continue
-            results = _results(task)
-            if results is None:
-                open_tasks += not {'annotations', 'completions', 'annotation_id'}.isdisjoint(task)
-                continue
+        for number, task in enumerate(content if _has_tasks(content) else ()):
             with found.left_out.catch():
+                where = f'{path}: task {task.get("id", number) if isinstance(task, dict) else number}'
+                name = _image_name(task) if isinstance(task, dict) else None
+                if name is None:
+                    raise AnnotationError(f'{where}: has no image')
+                results = _results(task, where)
+                if results is None:
+                    open_tasks += 1
+                    continue
                 image = _image(name, tree, path, where)
-                things, text = _marks(results, tree.size(image), where)
-                found.samples.append(Sample(image, tree.split_of(path), things, text=text))
+                with found.dropping(image):
+                    things, text = _marks(results, tree.size(image), where)
+                    found.samples.append(Sample(image, tree.split_of(path), things, text=text))
     if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
         said = 'does not name the image that it was painted on; export JSON from Label Studio'
         found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')
@@ -80,10 +79,14 @@ def _cell(value: str | None, where: str) -> Any:
     return parse_json(value, where) if value and value.startswith('[{') else value
 
 
-def _is_other(task: dict[str, Any]) -> bool:
-    """True if the `annotations` are those of another tool: Label Studio's have a `result`."""
-    annotations = task.get('annotations')
-    return isinstance(annotations, list) and any(isinstance(one, dict) and 'result' not in one for one in annotations)
+def _has_tasks(content: object) -> bool:
+    """True for a list in which some task has an image and is Label Studio's, whose annotations have a `result`."""
+    tasks = [task for task in content if isinstance(task, dict) and _image_name(task)] if isinstance(content, list) else []
+    lists = [one for task in tasks if isinstance(one := task.get('annotations', task.get('completions')), list)]
+    if any(isinstance(one, dict) and 'result' not in one and 'coordinates' in one for ones in lists for one in ones):
+        return False  # CreateML
+    shorts = [result for task in tasks for result in _short_results(task) if result['type']]
+    return bool(lists or shorts) or any('annotation_id' in task or 'annotator' in task for task in tasks)
 
 
 def _image_name(task: dict[str, Any]) -> str | None:
@@ -100,22 +103,30 @@ def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
     return tree.image(plain if tree.has_image(plain) else f'{folder}/{UPLOADED.sub("", last)}'.lstrip('/'), path, where)
 
 
-def _results(task: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Submitted results of a task; None if there are none."""
+def _results(task: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
+    """Submitted results of a task; None if there are none. Raises AnnotationError."""
     annotations = task.get('annotations', task.get('completions'))
-    if isinstance(annotations, list):
-        valid = [one for one in annotations if isinstance(one, dict) and not one.get('was_cancelled')]
-        if not valid:
-            return None
-        results = valid[0].get('result')
-        return [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
+    if annotations is not None:
+        if not isinstance(annotations, list) or not all(isinstance(one, dict) for one in annotations):
+            raise AnnotationError(f'{where}: annotations: expected a list of them, got {shorten(annotations)}')
+        valid = [one for one in annotations if not one.get('was_cancelled')]
+        results = get_member(valid[0], 'result', list, where) if valid else []
+        if not all(isinstance(result, dict) for result in results):
+            raise AnnotationError(f'{where}: result: expected a list of regions, got {shorten(results)}')
+        return results if valid else None
+    found = _short_results(task)
+    return found if found or task.get('annotation_id') or task.get('annotator') else None
+
+
+def _short_results(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """Regions of the short format: values without their results."""
     found = []
-    for value in task.values():  # the short format: values without their results
+    for value in task.values():
         for one in value if isinstance(value, list) else []:
             if isinstance(one, dict):
                 kind = next((kind for kind in KINDS if kind in one or (kind[:9] == 'rectangle' and 'width' in one)), None)
                 found.append({'type': kind, 'value': one, 'id': None})
-    return found if found or task.get('annotation_id') or task.get('annotator') else None
+    return found
 
 
 def _label(result: dict[str, Any]) -> str:

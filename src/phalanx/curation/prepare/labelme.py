@@ -46,9 +46,9 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
 
 
 def find_labelme(tree: Tree, found: Found) -> None:
-    """Add the samples of all JSON files with `shapes`."""
+    """Add the samples of all JSON files with `shapes` or `imagePath`."""
     for path, content in tree.jsons.items():
-        if isinstance(content, dict) and 'shapes' in content:
+        if isinstance(content, dict) and not {'shapes', 'imagePath'}.isdisjoint(content):
             with found.left_out.catch():
                 sample = _sample(content, path, tree.image)
                 found.samples.append(replace(sample, split=tree.split_of(path)))

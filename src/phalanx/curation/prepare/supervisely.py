@@ -18,13 +18,16 @@ def find_supervisely(tree: Tree, found: Found) -> None:
     for path, content in tree.jsons.items():
         if path.name == 'meta.json' and isinstance(content, dict) and isinstance(content.get('classes'), list):
             found.class_names = tuple(str(one.get('title')) for one in content['classes'] if isinstance(one, dict))
-        if not isinstance(content, dict) or not isinstance(content.get('objects'), list) or 'size' not in content:
+        if path.parent.name != 'ann' and not (isinstance(content, dict) and {'objects', 'size'} <= content.keys()):
             continue
         with found.left_out.catch():
             said = get_member(content, 'size', dict, f'{path}')
             image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
             size = check_size((said.get('width'), said.get('height')), image, f'{path}')
-            things = [_thing(one, size, f'{path}: objects[{n}]') for n, one in enumerate(content['objects'])]
+            things = [
+                _thing(one, size, f'{path}: objects[{n}]')
+                for n, one in enumerate(get_member(content, 'objects', list, f'{path}'))
+            ]
             found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
 
 

@@ -1,0 +1,182 @@
+"""Damaged annotation files: each image has all its objects as they were, or is not used and a message says why."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import drawn
+from phalanx.curation.prepare.formats import find_annotations
+from phalanx.curation.prepare.samples import LeftOut
+from phalanx.curation.prepare.tree import Tree
+
+Objects = dict[str, list[tuple[str, tuple[int, ...], int]]]  # label, box and outlines by the name of the image
+COUNTED = settings(
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def datumaro(folder: Path) -> None:
+    items = []
+    for number, image in enumerate(drawn.images(folder / 'images/train')):
+        x0, y0, x1, y1 = drawn.box_of(number)
+        box = {'type': 'bbox', 'label_id': drawn.CLASSES.index(drawn.label_of(number)), 'bbox': [x0, y0, x1 - x0, y1 - y0]}
+        items.append({'id': image.stem, 'image': {'path': image.name}, 'annotations': [box]})
+    labels = {'label': {'labels': [{'name': name} for name in drawn.CLASSES]}}
+    drawn.write(folder / 'annotations/train.json', {'categories': labels, 'items': items})
+
+
+def createml(folder: Path) -> None:
+    entries = []
+    for number, image in enumerate(drawn.images(folder)):
+        x0, y0, x1, y1 = drawn.box_of(number)
+        middle = {'x': (x0 + x1) / 2, 'y': (y0 + y1) / 2, 'width': x1 - x0, 'height': y1 - y0}
+        entries.append({'image': image.name, 'annotations': [{'label': drawn.label_of(number), 'coordinates': middle}]})
+    drawn.write(folder / 'createml.json', entries)
+
+
+def via(folder: Path) -> None:
+    entries = {}
+    for number, image in enumerate(drawn.images(folder)):
+        xs, ys = zip(*drawn.corners(drawn.box_of(number)), strict=True)
+        shape = {'name': 'polygon', 'all_points_x': [*xs], 'all_points_y': [*ys]}
+        region = {'shape_attributes': shape, 'region_attributes': {'class': drawn.label_of(number)}}
+        entries[f'{image.name}1'] = {'filename': image.name, 'regions': [region]}
+    drawn.write(folder / 'via.json', entries)
+
+
+def dota(folder: Path) -> None:
+    for number, image in enumerate(drawn.images(folder / 'images')):
+        flat = ' '.join(str(value) for corner in drawn.corners(drawn.box_of(number)) for value in corner)
+        drawn.write(folder / f'labelTxt/{image.stem}.txt', f'{flat} {drawn.label_of(number)} 0\n' * 2)
+
+
+def kitti(folder: Path) -> None:
+    for number, image in enumerate(drawn.images(folder / 'image_2')):
+        box = ' '.join(map(str, drawn.box_of(number)))
+        drawn.write(folder / f'label_2/{image.stem}.txt', f'{drawn.label_of(number)} 0 0 0 {box} 1 1 1 1 1 1 1\n' * 2)
+
+
+JSON: dict[str, Callable[[Path], None]] = {
+    'coco': drawn.coco,
+    'label_studio': drawn.label_studio,
+    'labelme': drawn.labelme,
+    'supervisely': drawn.supervisely,
+    'datumaro': datumaro,
+    'createml': createml,
+    'via': via,
+}
+LINES: dict[str, Callable[[Path], None]] = {
+    'yolo': drawn.yolo,
+    'csv': drawn.csv_boxes,
+    'dota': dota,
+    'kitti': kitti,
+    'voc': drawn.voc,
+    'cvat': drawn.cvat,
+}
+
+
+@pytest.fixture(scope='module')
+def folders() -> dict[str, Path]:
+    place = Path(tempfile.mkdtemp())
+    for name, drawing in (JSON | LINES).items():
+        drawing(place / name)
+    return {name: place / name for name in JSON | LINES}
+
+
+def read(folder: Path, name: str) -> tuple[Objects, list[str]]:
+    """Objects of each image that is used, and the messages."""
+    tree, refused = Tree(folder), dict[str, LeftOut]()
+    found = find_annotations(tree, [name], refused).get(name)
+    messages = [*tree.unreadable, *refused.get(name, []), *(found.left_out + found.notes if found else [])]
+    samples = found.samples if found else []
+    objects = {
+        str(sample.image.relative_to(folder)): sorted(
+            (thing.label, tuple(round(value) for value in thing.box), len(thing.outline)) for thing in sample.things
+        )
+        for sample in samples
+    }
+    return objects, messages
+
+
+def check(folder: Path, name: str, file: Path, damaged: str) -> None:
+    intact, (before, _) = file.read_text(), read(folder, name)
+    assert before
+    try:
+        file.write_text(damaged)
+        after, messages = read(folder, name)
+    finally:
+        file.write_text(intact)
+    assert {image: things for image, things in after.items() if things != before[image]} == {}
+    assert after.keys() == before.keys() or messages
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values in a JSON document."""
+    pairs = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [one for key, value in pairs for one in ((*path, key), *places(value, (*path, key)))]
+
+
+WRONG: dict[type, list[Any]] = {
+    int: ['three', None, [], {}],
+    float: ['three', None, [], {}],
+    str: [None, {}, []],  # a number may be the name of a class
+    list: ['three', None, 3],
+    dict: ['three', None, 3],
+    bool: ['three'],
+    type(None): ['three'],
+}
+
+
+@pytest.mark.parametrize('name', JSON)
+@given(data=st.data())
+@COUNTED
+def test_a_json_file_with_a_value_of_another_kind_is_read_alike_or_not(folders: dict[str, Path], name: str, data: Any) -> None:
+    files = sorted(folders[name].rglob('*.json'))
+    file = data.draw(st.sampled_from(files))
+    content = json.loads(file.read_text())
+    path = data.draw(st.sampled_from(places(content)))
+    damaged = copy.deepcopy(content)
+    owner = damaged
+    for key in path[:-1]:
+        owner = owner[key]
+    if isinstance(owner, dict) and data.draw(st.booleans()):
+        del owner[path[-1]]
+    else:
+        owner[path[-1]] = data.draw(st.sampled_from(WRONG[type(owner[path[-1]])]))
+    check(folders[name], name, file, json.dumps(damaged))
+
+
+@pytest.mark.parametrize('name', LINES)
+@given(data=st.data())
+@COUNTED
+def test_a_text_file_with_a_damaged_number_is_read_alike_or_not(folders: dict[str, Path], name: str, data: Any) -> None:
+    files = sorted(path for path in folders[name].rglob('*') if path.suffix in ('.txt', '.csv', '.xml') and path.stat().st_size)
+    file = data.draw(st.sampled_from(files))
+    text = file.read_text()
+    starts = [n for n, sign in enumerate(text) if sign.isdigit() and (n == 0 or text[n - 1] in ' ,>"\n')]
+    start = data.draw(st.sampled_from(starts))
+    end = next((n for n in range(start, len(text)) if text[n] in ' ,<"\n'), len(text))
+    # A number that is missing cannot be noticed where the confidence behind a box takes its place.
+    signs = ['x', '1e999', 'nan', *([] if name == 'yolo' else [''])]
+    check(folders[name], name, file, text[:start] + data.draw(st.sampled_from(signs)) + text[end:])
+
+
+@pytest.mark.parametrize('name', JSON | LINES)
+@given(data=st.data())
+@COUNTED
+def test_a_file_that_is_cut_off_is_read_alike_or_not(folders: dict[str, Path], name: str, data: Any) -> None:
+    suffixes = ('.txt', '.csv', '.xml', '.json')
+    files = sorted(path for path in folders[name].rglob('*') if path.suffix in suffixes and path.stat().st_size)
+    file = data.draw(st.sampled_from(files))
+    text = file.read_text()
+    if name in JSON or file.suffix == '.xml':  # lines that are missing at the end of a list cannot be noticed
+        check(folders[name], name, file, text[: data.draw(st.integers(0, len(text.rstrip()) - 1))])
