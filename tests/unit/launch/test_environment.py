@@ -319,6 +319,7 @@ def test_flags_that_contradict_the_launcher_are_refused_with_both_origins(
         (STEP, ('--nproc_per_node', '2', '--ips', 'gpu01,gpu02', '--master', 'gpu01:7000')),
         (KUBEFLOW, ('--gpus', '0,1,2,3', '--nnodes', '2', '--rank', '1')),
         ({**KUBEFLOW, 'PET_NPROC_PER_NODE': 'auto'}, ('--nproc_per_node', '3')),
+        ({**KUBEFLOW, 'PET_NNODES': '1', 'PET_NODE_RANK': '0'}, ('--ssh',)),  # no other node has been started
     ],
 )
 def test_flags_that_agree_with_the_launcher_are_accepted(environment: dict[str, str], words: tuple[str, ...]) -> None:
