@@ -50,6 +50,7 @@ def test_a_loader_worker_that_is_killed_ends_the_run_with_the_fix(tmp_path: Path
     assert left(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_rank_that_runs_out_of_memory_is_named_with_the_fix(tmp_path: Path) -> None:
     """The limit comes when the networks are built, and leaves room for no batch."""
     started = Started(tmp_path, 'train', *LONG, 'data.size=[256,512]', '--nproc_per_node', '2')
@@ -101,6 +102,7 @@ def test_a_rank_that_hangs_ends_the_run_with_its_name_and_all_stacks(tmp_path: P
     assert left(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_rank_that_is_slow_is_named_with_the_slow_phase(tmp_path: Path) -> None:
     (tmp_path / 'slow.py').write_text(
         'import os, sys, time\n'

@@ -150,6 +150,7 @@ def test_a_run_folder_that_disappears_stops_the_run_and_its_last_checkpoint_is_s
     assert records(tmp_path / 'moved', 'train')  # and what it had written is still there
 
 
+@pytest.mark.long
 def test_a_paused_launcher_pauses_its_ranks_and_both_go_on_together(tmp_path: Path) -> None:
     started = Started(tmp_path, 'train', *LONG, '--nproc_per_node', '2')
     started.until(lambda: started.steps() >= 2, BOUND)

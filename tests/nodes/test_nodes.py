@@ -128,6 +128,7 @@ def test_a_node_with_another_request_stops_the_start(nodes: list[Node], change: 
         assert '10.78.0.2: ' in one.output
 
 
+@pytest.mark.long
 def test_a_node_with_another_list_of_samples_stops_the_start(nodes: list[Node]) -> None:
     """The same recipe, but the second node's copy of the data lacks a picture."""
     for node, count in zip(nodes, (6, 5), strict=False):
@@ -145,6 +146,7 @@ def test_a_node_with_another_list_of_samples_stops_the_start(nodes: list[Node]) 
     assert 'check data.root there' in both[1].output
 
 
+@pytest.mark.long
 def test_a_node_with_another_version_stops_the_start(nodes: list[Node], tmp_path: Path) -> None:
     """A copy of the package with another version number, as a node would have that was not updated."""
     import shutil
@@ -179,7 +181,8 @@ def test_of_two_network_cards_the_one_that_connects_is_used(nodes: list[Node]) -
     assert '10.78.0.2 (eth2) is node 2 of 2' in started[1].output
 
 
-@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize('victim', [0, 1])
 def test_a_rank_that_is_killed_ends_the_run_everywhere(nodes: list[Node], victim: int) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -265,6 +268,7 @@ def test_a_rank_that_stops_answering_is_named_with_every_stack(nodes: list[Node]
     assert nobody_left(nodes)
 
 
+@pytest.mark.long
 def test_a_list_in_another_order_is_shown_on_both(nodes: list[Node]) -> None:
     first, second = (
         nodes[number].phalanx('train', *TINY, *SHORT, '--ips', ips(nodes[:2][::step])) for number, step in ((0, 1), (1, -1))
@@ -275,6 +279,7 @@ def test_a_list_in_another_order_is_shown_on_both(nodes: list[Node]) -> None:
         assert '10.78.0.2: 10.78.0.2, 10.78.0.1' in one.output
 
 
+@pytest.mark.long
 def test_a_folder_that_one_node_cannot_use_is_an_error_on_all(nodes: list[Node]) -> None:
     (nodes[1].folder / 'run').write_text('a file')
     started = train(nodes[:2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from faults.files import FILES, write_data_set
@@ -13,6 +14,7 @@ from running import IN_TURN, both_ranks, losses
 CACHES = {'without': 'null', 'memory': '{gib: 0.01}', 'disk': '{gib: 0.01, folder: data}', 'full': '{gib: 0.001}'}
 
 
+@pytest.mark.long
 def test_a_run_with_a_cache_is_the_run_without_to_the_last_bit(tmp_path: Path) -> None:
     """Three passes over eight images, two ranks with a loader worker each, so that all four processes share what they read."""
     write_data_set(tmp_path)

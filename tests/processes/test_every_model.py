@@ -164,7 +164,7 @@ SIZES = SIZES._replace(name='images of different sizes', sets=(*SIZES.sets, 'tra
 # Of each family, those that have the most that could go wrong: hard pixels of a whole step, values, channels and paths that are
 # dropped, targets assigned by outputs, several losses. The others are the same code but for their layers.
 FEW = {'pp_liteseg', 'segformer', 'ppyoloe plus=True', SIZES.name, 'distillation', 'db', 'slanet'}
-TRACED = {'ppyoloe', 'slanet'}
+TRACED = {'slanet'}
 
 
 def parameters(cases: Iterable[Case], few: set[str]) -> list[Any]:

@@ -46,7 +46,10 @@ def leave_nan_in_memory() -> None:
         _ = [torch.full((2**size,), torch.nan) for _ in range(4)]
 
 
-@pytest.mark.parametrize('name', models())
+LARGE = ('deeplabv3p', 'ocrnet')
+
+
+@pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in models()])
 def test_gradients_in_bf16_and_channels_last_are_those_of_float32(name: str) -> None:
     torch.manual_seed(0)
     for conv in convolutions(name):

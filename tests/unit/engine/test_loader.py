@@ -196,6 +196,12 @@ def test_a_stop_does_not_end_workers_that_are_just_starting() -> None:
         stopping.join()
 
 
+def test_stop_signals_reach_the_rank_again_after_its_workers_have_started() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    load((), allowed=0, workers=1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 @pytest.mark.parametrize('letters', [LONGEST_TMPDIR, LONGEST_TMPDIR + 1])
 def test_workers_hand_over_all_batches_or_say_at_once_that_the_temporary_folder_has_too_long_a_name(letters: int) -> None:
     """One letter more, and Python would lose the batches without a word: a socket's path ends after 107."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -202,3 +204,12 @@ def test_deeplab_with_aligned_corners_keeps_values_at_their_positions() -> None:
     assert (seen['coarse'].shape[2], seen['logits'].shape[2]) == (9, 17)
     torch.testing.assert_close(seen['mixed'][:, :256, ::2, ::2], seen['coarse'])
     torch.testing.assert_close(logits[:, :, ::4, ::4], seen['logits'])
+
+
+def test_the_linear_layers_of_segformer_are_initialised_as_in_paddle() -> None:
+    """Glorot and Bengio 2010: uniform within sqrt(6 / (inputs + outputs)); biases are zero."""
+    linear: Any = MODELS['segformer'](3).linear
+    for layer in linear:
+        bound = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert 0.95 * bound < layer.weight.abs().max() <= bound
+        assert not layer.bias.any()
