@@ -60,6 +60,19 @@ def test_numbers_with_gaps_keep_their_names(capsys: pytest.CaptureFixture[str]) 
     assert '_classes.csv does not name the values 7 of the masks' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('kind', ['16 bits', 'three channels'])
+def test_numbers_are_read_from_16_bits_and_from_equal_channels(kind: str) -> None:
+    drawn.masks_palette(Path('mine'))
+    numbers = np.array([0, 1000, 40000], np.uint16) if kind == '16 bits' else np.array([0, 1, 2], np.uint8)
+    for path in Path('mine/SegmentationClass').iterdir():
+        values = numbers[np.array(Image.open(path))]
+        Image.fromarray(values if kind == '16 bits' else np.repeat(values[..., None], 3, 2)).save(path)
+    assert new() == 0
+    assert classes() == (['class_0', 'class_1000', 'class_40000'] if kind == '16 bits' else ['background', 'bolt', 'nut'])
+    (path,) = Path('mine_phalanx/labels').glob('*part_3.png')
+    np.testing.assert_array_equal(np.array(Image.open(path)), drawn.mask_of(3))
+
+
 def test_amounts_are_names_not_numbers_of_classes(tmp_path: Path) -> None:
     file = tmp_path / 'classes.txt'
     file.write_text('1 euro\n2 euro\n')

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
@@ -136,6 +137,8 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     by_colour = _palettes_differ(chosen)
     for mask in chosen:
         content = _content(mask, by_colour=by_colour)
+        if content.ndim == 3 and not colours and (content == content[..., :1]).all():
+            content = content[..., 0]  # numbers in each of three channels
         coloured, blurred = coloured or content.ndim == 3, blurred or mask.suffix.lower() in ('.jpg', '.jpeg')
         pixels.update(_values(content))
         if len(pixels) > FEW * 4 and not blurred:
@@ -198,13 +201,15 @@ def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
     content = _content(mask, by_colour=meaning.by_colour)
     if meaning.is_binary:
         labels = (content.reshape(*content.shape[:2], -1)[..., 0] > (127 if content.max() > 1 else 0)).astype(np.uint8)
-    elif content.ndim == 2 and not any(isinstance(value, tuple) for value in meaning.values):
-        table = np.full(256, VOID, np.uint8)
+    elif not any(isinstance(value, tuple) for value in meaning.values):
+        table = np.full(1 << 16, VOID, np.uint8)
         for value, label in meaning.values.items():
             table[value] = label
-        labels = table[content]
+        labels = table[content if content.ndim == 2 else content[..., 0]]
     else:
-        colours, place, _ = count_colours(content if content.ndim == 3 else np.repeat(content[..., None], 3, 2))
+        colours, place, _ = count_colours(
+            (content if content.ndim == 3 else np.repeat(content[..., None], 3, 2)).astype(np.uint8)
+        )
         labels = np.array([meaning.values.get(colour, VOID) for colour in colours], np.uint8)[place]
     size, (height, width) = size_of(image), labels.shape
     if (width, height) != size:
@@ -228,7 +233,7 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     return False
 
 
-def _content(mask: Path, *, by_colour: bool) -> LabelMap:
+def _content(mask: Path, *, by_colour: bool) -> npt.NDArray[np.uint8 | np.uint16]:
     """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
     with decoded(mask) as picture:
         if by_colour:
@@ -237,16 +242,16 @@ def _content(mask: Path, *, by_colour: bool) -> LabelMap:
             return np.array(picture.convert('L') if picture.mode == '1' else picture)
         if picture.mode.startswith('I'):  # 16 bits
             values = np.asarray(picture)
-            if values.max() > VOID:
-                raise AnnotationError(f'{mask}: has numbers up to {values.max()}; 0 to {VOID} can be used')
-            return values.astype(np.uint8)
+            if values.min() < 0 or values.max() >= 1 << 16:
+                raise AnnotationError(f'{mask}: has numbers from {values.min()} to {values.max()}; 0 to 65535 can be used')
+            return values.astype(np.uint16 if values.max() > VOID else np.uint8)
         return np.array(picture.convert('RGB'))
 
 
-def _values(content: LabelMap) -> dict[Colour | int, int]:
+def _values(content: npt.NDArray[np.uint8 | np.uint16]) -> dict[Colour | int, int]:
     """Count the pixels of each value."""
     if content.ndim == 3:
-        colours, _, of_each = count_colours(content)
+        colours, _, of_each = count_colours(content.astype(np.uint8))
         return dict(zip(colours, of_each, strict=True))
     values, counts = np.unique(content, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
