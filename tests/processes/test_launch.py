@@ -106,6 +106,16 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
     assert last.endswith("KeyError: 'no such image' (exit status 1)")
 
 
+def test_a_run_that_fails_again_and_again_is_restarted_as_often_as_allowed(tmp_path: Path) -> None:
+    (tmp_path / 'fails.py').write_text('open("begun", "a").write("once "); raise KeyError("no such image")')
+    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--max_restart', '1', 'fails.py')
+    assert done.returncode == 1
+    assert (tmp_path / 'begun').read_text() == 'once once '
+    assert done.stderr.count('starting again from the last checkpoint') == 1, done.stderr
+    assert '(0 restarts left)' in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("KeyError: 'no such image' (exit status 1)")
+
+
 def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(tmp_path: Path) -> None:
     """In the place of the kernel, which counts such ends, stands a count that grows during the attempt."""
     (tmp_path / 'killed.py').write_text('import os; os.kill(os.getpid(), 9)')
