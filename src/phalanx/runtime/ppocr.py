@@ -43,7 +43,8 @@ def published_guide(file: Path, metadata: Mapping[str, str]) -> dict[str, Any] |
     if not characters:
         return None
     preparation = {**PREPARATION, 'image_size': [48, 320], 'keep_ratio': True}
-    return {**shared, 'task': 'recognition', 'preparation': preparation, 'reading': {'characters': characters}}
+    reading = {'characters': characters, 'right_to_left': file.stem.startswith('arabic')}
+    return {**shared, 'task': 'recognition', 'preparation': preparation, 'reading': reading}
 
 
 def named_outputs(guide: Mapping[str, Any], values: Any) -> dict[str, Any]:

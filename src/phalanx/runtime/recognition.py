@@ -1,6 +1,8 @@
 """Images of lines to texts: CTC decoding. Shapes: T time steps along the line, C characters."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from phalanx.runtime.prepare import Floats, Image, fit_line, normalise, pad_with
 from phalanx.runtime.results import Reading
 
 BLANK = 0
+LEFT_TO_RIGHT = re.compile(r'[a-zA-Z0-9 :*./%+-]+|.', re.DOTALL)
 
 
 class Recognition(Family):
@@ -27,7 +30,8 @@ class Recognition(Family):
         else:
             shares = softmax(outputs['logits'])
             numbers, probabilities = shares.argmax(1), shares.max(1)
-        return collapse_ctc(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
+        found = collapse_ctc(numbers.tolist(), probabilities.tolist(), self.reading['characters'])
+        return replace(found, text=reverse_runs(found.text)) if self.reading.get('right_to_left') else found
 
 
 def collapse_ctc(numbers: Sequence[int], probabilities: Sequence[float], characters: Sequence[str]) -> Reading:
@@ -37,6 +41,14 @@ def collapse_ctc(numbers: Sequence[int], probabilities: Sequence[float], charact
     text = ''.join(characters[numbers[step] - 1] for step in steps)
     confidence = sum(probabilities[step] for step in steps) / len(steps) if steps else 0.0
     return Reading(text, confidence)
+
+
+def reverse_runs(text: str) -> str:
+    """Text of a right-to-left script in the order of its letters, from the order of an image, left to right.
+
+    Latin letters, digits and signs stay in runs, as with PaddleOCR (`pred_reverse` of ppocr/postprocess/rec_postprocess.py).
+    """
+    return ''.join(reversed(LEFT_TO_RIGHT.findall(text)))
 
 
 def softmax(logits: Floats) -> Floats:  # over the last axis

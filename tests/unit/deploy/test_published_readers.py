@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from phalanx.runtime import ArtifactError, load
+from phalanx.runtime.recognition import reverse_runs
 from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights import readers
 from phalanx.weights.readers import LANGUAGES, choose_reader
@@ -43,6 +44,13 @@ def test_a_published_recogniser_reads_with_the_characters_of_its_metadata(tmp_pa
     file = recogniser(tmp_path / 'en_PP-OCRv5_rec_mobile.onnx', 'ab', [1, 1, 0, 3, 2], 4)
     reading = load(file)(np.full((20, 60, 3), 255, np.uint8))
     assert (reading.text, reading.confidence) == ('a b', pytest.approx(0.75))
+
+
+def test_arabic_is_put_into_the_order_of_its_letters_and_digits_stay(tmp_path: Path) -> None:
+    """On the image, from the left: 1, 2, and two letters, of which the right one comes first."""
+    file = recogniser(tmp_path / 'arabic_PP-OCRv5_rec_mobile.onnx', '12\u0627\u0628', [1, 2, 5, 3, 4], 6)
+    assert load(file)(np.full((48, 60, 3), 255, np.uint8)).text == '\u0628\u062712 '
+    assert reverse_runs('') == ''
 
 
 def test_a_published_recogniser_with_other_characters_is_rejected(tmp_path: Path) -> None:
