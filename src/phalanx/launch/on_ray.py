@@ -29,6 +29,7 @@ from phalanx.system.stops import STOP_STATUSES
 
 POLL = 0.3  # seconds between two looks at the workers
 REGROUP = 10  # seconds in which Ray must place workers before fewer of them are tried
+CONNECT = 10  # seconds for the cluster to answer
 GRACE = 10  # seconds for the other ranks to end after one has failed
 NOT_OURS = ('gpus', 'ips', 'master', 'rank', 'host', 'ssh', 'hostfile', 'start_port')  # flags of what Ray decides
 FORWARDED = ('PHALANX_', 'NCCL_', 'GLOO_', 'TORCH_', 'OMP_', 'HF_')  # first letters of variables
@@ -96,9 +97,12 @@ def launch_on_ray(address: str, words: Sequence[str], flags: Flags) -> int:
         raise ValueError(
             '--ray needs the package ray: pip install "phalanx-vision[ray]", on every node of the cluster'
         ) from None
+    host, _, port = address.rpartition(':')
     try:
+        if host and '/' not in host and port.isdecimal():  # Ray itself would try for minutes, with pages of warnings
+            socket.create_connection((host, int(port)), timeout=CONNECT).close()
         ray.init(address=address, log_to_driver=False, logging_level='ERROR')
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f'--ray {address}: no Ray cluster answers there ({str(error).splitlines()[0]})') from None
     try:
         request = _request(words, flags, ray.cluster_resources())
@@ -205,7 +209,9 @@ def _attempt(ray: Any, request: Request, group: Any, number: int) -> tuple[int, 
     if not failed:
         return max(status or 0 for status in statuses), ''
     rank = failed[0]
-    return (2, '') if statuses[rank] == 2 else (1, f'rank {rank} of {len(workers)} on {hosts[rank]}: {last[rank]}')
+    if statuses[rank] == 2:
+        return 2, ''
+    return 1, f'rank {rank} of {len(workers)} on {hosts[rank]}: {last[rank]} (exit status {statuses[rank]})'
 
 
 def _start(ray: Any, workers: list[Any], request: Request, number: int) -> list[str]:
