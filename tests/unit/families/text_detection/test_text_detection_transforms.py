@@ -58,6 +58,15 @@ def test_outlines_stay_on_the_words(name: str, options: dict[str, Any]) -> None:
         assert min(share_of_white(image, texts)) > 0.8, (name, seed)
 
 
+def test_a_quarter_turn_of_a_square_is_that_of_numpy() -> None:
+    """About its centre, counter-clockwise, at the same size; with a side of 64, (x, y) becomes (y, 63 - x)."""
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    texts = make_texts([(np.array([[10, 20], [30, 20], [30, 28], [10, 28]], np.float32), 'word')])
+    turned, moved = TRANSFORMS['random_rotate'](degrees=(90.0, 90.0))(image, texts, context(0))
+    np.testing.assert_array_equal(turned, np.rot90(image))
+    np.testing.assert_allclose(moved.outlines[0], [[20, 53], [20, 33], [28, 33], [28, 53]], atol=1e-4)
+
+
 def test_pasted_texts_lie_apart_from_others_and_have_the_pixels_of_their_page() -> None:
     """Words of the other page are brighter than all of this one, and each is found with its number inside its outline."""
     image, texts = page()
