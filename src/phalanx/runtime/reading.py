@@ -153,7 +153,8 @@ def rows_of(lines: Sequence[Line]) -> list[list[Line]]:
 def grid_of(lines: Sequence[Line]) -> Grid:
     """`lines` in reading order: rows from the top, each from the left, by the direction of `angle_of_page`.
 
-    A line belongs to a row if its centre is less than a quarter of the height of the row's first line below that line's centre.
+    A line belongs to a row if its centre is less than a quarter of the height of the row's first line below that line's centre;
+    less than half of it beside all others of the row, since rows of a curled page bend.
     Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the one with the fewest rows wins, and of
     these the most even one. `in_order` finds columns of prose, and empty cells of tables, which are None.
     """
@@ -169,12 +170,18 @@ def _rows(lines: Sequence[Line], angle: float) -> tuple[list[Row], float]:
     placed = [_place(line, np.array(line.points) @ turn) for line in lines]
     # From the top: a line joins the current row, or begins the next one.
     for text in sorted(placed, key=lambda text: text.middle):
-        if rows and text.middle - rows[-1][0].middle < rows[-1][0].height / 4:
+        below = text.middle - rows[-1][0].middle if rows else math.inf
+        if rows and (below < rows[-1][0].height / 4 or (below < rows[-1][0].height / 2 and _is_beside(text, rows[-1]))):
             rows[-1].append(text)
         else:
             rows.append([text])
     unevenness = sum(row[-1].middle - row[0].middle for row in rows)
     return [sorted(row, key=lambda text: text.left) for row in rows], unevenness
+
+
+def _is_beside(text: Placed, row: Row) -> bool:
+    """True if no text of a row is above `text`: rows of a curled page bend by more than lines may differ in height."""
+    return all(text.right <= other.left or other.right <= text.left for other in row)
 
 
 def _place(line: Line, points: npt.NDArray[np.float64]) -> Placed:

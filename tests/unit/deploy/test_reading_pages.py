@@ -105,8 +105,20 @@ def test_a_model_that_cannot_read_is_refused_with_the_reason(
 def test_rows_go_from_the_top_and_each_from_the_left() -> None:
     """A row may slope, and its texts may differ in height; the next row begins where a middle is a quarter further down."""
     lines = [line('right', 200, 12, 260, 32), line('below', 20, 40, 80, 60), line('left', 20, 10, 80, 30)]
-    lines += [line('small', 100, 14, 120, 26), line('apart', 100, 46, 160, 66)]
-    assert [[each.text for each in row] for row in rows_of(lines)] == [['left', 'small', 'right'], ['below'], ['apart']]
+    lines += [line('small', 100, 14, 120, 26), line('apart', 100, 51, 160, 71), line('under', 30, 46, 70, 66)]
+    assert [[each.text for each in row] for row in rows_of(lines)] == [
+        ['left', 'small', 'right'],
+        ['below'],
+        ['under', 'apart'],
+    ]
+
+
+def test_rows_of_a_curled_page_stay_whole() -> None:
+    """Three texts of 20 pixels per row, whose middle ones are 9 pixels lower: rows are 40 pixels apart."""
+    rows = [
+        [line(f'{n}{x}', x, 40 * n + sag, x + 80, 40 * n + sag + 20) for x, sag in ((0, 0), (200, 9), (400, 0))] for n in (1, 2)
+    ]
+    assert rows_of([text for row in rows for text in row]) == rows
 
 
 @pytest.mark.parametrize('quarter', [0, 90, 180, 270])
