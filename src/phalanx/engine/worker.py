@@ -43,6 +43,7 @@ from phalanx.report.evaluation import Evaluation
 from phalanx.report.readable import pluralize
 from phalanx.report.report import Callback, Report
 from phalanx.report.trackers import check_trackers
+from phalanx.report.trainjob import trainjob_tracker
 from phalanx.system.compiler import use_own_cache
 from phalanx.system.disk import remove_own, write_atomically
 from phalanx.system.errors import CheckpointError, RequestError, RunError, SameRequestError, StoppedError
@@ -207,7 +208,7 @@ def run(
             name=job.name,
             total_steps=trainer.until,
             config=to_plain(job.resolved),
-            trackers=job.recipe.report.tracker_builders(),
+            trackers=job.recipe.report.tracker_builders() | trainjob_tracker(trainer.until),
             callback=callback,
         )
         stack.enter_context(report)
