@@ -208,6 +208,8 @@ def _as_node(
     """Start of a node, from its rank and the master, or from all addresses. Raises ValueError for impossible numbers."""
     if rank is not None and rank[1] >= nodes[1]:
         raise ValueError(f'{rank[0]}={rank[1]} with {nodes[0]}={nodes[1]}: numbers start at 0')
+    if rank is not None:
+        _compare_with_torch(read, by, nodes, rank)
     # a list of all nodes needs no rank; without one, rank and master are needed
     settings = {'nnodes': Setting(str(nodes[1]), f'{nodes[0]}={nodes[1]}')}
     if names is not None:
@@ -219,6 +221,15 @@ def _as_node(
     if nproc is not None:
         settings['nproc_per_node'] = nproc
     return Start(by, 'node', nodes[1], nodes[1], unit, read.shown(*dict.fromkeys(shown)), settings)
+
+
+def _compare_with_torch(read: Reader, by: str, nodes: tuple[str, int], rank: tuple[str, int]) -> None:
+    """Raise ValueError if RANK or WORLD_SIZE, set as well, count neither the nodes nor equal numbers of ranks on them."""
+    world = read.number('WORLD_SIZE', 1) if read.has('WORLD_SIZE') else nodes[1]
+    if world % nodes[1]:
+        raise ValueError(f'WORLD_SIZE={world} contradicts {nodes[0]}={nodes[1]} of {by}: unset WORLD_SIZE')
+    if read.has('RANK') and read.number('RANK') not in (rank[1], rank[1] * (world // nodes[1])):
+        raise ValueError(f'RANK={read.text("RANK")} contradicts {rank[0]}={rank[1]} of {by}: unset RANK')
 
 
 def _slurm_nodes(read: Reader, by: str) -> Start | None:

@@ -24,6 +24,7 @@ STEP = {  # of `srun -N2 -n4 --ntasks-per-node=2`, SLURM 22.05, as task 3 sees i
     'SLURM_STEP_NUM_TASKS': '4',
     'SLURM_STEP_TASKS_PER_NODE': '2(x2)',
 }
+NODE_STEP = {**STEP, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_STEP_TASKS_PER_NODE': '1(x2)', 'SLURM_PROCID': '1'}
 BATCH = {name: value for name, value in STEP.items() if '_STEP_' not in name} | {'SLURM_PROCID': '0', 'SLURM_NODEID': '0'}
 TORCHRUN = {
     'RANK': '3',
@@ -326,6 +327,14 @@ def test_flags_that_agree_with_the_launcher_are_accepted(environment: dict[str, 
     flags(environment, *words)
 
 
+@pytest.mark.parametrize(
+    'set_by_hand', [{'WORLD_SIZE': '2', 'RANK': '1'}, {'WORLD_SIZE': '16', 'RANK': '8'}, {'WORLD_SIZE': '16'}]
+)
+def test_numbers_that_agree_with_one_task_per_node_are_accepted(set_by_hand: dict[str, str]) -> None:
+    """They may count nodes, or ranks of which each node has the same number."""
+    assert detect(NODE_STEP | set_by_hand) == detect(NODE_STEP)
+
+
 def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
     met = detect(STEP).at('gpu02:7000', None).exports
     assert (met['MASTER_ADDR'], met['MASTER_PORT']) == ('gpu02', '7000')
@@ -350,6 +359,8 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
         ),
         ({**STEP, 'SLURM_NODEID': '0'}, 'start the step with srun --distribution=block'),
         ({**STEP, 'WORLD_SIZE': '8'}, 'WORLD_SIZE=8 contradicts SLURM_STEP_NUM_TASKS=4 of SLURM'),
+        ({**NODE_STEP, 'WORLD_SIZE': '5'}, 'WORLD_SIZE=5 contradicts SLURM_STEP_NUM_TASKS=2 of SLURM: unset WORLD_SIZE'),
+        ({**NODE_STEP, 'WORLD_SIZE': '8', 'RANK': '3'}, 'RANK=3 contradicts SLURM_PROCID=1 of SLURM: unset RANK'),
         (
             {
                 'OMPI_COMM_WORLD_RANK': '0',
