@@ -218,7 +218,7 @@ def test_doctor_describes_this_node(phalanx: Command) -> None:
     assert set(facts['nodes'][0]) >= {'phalanx', 'torch', 'python', 'devices', 'disk', 'shared_memory'}
 
 
-@pytest.mark.parametrize('flag', ['--write-slurm', '--write_kubernetes', '--write_pytorchjob'])
+@pytest.mark.parametrize('flag', ['--write-slurm', '--write_kubernetes', '--write_pytorchjob', '--write-skypilot'])
 def test_a_job_file_is_written_and_nothing_is_started(phalanx_here: Command, tmp_path: Path, flag: str) -> None:
     words = (flag, 'job', '--nnodes', '4', '--gpus', '0,1', 'train', 'unet_pet', '--set', 'train.workers=4')
     done = phalanx_here('launch', *words)

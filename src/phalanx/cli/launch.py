@@ -17,7 +17,7 @@ from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.on_ray import launch_on_ray
-from phalanx.launch.options import launch_parser
+from phalanx.launch.options import JOB_FILES, launch_parser
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.rendezvous import NodeInfo, print_line
 from phalanx.launch.start import apply_start
@@ -31,7 +31,7 @@ def command(words: Sequence[str]) -> int:
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
         # requests that start nothing on this node
-        if given.write_slurm or given.write_kubernetes or given.write_pytorchjob:
+        if any(vars(given)[f'write_{name}'] for name in JOB_FILES):
             return write_jobs(given, flags)
         if given.ray is not None:
             if start.per and start.count > 1:
@@ -97,13 +97,8 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
         started = ['phalanx', 'train', *given.arguments, *shared]
     else:
         started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
-    writers = (
-        (given.write_slurm, jobs.write_slurm),
-        (given.write_kubernetes, jobs.write_kubernetes),
-        (given.write_pytorchjob, jobs.write_pytorchjob),
-    )
-    for file, write in writers:
-        if file is not None:
+    for name, write in jobs.WRITERS.items():
+        if file := vars(given)[f'write_{name}']:
             write(file, started, nodes, devices)
             print(f'written: {file}; read its comments before you submit it')
     return 0

@@ -1,4 +1,4 @@
-"""Job files for SLURM and Kubernetes."""
+"""Job files for SLURM, Kubernetes and SkyPilot."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import yaml
 
 from phalanx.launch.names import START_PORT
 
-IMAGE = 'EDIT/image-with-phalanx:tag'
+IMAGE = 'EDIT/image-with-phalanx:tag'  # built from the Dockerfile of the repository
 VOLUME = '/data'
 GRACE = 120  # seconds between SIGTERM and the end of a pod, in which ranks save
 MOUNTS = [{'name': 'shared', 'mountPath': VOLUME}, {'name': 'memory', 'mountPath': '/dev/shm'}]
@@ -101,6 +101,27 @@ def write_pytorchjob(file: Path, command: Sequence[str], nodes: int, devices: in
     _write_manifest(file, job)
 
 
+def write_skypilot(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
+    """Write a task of SkyPilot: `command` on `nodes` machines with `devices` GPUs each (0: on their CPUs)."""
+    again = {'max_restarts_on_errors': 3, 'recover_on_exit_codes': [143]}  # 143: stopped by a signal, after a checkpoint
+    task = {
+        'name': _job_name(command),
+        'num_nodes': nodes,
+        'resources': {
+            'image_id': f'docker:{IMAGE}',
+            **({'accelerators': f'A100:{devices}'} if devices else {'cpus': '16+'}),
+            'use_spot': True,
+            'job_recovery': again,
+        },
+        'file_mounts': {VOLUME: {'name': 'edit-bucket', 'mode': 'MOUNT'}},
+        'run': shlex.join(_save_on_volume(command)),
+    }
+    file.write_text(
+        f'# sky jobs launch {file.name}    (a preempted job continues on other machines from its last checkpoint)\n'
+        f'# Edit: the image, the GPUs, the bucket behind {VOLUME} with data and run folder.\n' + _to_yaml(task)
+    )
+
+
 def _resource_limits(devices: int) -> dict[str, dict[str, int]]:
     return {'limits': {'nvidia.com/gpu': devices} if devices else {'cpu': 16}}
 
@@ -126,8 +147,12 @@ def _write_manifest(file: Path, job: dict[str, Any]) -> None:
         f'# Edit: the image, the claim of the volume {VOLUME} with data and run folder (shared by all pods), resources.\n'
         '# NCCL exchanges between GPUs of one pod through /dev/shm, 64 MiB in a container by default: hence that volume.\n'
     )
+    file.write_text(heading + _to_yaml(job))
+
+
+def _to_yaml(job: dict[str, Any]) -> str:
     written_out = json.loads(json.dumps(job))  # else YAML would write repeated parts as aliases
-    file.write_text(heading + yaml.safe_dump(written_out, sort_keys=False, width=1000))
+    return yaml.safe_dump(written_out, sort_keys=False, width=1000)
 
 
 def _job_name(command: Sequence[str]) -> str:
@@ -135,3 +160,6 @@ def _job_name(command: Sequence[str]) -> str:
     words = [Path(word).stem for word in command if not word.startswith('-')]
     named = next((word for word in words[1:] if word not in ('train', 'launch')), words[0])
     return re.sub(r'[^a-z0-9]+', '-', named.lower()).strip('-')[:40] or 'phalanx'
+
+
+WRITERS = {'slurm': write_slurm, 'kubernetes': write_kubernetes, 'pytorchjob': write_pytorchjob, 'skypilot': write_skypilot}

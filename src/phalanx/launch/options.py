@@ -6,6 +6,13 @@ from phalanx.config.arguments import Help, Parser, add_json
 from phalanx.launch.flags import add_flags
 from phalanx.system.paths import parse_path
 
+JOB_FILES = {  # the functions that write them are in `jobs`
+    'slurm': 'a batch script, and start nothing, as with the other job files',
+    'kubernetes': 'a TrainJob of Kubeflow Trainer v2',
+    'pytorchjob': 'a PyTorchJob (its predecessor)',
+    'skypilot': 'a task of SkyPilot',
+}
+
 
 def launch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -15,19 +22,8 @@ def launch_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.add_argument(
-        '--write_slurm', '--write-slurm', type=parse_path, metavar='FILE', help='write a batch script, start nothing'
-    )
-    parser.add_argument(
-        '--write_kubernetes',
-        '--write-kubernetes',
-        type=parse_path,
-        metavar='FILE',
-        help='write a TrainJob of Kubeflow Trainer v2',
-    )
-    parser.add_argument(
-        '--write_pytorchjob', '--write-pytorchjob', type=parse_path, metavar='FILE', help='write a PyTorchJob (its predecessor)'
-    )
+    for name, about in JOB_FILES.items():
+        parser.add_argument(f'--write_{name}', f'--write-{name}', type=parse_path, metavar='FILE', help=f'write {about}')
     parser.add_argument(
         '--ray', metavar='ADDRESS', help='run the ranks on an existing Ray cluster: HOST:PORT, auto, ray://HOST:PORT'
     )

@@ -1,7 +1,8 @@
-"""Job files for SLURM and Kubernetes."""
+"""Job files for SLURM, Kubernetes and SkyPilot."""
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.launch.jobs import write_kubernetes, write_pytorchjob, write_slurm
+from phalanx.launch.jobs import WRITERS, write_kubernetes, write_pytorchjob, write_skypilot, write_slurm
+from phalanx.launch.options import JOB_FILES
 
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
 
@@ -92,22 +94,81 @@ def test_the_pytorchjob_has_a_master_and_the_other_nodes(tmp_path: Path) -> None
     assert container['command'] == [*COMMAND, '--save_dir', '/data/runs/ocrnet-hrnet']
 
 
+def test_every_job_file_has_an_option() -> None:
+    assert WRITERS.keys() == JOB_FILES.keys()
+
+
+def test_the_skypilot_task_runs_the_command_with_its_run_folder_in_the_bucket(tmp_path: Path) -> None:
+    write_skypilot(tmp_path / 'task.yml', COMMAND, nodes=2, devices=8)
+    task = yaml.safe_load((tmp_path / 'task.yml').read_text())
+    assert (task['num_nodes'], task['resources']['accelerators']) == (2, 'A100:8')
+    assert list(task['file_mounts']) == ['/data']
+    assert shlex.split(task['run']) == [*COMMAND, '--save_dir', '/data/runs/ocrnet-hrnet']
+
+
+# Programs that read job files with the package of their recipient.
+KUBEFLOW = """
+import json, sys
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob as Job
+for name in sys.argv[1:]:
+    given = json.load(open(name))
+    assert Job.from_dict(given).to_dict() == given, name  # nothing is unknown to it
+"""
+SKYPILOT = """
+import json, sys
+from sky import Task
+for name in sys.argv[1:]:
+    given = json.load(open(name))
+    nodes = given['num_nodes']
+    task = Task.from_yaml_config(given)
+    assert task.num_nodes == nodes, name
+    assert all(resources.use_spot for resources in task.resources), name
+"""
+
+
 @pytest.mark.long
-def test_the_trainjob_is_one_to_kubeflow_itself(tmp_path: Path) -> None:
-    """Read by the package of its interface, in an environment of its own."""
-    write_kubernetes(tmp_path / 'job.yml', COMMAND, nodes=3, devices=2)
-    (tmp_path / 'job.json').write_text(json.dumps(yaml.safe_load((tmp_path / 'job.yml').read_text())))
+@pytest.mark.parametrize(
+    ('package', 'job', 'program'),
+    [('kubeflow-trainer-api==2.3.0', 'kubernetes', KUBEFLOW), ('skypilot==0.14.1', 'skypilot', SKYPILOT)],
+    ids=['kubeflow', 'skypilot'],
+)
+def test_job_files_are_accepted_by_the_package_of_their_recipient(tmp_path: Path, package: str, job: str, program: str) -> None:
+    """In an environment of its own: SkyPilot takes 460 MB."""
+    files = []
+    for nodes in (1, 2, 8):
+        for devices in (0, 8):
+            WRITERS[job](tmp_path / 'job.yml', COMMAND, nodes, devices)
+            files.append(tmp_path / f'{nodes}-{devices}.json')
+            files[-1].write_text(json.dumps(yaml.safe_load((tmp_path / 'job.yml').read_text())))
     python = tmp_path / 'venv' / 'bin' / 'python'
-    for step in (
-        [sys.executable, '-m', 'venv', str(tmp_path / 'venv')],
-        [str(python), '-m', 'pip', 'install', '--quiet', 'kubeflow-trainer-api==2.3.0'],
-    ):
+    for step in ([sys.executable, '-m', 'venv', str(tmp_path / 'venv')], [str(python), '-m', 'pip', 'install', '-q', package]):
         made = subprocess.run(step, capture_output=True, text=True, check=False)
         if made.returncode:
-            pytest.skip(f'kubeflow-trainer-api cannot be had: {(made.stdout + made.stderr).strip()[-200:]}')
-    read = (
-        'import json, sys; from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob as Job\n'
-        'given = json.load(open(sys.argv[1])); print(json.dumps(Job.from_dict(given).to_dict() == given))'
-    )
-    done = subprocess.run([str(python), '-c', read, str(tmp_path / 'job.json')], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, 'true\n'), done.stderr  # nothing is unknown to it
+            pytest.skip(f'{package} cannot be installed: {(made.stdout + made.stderr).strip()[-200:]}')
+    environment = {'HOME': str(tmp_path), 'PATH': '/usr/bin:/bin', 'SKYPILOT_DISABLE_USAGE_COLLECTION': '1'}
+    subprocess.run([str(python), '-c', program, *map(str, files)], check=True, env=environment)
+
+
+@pytest.mark.long
+def test_the_files_that_the_dockerfile_copies_are_enough_to_install_the_package(tmp_path: Path) -> None:
+    repository = Path(__file__).parents[3]
+    lines = [shlex.split(line) for line in (repository / 'Dockerfile').read_text().splitlines()]
+    for words in (words[1:] for words in lines if words and words[0] == 'COPY'):
+        target = tmp_path / words[-1].strip('/')
+        for source in map(repository.joinpath, words[:-1]):
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                target.mkdir(exist_ok=True)
+                shutil.copy(source, target)
+    (command,) = (words[1:] for words in lines if words and words[0] == 'RUN')
+    assert command[:2] == ['pip', 'install']
+    subprocess.run([sys.executable, '-m', 'venv', str(tmp_path / 'venv')], check=True)
+    install = [str(tmp_path / 'venv/bin/python'), '-m', *command[:-1], '--no-deps', str(tmp_path / command[-1].strip('/'))]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if 'hatchling' in done.stderr and 'No matching distribution' in done.stderr:
+        pytest.skip('the build needs hatchling, which cannot be installed')
+    assert done.returncode == 0, done.stderr
+    help_ = 'import phalanx.launch.options as o; o.launch_parser().parse_args(["train", "pp_liteseg_digits"])'
+    subprocess.run([str(tmp_path / 'venv/bin/python'), '-c', help_], check=True, cwd=tmp_path)
+    assert list((tmp_path / 'venv').glob('lib/*/site-packages/phalanx/recipes/**/*.yml'))
