@@ -542,7 +542,7 @@ def test_a_step_has_the_mean_batch_of_the_multi_scale_sampler(assignment: str, s
     got = recipe('ppocrv4', f'Train.sampler.{assignment}')
     assert (got['train_image_sizes'], got['train']['batch_size_per_rank']) == (sizes, batch_size)
     notes = ' '.join(open_job('ppocrv4.yml', [(f'Train.sampler.{assignment}', 'test')]).notes)
-    assert ('multiples of 8 and 16 is cut off' in notes) == ('325' in assignment)
+    assert ('rounded down to multiples of 8 and 16' in notes) == ('325' in assignment)
     assert ('Train.sampler.first_bs: every step has' in notes) == ('fix_bs' not in assignment)
 
 

@@ -19,12 +19,12 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 from test_originals_pdseg import UNET_PET
 
 import drawn
+from phalanx.cli import launch as launching
 from phalanx.cli.train import build_job, parse_command
 from phalanx.config.read import to_plain
 from phalanx.engine.job import Job
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
-from phalanx.launch import command as launching
 from running import Command, records
 
 PDSEG = (
