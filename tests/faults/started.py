@@ -54,11 +54,11 @@ class Started:
         **environment: str,
     ) -> None:
         self.folder, self.begun = folder, time.time()
-        self.output = folder / 'output.txt'
+        self.output_file = folder / 'output.txt'
         self.seen: set[int] = set()  # the processes that belonged to it
         self.reader: psutil.Popen | None = None
         with contextlib.ExitStack() as closed:
-            output: IO[str] | IO[bytes] = closed.enter_context(self.output.open('w'))
+            output: IO[str] | IO[bytes] = closed.enter_context(self.output_file.open('w'))
             if piped:
                 self.reader = psutil.Popen(['cat'], cwd='/', stdin=subprocess.PIPE, stdout=output, start_new_session=True)
                 output = closed.enter_context(self.reader.stdin)
@@ -132,7 +132,7 @@ class Started:
     def output(self) -> str:
         if self.reader is not None and self.process.poll() is not None:
             self.reader.wait(BOUND)  # it has the last line by then
-        return self.output.read_text(errors='replace')
+        return self.output_file.read_text(errors='replace')
 
     def last_words(self) -> str:
         lines = self.output().splitlines()

@@ -120,9 +120,9 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(tmp_path: P
     """In the place of the kernel, which counts such ends, stands a count that grows during the attempt."""
     (tmp_path / 'killed.py').write_text('import os; os.kill(os.getpid(), 9)')
     start = (
-        'import sys; from phalanx.launch import agent, command\n'
+        'import sys; from phalanx.cli.launch import command; from phalanx.launch import agent\n'
         'agent._oom_kills = iter((3, 4)).__next__\n'
-        'sys.exit(command.command(["--nproc_per_node", "1", "killed.py"]))'
+        'sys.exit(command(["--nproc_per_node", "1", "killed.py"]))'
     )
     done = run(tmp_path, sys.executable, '-c', start)
     assert done.returncode == 1
