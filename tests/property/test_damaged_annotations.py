@@ -100,7 +100,8 @@ def read(folder: Path, name: str) -> tuple[Objects, list[str]]:
     samples = found.samples if found else []
     objects = {
         str(sample.image.relative_to(folder)): sorted(
-            (thing.label, tuple(round(value) for value in thing.box), len(thing.outline)) for thing in sample.things
+            (instance.label, tuple(round(value) for value in instance.box), len(instance.outline))
+            for instance in sample.instances
         )
         for sample in samples
     }
@@ -115,7 +116,7 @@ def check(folder: Path, name: str, file: Path, damaged: str) -> None:
         after, messages = read(folder, name)
     finally:
         file.write_text(intact)
-    assert {image: things for image, things in after.items() if things != before[image]} == {}
+    assert {image: instances for image, instances in after.items() if instances != before[image]} == {}
     assert after.keys() == before.keys() or messages
 
 

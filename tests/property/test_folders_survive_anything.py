@@ -16,7 +16,7 @@ import drawn
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.masks import infer_meaning
-from phalanx.curation.prepare.samples import Found
+from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import IMAGES, Tree
 
 TRIALS = int(os.environ.get('READER_INPUTS', '20'))
@@ -80,7 +80,7 @@ def replace_one(tree: Any, rng: np.random.Generator) -> None:
         tree = tree[key]
 
 
-def read(folder: Path) -> dict[str, Found]:
+def read(folder: Path) -> dict[str, AnnotationSet]:
     held = find_annotations(Tree(folder))
     for found in held.values():
         found.families()

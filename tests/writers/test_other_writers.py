@@ -20,7 +20,7 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.prepare.formats import choose_format, find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.masks import read_label_map
-from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample
+from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree
 
@@ -104,7 +104,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return out
 
 
-def read(folder: Path, family: Family | None) -> tuple[Found, Family]:
+def read(folder: Path, family: Family | None) -> tuple[AnnotationSet, Family]:
     refused: dict[str, LeftOut] = {}
     picked = choose_format(find_annotations(Tree(folder), refused=refused), family)
     assert picked, refused
@@ -121,7 +121,7 @@ def expected(carried: set[str]) -> dict[str, truth.Picture]:
     return {picture.stem: picture for picture in truth.PICTURES if picture.shapes or EMPTY in carried}
 
 
-def label_map_of(sample: Sample, found: Found) -> np.ndarray:
+def label_map_of(sample: Sample, found: AnnotationSet) -> np.ndarray:
     """[H, W] 0, or 1 + the number of the class in truth.py."""
     meaning = find_meaning('segmentation', found)
     if meaning and sample.mask:
@@ -145,7 +145,7 @@ def test_samples_splits_and_objects_are_those_that_were_written(written: Path, n
         assert {stem: sample.split for stem, sample in samples.items()} == {stem: one.split for stem, one in pictures.items()}
     for stem, picture in pictures.items():
         if family == 'detection':
-            boxes = sorted((thing.label, *(round(value) for value in thing.box)) for thing in samples[stem].things)
+            boxes = sorted((instance.label, *(round(value) for value in instance.box)) for instance in samples[stem].instances)
             shift = 1 if name == FROM_1 else 0
             corners = [(shape.label, *truth.box(shape)) for shape in picture.shapes]
             assert boxes == sorted((label, x0 + shift, y0 + shift, x1, y1) for label, x0, y0, x1, y1 in corners)
@@ -162,14 +162,15 @@ def test_formats_that_cannot_say_what_nobody_annotated_have_all_objects(written:
     samples = {stem_of(sample): sample for sample in found.samples}
     assert samples.keys() == {*expected({EMPTY}), truth.UNANNOTATED}
     for stem, picture in expected(set()).items():
-        boxes = sorted((thing.label, *(round(value) for value in thing.box)) for thing in samples[stem].things)
+        boxes = sorted((instance.label, *(round(value) for value in instance.box)) for instance in samples[stem].instances)
         assert boxes == sorted((shape.label, *truth.box(shape)) for shape in picture.shapes)
 
 
 def test_texts_of_icdar_are_read(written: Path) -> None:
     found, _ = read(written / 'datumaro icdar_text_localization texts', 'text_detection')
     texts = {
-        sample.image.stem: sorted((thing.text, *map(round, thing.box)) for thing in sample.things) for sample in found.samples
+        sample.image.stem: sorted((instance.text, *map(round, instance.box)) for instance in sample.instances)
+        for sample in found.samples
     }
     assert texts == {one.stem: sorted((shape.label, *truth.box(shape)) for shape in one.shapes) for one in truth.PICTURES}
     words, family = read(written / 'datumaro icdar_word_recognition words', None)

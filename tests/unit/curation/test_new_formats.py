@@ -12,7 +12,7 @@ from PIL import Image
 import drawn
 from phalanx.curation.prepare.formats import choose_format, find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
-from phalanx.curation.prepare.samples import Found, LeftOut
+from phalanx.curation.prepare.samples import AnnotationSet, LeftOut
 from phalanx.curation.prepare.tree import Tree
 from running import run_here
 
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(files: dict[str, object], *images: str) -> tuple[str, Found] | str:
+def read(files: dict[str, object], *images: str) -> tuple[str, AnnotationSet] | str:
     """Format and samples of `files` beside images of 64 x 48 pixels, or the reasons why there is none."""
     for image in images:
         drawn.draw(Path('mine', image), 1)
@@ -35,9 +35,9 @@ def read(files: dict[str, object], *images: str) -> tuple[str, Found] | str:
     return (picked[0], picked[1]) if picked else str(refused)
 
 
-def rows(found: Found) -> dict[str, list[Row]]:
+def rows(found: AnnotationSet) -> dict[str, list[Row]]:
     return {
-        sample.image.stem: [(t.label, tuple(round(value) for value in t.box), t.ignored) for t in sample.things]
+        sample.image.stem: [(t.label, tuple(round(value) for value in t.box), t.ignored) for t in sample.instances]
         for sample in found.samples
     }
 
@@ -145,7 +145,7 @@ def test_kaggles_run_lengths_go_down_the_columns_from_pixel_1() -> None:
     one, other = picked[1].samples
     labels = paint_labels(one, ['background', 'object'])
     assert {(int(x), int(y)) for y, x in np.argwhere(labels)} == {(0, 1), (0, 2), (0, 3), (1, 0)}
-    assert not other.things
+    assert not other.instances
 
 
 def test_segments_of_a_panoptic_image_are_found_by_their_colours() -> None:

@@ -30,7 +30,7 @@ from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import deal, val_share
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.html_tables import tokenize_table
-from phalanx.curation.prepare.samples import Found, Sample, Thing
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.targets import Written
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
@@ -50,13 +50,13 @@ def new(*words: str) -> int:
     return run_here('new', 'mine', '--no_trial', *words)
 
 
-def found_in(folder: str, name: str) -> Found:
+def found_in(folder: str, name: str) -> AnnotationSet:
     return find_annotations(Tree(Path(folder).absolute()), [name])[name]
 
 
-def boxes_in(found: Found) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+def boxes_in(found: AnnotationSet) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
     """The label and the box, in whole pixels, of what is on each image."""
-    rounded = {s.image.stem: [(t.label, tuple(round(v) for v in t.box)) for t in s.things] for s in found.samples}
+    rounded = {s.image.stem: [(t.label, tuple(round(v) for v in t.box)) for t in s.instances] for s in found.samples}
     return dict(sorted(rounded.items()))
 
 
@@ -442,13 +442,13 @@ def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
 # Variants of formats.
 
 
-def things_of(content: object, file: str) -> list[Thing]:
+def instances_of(content: object, file: str) -> list[Instance]:
     """The annotation in a file beside an image of 64 x 48 pixels."""
     drawn.draw(Path('mine/images/a 1.png'), 1)
     drawn.write(Path('mine') / file, content)
     held = find_annotations(Tree(Path('mine').absolute()))
     (found,) = [found for found in held.values() if found.samples]
-    return list(found.samples[0].things)
+    return list(found.samples[0].instances)
 
 
 def test_label_studio_turns_rectangles_about_their_upper_left_corner_and_joins_texts() -> None:
@@ -460,30 +460,30 @@ def test_label_studio_turns_rectangles_about_their_upper_left_corner_and_joins_t
         {'id': 'a', 'type': 'textarea', 'value': value | {'text': ['twelve']}},
     ]
     task = {'data': {'ocr': '/data/local-files/?d=images/a%201.png'}, 'annotations': [{'result': results}]}
-    (thing,) = things_of([task], 'export.json')
-    assert (thing.label, thing.text) == ('Line', 'twelve')
-    np.testing.assert_allclose(thing.corners, [[32, 12], [32, 28], [8, 28], [8, 12]], atol=1e-9)
-    np.testing.assert_allclose(thing.box, (8, 12, 32, 28), atol=1e-9)
+    (instance,) = instances_of([task], 'export.json')
+    assert (instance.label, instance.text) == ('Line', 'twelve')
+    np.testing.assert_allclose(instance.corners, [[32, 12], [32, 28], [8, 28], [8, 12]], atol=1e-9)
+    np.testing.assert_allclose(instance.box, (8, 12, 32, 28), atol=1e-9)
 
 
 def test_the_short_format_of_label_studio_is_read() -> None:
     label = {'x': 25, 'y': 25, 'width': 50, 'height': 50, 'rotation': 0, 'rectanglelabels': ['nut']}
-    (thing,) = things_of([{'id': 1, 'image': '/data/upload/0123abcd-a 1.png', 'label': [label]}], 'min.json')
-    assert thing.label == 'nut'
-    np.testing.assert_allclose(thing.box, (16, 12, 48, 36))
+    (instance,) = instances_of([{'id': 1, 'image': '/data/upload/0123abcd-a 1.png', 'label': [label]}], 'min.json')
+    assert instance.label == 'nut'
+    np.testing.assert_allclose(instance.box, (16, 12, 48, 36))
 
 
 def test_texts_of_labelme_and_cvat_are_read() -> None:
     shape = {'label': 'line', 'points': [[2, 3], [20, 12]], 'shape_type': 'rectangle', 'description': 'abc'}
-    (thing,) = things_of({'imagePath': 'a 1.png', 'imageWidth': 64, 'imageHeight': 48, 'shapes': [shape]}, 'a.json')
-    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+    (instance,) = instances_of({'imagePath': 'a 1.png', 'imageWidth': 64, 'imageHeight': 48, 'shapes': [shape]}, 'a.json')
+    assert (instance.label, instance.text, instance.box) == ('line', 'abc', (2, 3, 20, 12))
     shutil.rmtree('mine')
-    (thing,) = things_of(
+    (instance,) = instances_of(
         '<annotations><image id="0" name="a 1.png"><polygon label="line" points="2,3;20,3;20,12;2,12">'
         '<attribute name="text">abc</attribute></polygon></image></annotations>',
         'annotations.xml',
     )
-    assert (thing.label, thing.text, thing.box) == ('line', 'abc', (2, 3, 20, 12))
+    assert (instance.label, instance.text, instance.box) == ('line', 'abc', (2, 3, 20, 12))
 
 
 @pytest.mark.parametrize(
@@ -496,13 +496,13 @@ def test_texts_of_labelme_and_cvat_are_read() -> None:
     ],
 )
 def test_boxes_in_csv_are_read_in_each_of_their_forms(lines: str) -> None:
-    (thing,) = things_of(lines, 'boxes.csv')
-    assert (thing.label, thing.box) == ('nut', (8, 6, 24, 18))
+    (instance,) = instances_of(lines, 'boxes.csv')
+    assert (instance.label, instance.box) == ('nut', (8, 6, 24, 18))
 
 
 def test_lines_of_a_page_may_have_four_numbers_before_them() -> None:
-    (thing,) = things_of('8,6,24,18,"two, three"', 'gt/gt_a 1.txt')
-    assert (thing.text, thing.box, len(thing.corners)) == ('two, three', (8, 6, 24, 18), 4)
+    (instance,) = instances_of('8,6,24,18,"two, three"', 'gt/gt_a 1.txt')
+    assert (instance.text, instance.box, len(instance.corners)) == ('two, three', (8, 6, 24, 18), 4)
 
 
 def test_folders_of_roboflow_and_lists_of_voc_give_the_split() -> None:

@@ -16,7 +16,7 @@ from phalanx.curation.prepare.bitmaps import decode_brush
 from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
-from phalanx.curation.prepare.samples import Found, Sample, Thing
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
 
 
@@ -25,16 +25,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(name: str, content: object, file: str, *images: str) -> Found:
+def read(name: str, content: object, file: str, *images: str) -> AnnotationSet:
     """The reading of `content` beside images of 64 x 48 pixels."""
     for image in images or ('a.png',):
         drawn.draw(Path(f'mine/{image}'), 1)
     drawn.write(Path('mine') / file, content)
     tree, refused = Tree(Path('mine').absolute()), {}
-    return find_annotations(tree, [name], refused).get(name) or Found(left_out=refused.get(name, []))
+    return find_annotations(tree, [name], refused).get(name) or AnnotationSet(left_out=refused.get(name, []))
 
 
-def pixels_of(found: Found) -> set[tuple[int, int]]:
+def pixels_of(found: AnnotationSet) -> set[tuple[int, int]]:
     """(column, row) of the pixels that are not background on the only image."""
     (sample,) = found.samples
     labels = paint_labels(sample, ['background', *found.class_names])
@@ -52,7 +52,7 @@ def label_studio(*results: dict[str, Any], **task: Any) -> list[dict[str, Any]]:
 def test_a_rotated_box_of_cvat_turns_about_its_centre() -> None:
     """20 x 10 pixels about (20, 15), turned by a quarter, are 10 x 20; a rotated rectangle is painted as one."""
     found = read('cvat', cvat('<box label="a" rotation="90" xtl="10" ytl="10" xbr="30" ybr="20"/>'), 'a.xml')
-    np.testing.assert_allclose(found.samples[0].things[0].box, (15, 5, 25, 25), atol=1e-9)
+    np.testing.assert_allclose(found.samples[0].instances[0].box, (15, 5, 25, 25), atol=1e-9)
     assert pixels_of(found) == {(x, y) for x in range(15, 25) for y in range(5, 25)}
 
 
@@ -65,7 +65,7 @@ def test_a_mask_of_cvat_has_run_lengths_along_its_rows() -> None:
     """2 outside, 2 inside; then 1 outside, 1 inside, of a rectangle of 3 x 2 at (5, 7)."""
     found = read('cvat', cvat('<mask label="a" rle="2, 2, 1, 1" left="5" top="7" width="3" height="2"/>'), 'a.xml')
     assert pixels_of(found) == {(7, 7), (5, 8), (7, 8)}
-    assert found.samples[0].things[0].box == (5, 7, 8, 9)
+    assert found.samples[0].instances[0].box == (5, 7, 8, 9)
 
 
 @pytest.mark.parametrize('degrees', [0, 90])
@@ -73,7 +73,7 @@ def test_an_ellipse_of_cvat_has_the_area_of_one(degrees: int) -> None:
     shape = f'<ellipse label="a" cx="30" cy="20" rx="15" ry="8" rotation="{degrees}"/>'
     found = read('cvat', cvat(shape), 'a.xml')
     rx, ry = (8, 15) if degrees else (15, 8)
-    np.testing.assert_allclose(found.samples[0].things[0].box, (30 - rx, 20 - ry, 30 + rx, 20 + ry), atol=0.1)
+    np.testing.assert_allclose(found.samples[0].instances[0].box, (30 - rx, 20 - ry, 30 + rx, 20 + ry), atol=0.1)
     assert len(pixels_of(found)) == pytest.approx(np.pi * 15 * 8, rel=0.02)
 
 
@@ -107,9 +107,9 @@ def test_frames_of_a_video_are_read_by_their_number() -> None:
     track = ''.join(box.format(frame, int(frame == 2), 10 + frame) for frame in range(4))
     content = f'<annotations><track id="0" label="a">{track}</track></annotations>'
     found = read('cvat', content, 'a.xml', *(f'images/frame_00000{frame}.PNG' for frame in range(3)))
-    assert [(sample.image.name, sample.things) for sample in found.samples] == [
-        ('frame_000000.PNG', (Thing('a', (1, 2, 10, 9)),)),
-        ('frame_000001.PNG', (Thing('a', (1, 2, 11, 9)),)),
+    assert [(sample.image.name, sample.instances) for sample in found.samples] == [
+        ('frame_000000.PNG', (Instance('a', (1, 2, 10, 9)),)),
+        ('frame_000001.PNG', (Instance('a', (1, 2, 11, 9)),)),
     ]
     assert 'frame 3: of a video, and there is no image frame_000003: export' in found.left_out[0]
 
@@ -118,13 +118,13 @@ def test_images_of_one_name_are_distinguished_by_their_subset() -> None:
     image = '<image id="{}" name="a.png" subset="{}"><box label="{}" xtl="1" ytl="2" xbr="9" ybr="9"/></image>'
     content = f'<annotations>{image.format(0, "Train", "x")}{image.format(0, "Validation", "y")}</annotations>'
     found = read('cvat', content, 'a.xml', 'images/Train/a.png', 'images/Validation/a.png')
-    assert [(sample.split, sample.things[0].label) for sample in found.samples] == [('train', 'x'), ('val', 'y')]
+    assert [(sample.split, sample.instances[0].label) for sample in found.samples] == [('train', 'x'), ('val', 'y')]
 
 
 def test_an_ellipse_of_label_studio_is_in_hundredths_of_the_image() -> None:
     value = {'x': 50, 'y': 50, 'radiusX': 25, 'radiusY': 25, 'rotation': 0, 'ellipselabels': ['a']}
     found = read('label_studio', label_studio({'id': 'e', 'type': 'ellipselabels', 'value': value}), 'a.json')
-    np.testing.assert_allclose(found.samples[0].things[0].box, (16, 12, 48, 36), atol=0.1)
+    np.testing.assert_allclose(found.samples[0].instances[0].box, (16, 12, 48, 36), atol=0.1)
 
 
 def test_a_brush_of_label_studio_is_decoded_bit_by_bit() -> None:
@@ -153,7 +153,7 @@ def test_a_submitted_annotation_without_regions_is_an_image_without_objects() ->
     value = {'x': 1, 'y': 1, 'width': 50, 'height': 50, 'rectanglelabels': ['a']}
     one = {'data': {'image': 'b.png'}, 'annotations': [{'result': [{'type': 'rectanglelabels', 'value': value}]}]}
     found = read('label_studio', [*label_studio(), one], 'a.json', 'a.png', 'b.png')
-    assert [len(sample.things) for sample in found.samples] == [0, 1]
+    assert [len(sample.instances) for sample in found.samples] == [0, 1]
 
 
 def test_a_mask_of_labelme_lies_at_its_first_point() -> None:
@@ -179,7 +179,10 @@ def test_annotations_of_an_image_in_a_file_per_class_are_joined() -> None:
     coco_file('x_copy.json', 'x', [1, 2, 10, 10])
     coco_file('y.json', 'y', [3, 4, 20, 10])
     (found,) = find_annotations(Tree(Path('mine').absolute()), ['coco']).values()
-    assert [(thing.label, thing.box) for thing in found.samples[0].things] == [('x', (1, 2, 11, 12)), ('y', (3, 4, 23, 14))]
+    assert [(instance.label, instance.box) for instance in found.samples[0].instances] == [
+        ('x', (1, 2, 11, 12)),
+        ('y', (3, 4, 23, 14)),
+    ]
     assert found.notes == ['images that are annotated more than once, whose annotations are joined: 1']
 
 
@@ -187,7 +190,7 @@ def test_an_image_that_a_coco_file_lists_twice_has_the_objects_of_both() -> None
     drawn.draw(Path('mine/a.png'), 1)
     coco_file('x.json', 'x', [1, 2, 10, 10], twice=True)
     (found,) = find_annotations(Tree(Path('mine').absolute()), ['coco']).values()
-    assert [thing.box for thing in found.samples[0].things] == [(1, 2, 11, 12), (1, 2, 12, 12)]
+    assert [instance.box for instance in found.samples[0].instances] == [(1, 2, 11, 12), (1, 2, 12, 12)]
 
 
 def test_an_image_with_two_texts_is_not_used() -> None:

@@ -10,7 +10,7 @@ import pytest
 import drawn
 from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import find_annotations
-from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, LeftOut, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.yolo import YoloText
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def found_in(name: str) -> Found:
+def found_in(name: str) -> AnnotationSet:
     return find_annotations(Tree(Path('mine').absolute()), [name])[name]
 
 
@@ -117,7 +117,7 @@ def test_the_boxes_of_a_pose_are_taken_not_a_polygon_of_its_keypoints() -> None:
     pose_set(8, 'kpt_shape: [4, 2]')
     found = found_in('yolo')
     expected = {f'part {number}': drawn.box_of(number) for number in range(drawn.COUNT)}
-    assert {s.image.stem: tuple(round(value) for value in s.things[0].box) for s in found.samples} == expected
+    assert {s.image.stem: tuple(round(value) for value in s.instances[0].box) for s in found.samples} == expected
     assert '10 objects have keypoints (kpt_shape), which are not used: their boxes are' in found.notes
     source = YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
     boxes = source.read(Draw(0))[1].boxes
@@ -153,7 +153,7 @@ def test_keypoints_without_their_shape_are_not_taken_for_polygons(keypoints: str
     with pytest.raises(ValueError, match='may be a polygon, or a box with 2 keypoints in it'):
         YoloText(root=Path('mine'), train='images/train', eval='images/train').split('train')
     write('data.yaml', 'names: [bolt, nut]', 'kpt_shape: []')
-    assert all(thing.outline for sample in found_in('yolo').samples for thing in sample.things)
+    assert all(instance.outline for sample in found_in('yolo').samples for instance in sample.instances)
 
 
 def test_rotated_boxes_are_polygons() -> None:
@@ -163,7 +163,7 @@ def test_rotated_boxes_are_polygons() -> None:
         row = ' '.join(f'{x / width} {y / height}' for x, y in corners)
         drawn.write(Path(f'mine/labels/train/{image.stem}.txt'), f'0 {row}')
     write('data.yaml', 'names: [bolt, nut]')
-    assert all(thing.outline for sample in found_in('yolo').samples for thing in sample.things)
+    assert all(instance.outline for sample in found_in('yolo').samples for instance in sample.instances)
 
 
 # Random splits.
@@ -172,15 +172,15 @@ def test_rotated_boxes_are_polygons() -> None:
 def with_boxes(name: str, count: int) -> Sample:
     path = Path(f'{name}.png')
     path.write_bytes(name.encode())  # so that no two files are equal
-    return Sample(path, things=(Thing('a', (0, 0, 9, 9)),) * count)
+    return Sample(path, instances=(Instance('a', (0, 0, 9, 9)),) * count)
 
 
 @pytest.mark.parametrize('count', range(2, 6))
 def test_both_lists_have_objects_when_there_are_two_images_with_some(count: int) -> None:
     samples = [with_boxes(f'{number}', int(number < count)) for number in range(12)]
     for seed in range(20):
-        train, val = deal(samples, [0.8, 0.2], seed, None, lambda sample: {thing.label for thing in sample.things})
-        assert any(sample.things for sample in train) and any(sample.things for sample in val)
+        train, val = deal(samples, [0.8, 0.2], seed, None, lambda sample: {instance.label for instance in sample.instances})
+        assert any(sample.instances for sample in train) and any(sample.instances for sample in val)
         assert len(train) + len(val) == 12 and len(val) in (2, 3)
 
 

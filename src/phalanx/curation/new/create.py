@@ -21,7 +21,7 @@ from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import collect_splits, deal, val_share
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.masks import is_mask
-from phalanx.curation.prepare.samples import SPLIT_NAMES, Family, Found, LeftOut, Sample, SplitName
+from phalanx.curation.prepare.samples import SPLIT_NAMES, AnnotationSet, Family, LeftOut, Sample, SplitName
 from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
@@ -115,7 +115,7 @@ def _folder_below(root: Path, name: str) -> str:
     )
 
 
-def _explain_failure(tree: Tree, held: dict[str, Found], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
+def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
     """Explain why no recipe can be written, and what helps."""
     if not tree.images:
         return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
@@ -138,22 +138,22 @@ def _explain_failure(tree: Tree, held: dict[str, Found], refused: dict[str, Left
     return '\n'.join(lines)
 
 
-def _lists(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
+def _lists(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
     """Samples per split, with a warning for a split without objects. Raises ValueError."""
     lists = _split(found, given)
-    if any(sample.things for samples in lists.values() for sample in samples):
+    if any(sample.instances for samples in lists.values() for sample in samples):
         for split in ('train', 'val'):
-            if not any(sample.things for sample in lists.get(split, [])):
+            if not any(sample.instances for sample in lists.get(split, [])):
                 verb = 'learned' if split == 'train' else 'measured'
                 print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; change --val or --seed')
     return lists
 
 
-def _split(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
+def _split(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
     """Samples per split: as the annotations give them, or at random. Raises ValueError."""
 
     def labels_of(sample: Sample) -> set[str]:
-        return {thing.label for thing in sample.things if thing.text is None}
+        return {instance.label for instance in sample.instances if instance.text is None}
 
     lists = collect_splits(found.samples)
     if 'val' in lists and given.val is None:
@@ -169,7 +169,7 @@ def _split(found: Found, given: argparse.Namespace) -> dict[SplitName, list[Samp
     return {split: samples for split, samples in dealt.items() if samples}
 
 
-def _print_findings(family: Family, found: Found, written: Written, tree: Tree, weights: Path | None) -> None:
+def _print_findings(family: Family, found: AnnotationSet, written: Written, tree: Tree, weights: Path | None) -> None:
     """Print counts, classes and sizes, what is left out with the reasons, and notes."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))

@@ -6,14 +6,14 @@ import numpy as np
 import PIL.Image
 
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.samples import Thing
+from phalanx.curation.prepare.samples import Instance
 from phalanx.curation.prepare.shapes import Mask, Runs, encode_runs
 from phalanx.data.image import open_with_pillow
 
 
-def bitmap_thing(
+def bitmap_instance(
     label: str, part: Mask, left: int, top: int, size: tuple[int, int], where: str, text: str | None = None
-) -> Thing:
+) -> Instance:
     """Object made of the True pixels of `part`, whose upper left corner lies at (left, top) of an image of `size`.
 
     Raises AnnotationError for a bitmap that starts outside the image or has no pixel in it.
@@ -27,14 +27,14 @@ def bitmap_thing(
     if not len(rows):
         raise AnnotationError(f'{where}: its bitmap is empty')
     box = (float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1))
-    return Thing(label, box, (encode_runs(mask),), text=text)
+    return Instance(label, box, (encode_runs(mask),), text=text)
 
 
-def runs_thing(label: str, lengths: Runs, size: tuple[int, int], where: str, text: str | None = None) -> Thing:
+def runs_instance(label: str, lengths: Runs, size: tuple[int, int], where: str, text: str | None = None) -> Instance:
     """Object of run lengths over the whole image. Raises AnnotationError for one without a pixel."""
     canvas = np.zeros((size[1], size[0]), np.uint8)
     lengths.paint(canvas, 1)
-    return bitmap_thing(label, canvas > 0, 0, 0, size, where, text)
+    return bitmap_instance(label, canvas > 0, 0, 0, size, where, text)
 
 
 def decode_png(data: bytes, size: tuple[int, int], where: str, *, stretch: bool = False) -> Mask:

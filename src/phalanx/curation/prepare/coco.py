@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing
+from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.checks import (
     AnnotationError,
     check_floats,
@@ -20,7 +20,7 @@ from phalanx.curation.prepare.checks import (
     read_json,
 )
 from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, paint_labels
-from phalanx.curation.prepare.samples import Found, Sample, SplitName, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, sized_runs
 from phalanx.curation.prepare.tree import Tree
 
@@ -33,7 +33,7 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     Class 0 is the background, the others are the categories by their number. Crowds lie below single objects, and large objects
     below small ones. Raises AnnotationError if a part of a COCO file is missing.
     """
-    content, found = read_json(file), Found()
+    content, found = read_json(file), AnnotationSet()
     read_content(content, file, lambda name, _, where: find_file(images, images, name, where), found, outlined=True)
     names = (BACKGROUND, *found.class_names)
     pairs = [
@@ -43,7 +43,7 @@ def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], li
     return pairs, names, found.left_out
 
 
-def find_coco(tree: Tree, found: Found) -> None:
+def find_coco(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of all JSON files with `images`, `annotations` and `categories`."""
     found.boxes_first = True
     for path, content in tree.jsons.items():
@@ -61,7 +61,7 @@ def read_content(
     content: dict[str, Any],
     file: Path,
     image_of: Callable[[str, Path, str], Path],
-    found: Found,
+    found: AnnotationSet,
     *,
     split: SplitName = '',
     outlined: bool = False,
@@ -80,21 +80,21 @@ def read_content(
             image = image_of(get_member(entry, 'file_name', str, where), file, where)
             with found.dropping(image):
                 size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
-                things = []
+                instances = []
                 for place, one in annotations:
                     at = f'{file}: annotations[{place}]'
                     if 'segments_info' in one:
-                        things += _panoptic(one, file, size, labels, at)
+                        instances += _panoptic(one, file, size, labels, at)
                     else:
-                        things.append(_thing(one, size, labels, at, outlined, notes))
-                things.sort(key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
-                found.samples.append(Sample(image, split, tuple(things)))
+                        instances.append(_instance(one, size, labels, at, outlined, notes))
+                instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))
+                found.samples.append(Sample(image, split, tuple(instances)))
     if notes:
         found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
     found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
     if of_image:  # objects of images that cannot be told: those that seem to show nothing may be theirs
-        bare = [sample for sample in found.samples[first:] if not sample.things]
-        found.samples[first:] = [sample for sample in found.samples[first:] if sample.things]
+        bare = [sample for sample in found.samples[first:] if not sample.instances]
+        found.samples[first:] = [sample for sample in found.samples[first:] if sample.instances]
         found.left_out += [
             f'{file}: {sample.image}: has no object, but objects of unknown images may be its' for sample in bare
         ]
@@ -120,9 +120,9 @@ def _bbox(values: object, where: str) -> list[float]:
     return check_floats(values, 4, where)
 
 
-def _thing(
+def _instance(
     annotation: dict[str, Any], size: tuple[int, int], labels: dict[Key, str], where: str, outlined: bool, notes: list[str]
-) -> Thing:
+) -> Instance:
     """Object of an annotation. An outline that cannot be used becomes a note if there is a box and `outlined` is False."""
     if 'caption' in annotation:
         raise AnnotationError(f'{where}: is a caption of the image, which no family learns')
@@ -145,10 +145,12 @@ def _thing(
         if not corners and not outlined:
             raise AnnotationError(f'{where} ({label!r}): has no bbox')
         box = bounding_box(corners or [(0, 0), size])
-    return Thing(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
+    return Instance(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
 
 
-def _panoptic(annotation: dict[str, Any], file: Path, size: tuple[int, int], labels: dict[Key, str], where: str) -> list[Thing]:
+def _panoptic(
+    annotation: dict[str, Any], file: Path, size: tuple[int, int], labels: dict[Key, str], where: str
+) -> list[Instance]:
     """Objects of a panoptic image, whose pixels have the number red + 256 green + 65536 blue. Raises AnnotationError."""
     name = get_member(annotation, 'file_name', str, where)
     places = (file.parent / file.stem / name, file.parent / name, file.parent.parent / file.stem / name)
@@ -159,15 +161,15 @@ def _panoptic(annotation: dict[str, Any], file: Path, size: tuple[int, int], lab
         numbers = np.array(opened.convert('RGB'), np.int64) @ (1, 1 << 8, 1 << 16)
     if numbers.shape != size[::-1]:
         raise AnnotationError(f'{where}: {picture} has {numbers.shape[::-1]} pixels, its image {size}')
-    things = []
+    instances = []
     for number, segment in enumerate(get_member(annotation, 'segments_info', list, where)):
         at = f'{where}: segments_info[{number}]'
         category = get_member(segment, 'category_id', (int, str, float), at)
         if category not in labels:
             raise AnnotationError(f'{at}: there is no category {category}')
         mask = numbers == get_member(segment, 'id', int, at)
-        things.append(replace(bitmap_thing(labels[category], mask, 0, 0, size, at), ignored=bool(segment.get('iscrowd'))))
-    return things
+        instances.append(replace(bitmap_instance(labels[category], mask, 0, 0, size, at), ignored=bool(segment.get('iscrowd'))))
+    return instances
 
 
 def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:

@@ -18,7 +18,7 @@ from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
 from phalanx.curation.prepare.label_maps import Pair, write_label_maps
 from phalanx.curation.prepare.labelme import read_labelme
-from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, Family, Found, LeftOut
+from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
 from phalanx.system.errors import RequestError
@@ -94,7 +94,7 @@ def _coco_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_coco(given: argparse.Namespace) -> int:
-    root, found = normalise_path(given.images), Found(boxes_first=True)
+    root, found = normalise_path(given.images), AnnotationSet(boxes_first=True)
     try:
         if given.family in (None, 'segmentation') and not given.groups:
             return _label_maps(given, *read_coco(given.file, given.images))
@@ -144,7 +144,11 @@ def _from_folder(given: argparse.Namespace) -> int:
 
 
 def _write_copies(
-    given: argparse.Namespace, picked: tuple[str, Found, Family] | None, root: Path, nothing: str, reasons: Sequence[str]
+    given: argparse.Namespace,
+    picked: tuple[str, AnnotationSet, Family] | None,
+    root: Path,
+    nothing: str,
+    reasons: Sequence[str],
 ) -> int:
     """Write the data set with copies of the images below `root`, and report the result."""
     shares = parse_shares(given.split)
@@ -156,7 +160,9 @@ def _write_copies(
         return _report_problems(found.left_out)
     try:
         # split, then write all files to a temporary folder that is renamed at the end
-        dealt = deal(found.samples, shares, given.seed, given.groups, lambda sample: {thing.label for thing in sample.things})
+        dealt = deal(
+            found.samples, shares, given.seed, given.groups, lambda sample: {instance.label for instance in sample.instances}
+        )
         lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
         meaning = find_meaning(family, found)
         written = write_copies(family, found, lists, given.out, root, meaning)

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png, runs_thing
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, runs_instance
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, parse_json, parse_number
 from phalanx.curation.prepare.html_tables import tokenize_table
-from phalanx.curation.prepare.json_files import parse_via_cells, via_thing
-from phalanx.curation.prepare.samples import Box, Found, Sample, SplitName, Thing
+from phalanx.curation.prepare.json_files import parse_via_cells, via_instance
+from phalanx.curation.prepare.samples import AnnotationSet, Box, Instance, Sample, SplitName
 from phalanx.curation.prepare.shapes import runs
 from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
 
@@ -39,9 +39,9 @@ TRIED = 10  # lines that are looked at for the names of images
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
 
 
-def find_csv(tree: Tree, found: Found) -> None:
+def find_csv(tree: Tree, found: AnnotationSet) -> None:
     """All CSV and TSV files with a column of images: boxes, Kaggle's run lengths, bitmaps of Open Images, regions of VIA."""
-    marked: dict[Path, tuple[SplitName, list[Thing]]] = {}
+    marked: dict[Path, tuple[SplitName, list[Instance]]] = {}
     names = _descriptions(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch():
@@ -59,7 +59,7 @@ def find_csv(tree: Tree, found: Found) -> None:
                             found,
                             marked,
                         )
-    found.samples += [Sample(image, split, tuple(things)) for image, (split, things) in marked.items()]
+    found.samples += [Sample(image, split, tuple(instances)) for image, (split, instances) in marked.items()]
 
 
 def _descriptions(tree: Tree) -> dict[str, str]:
@@ -76,40 +76,40 @@ def _add(
     path: Path,
     image: Path,
     tree: Tree,
-    found: Found,
-    marked: dict[Path, tuple[SplitName, list[Thing]]],
+    found: AnnotationSet,
+    marked: dict[Path, tuple[SplitName, list[Instance]]],
 ) -> None:
     split = tree.split_of(path, row.get('split', ''))
     if OBJECTS & row.keys():
-        things = marked.setdefault(image, (split, []))[1]
-        thing = _thing(row, tree, path, image, where)
-        if thing is not None:
-            things.append(thing)
+        instances = marked.setdefault(image, (split, []))[1]
+        instance = _instance(row, tree, path, image, where)
+        if instance is not None:
+            instances.append(instance)
     elif 'html' in row:
         found.samples.append(Sample(image, split, table=tokenize_table(row['html'], where)))
     else:
         found.samples.append(Sample(image, split, text=row['text']))
 
 
-def _thing(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where: str) -> Thing | None:
+def _instance(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where: str) -> Instance | None:
     """Object of a line; None for a line that names an image that shows nothing. Raises AnnotationError."""
     label, size = row['label'], tree.size(image)
     if 'region' in row:  # of VIA, which lists images without regions, too
         is_empty = row['region'].strip() in ('', '{}')
         region = {} if is_empty else parse_via_cells(row['region'], row.get('attributes', '{}'), where)
-        return None if is_empty else via_thing(region, size, where)
+        return None if is_empty else via_instance(region, size, where)
     if 'runs' in row:
         return _pixels(label, row['runs'], size, where) if row['runs'] else None
     if 'bitmap' in row:
         mask = tree.image(f'{row["bitmap"]}', path, where)
-        return bitmap_thing(label, decode_png(read_bytes(mask), size, where, stretch=True), 0, 0, size, where)
+        return bitmap_instance(label, decode_png(read_bytes(mask), size, where, stretch=True), 0, 0, size, where)
     text = row.get('text') if row.get('text') != row.get('label') else None
     if not any(row.get(key) for key in ('x0', 'box', 'label')):
         return None
-    return Thing(label, _box(row, size, where), text=text, ignored=row.get('group') == '1')
+    return Instance(label, _box(row, size, where), text=text, ignored=row.get('group') == '1')
 
 
-def _pixels(label: str, text: str, size: tuple[int, int], where: str) -> Thing:
+def _pixels(label: str, text: str, size: tuple[int, int], where: str) -> Instance:
     """Object of Kaggle's pairs of a first pixel, from 1 on and column by column, and a length. Raises AnnotationError."""
     numbers = [int(parse_number(word, where)) for word in text.split()]
     lengths, end = list[int](), 1
@@ -118,7 +118,7 @@ def _pixels(label: str, text: str, size: tuple[int, int], where: str) -> Thing:
         end = start + length
     if len(numbers) % 2 or min(lengths) < 0 or end - 1 > size[0] * size[1]:
         raise AnnotationError(f'{where}: its run lengths overlap or do not fit an image of {size[0]} x {size[1]} pixels')
-    return runs_thing(label, runs([*lengths, size[0] * size[1] - end + 1], size, where), size, where)
+    return runs_instance(label, runs([*lengths, size[0] * size[1] - end + 1], size, where), size, where)
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_rows
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_rows
 from phalanx.curation.prepare.checks import AnnotationError, parse_number
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import parse_xml
@@ -15,7 +15,7 @@ TEXTS = ('text', 'transcription', 'transcript', 'value')  # attributes that hold
 SHAPES = ('box', 'polygon', 'ellipse', 'mask')  # those with an area
 
 
-def read_cvat(tree: Tree, found: Found) -> None:
+def read_cvat(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of XML files with root `annotations`, which have an element per image or per track of a video.
 
     An image with a shape that cannot be used is left out: trained on without it, its object would become background.
@@ -29,12 +29,12 @@ def read_cvat(tree: Tree, found: Found) -> None:
                 name = element.get('name') or ''
                 in_subset = f'{subset}/{name}'  # in projects, images of different subsets may have one name
                 image = tree.image(in_subset if subset and tree.has_image(name) else name, path, where)
-                things = _things([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
-                found.samples.append(Sample(image, tree.split_of(path, subset), things))
+                instances = _instances([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
+                found.samples.append(Sample(image, tree.split_of(path, subset), instances))
         _read_tracks(root, path, tree, found)
 
 
-def _read_tracks(root: Element, path: Path, tree: Tree, found: Found) -> None:
+def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) -> None:
     """Add the frames of a video on which a track is visible; CVAT names their images `frame_000017`."""
     frames = defaultdict[int, list[Element]](list)
     for track in root.findall('track'):
@@ -50,19 +50,19 @@ def _read_tracks(root: Element, path: Path, tree: Tree, found: Found) -> None:
                 advice = 'export "CVAT for video" with "Save images", or as "CVAT for images"'
                 raise AnnotationError(f'{where}: of a video, and there is no image {name}: {advice}')
             image = tree.image(name, path, where)
-            found.samples.append(Sample(image, tree.split_of(path), _things(shapes, tree.size(image), where)))
+            found.samples.append(Sample(image, tree.split_of(path), _instances(shapes, tree.size(image), where)))
 
 
-def _things(shapes: list[Element], size: tuple[int, int], where: str) -> tuple[Thing, ...]:
+def _instances(shapes: list[Element], size: tuple[int, int], where: str) -> tuple[Instance, ...]:
     """The objects of an image. Raises AnnotationError where one of them cannot be used."""
     others = Counter(shape.tag for shape in shapes if shape.tag not in SHAPES)
     if others:
         kinds = ', '.join(f'{count} {tag}' for tag, count in others.items())
         raise AnnotationError(f'{where}: {kinds} without an area, so the image is not used; {", ".join(SHAPES)} can be used')
-    return tuple(_thing(shape, size, f'{where}: {shape.tag}') for shape in shapes)
+    return tuple(_instance(shape, size, f'{where}: {shape.tag}') for shape in shapes)
 
 
-def _thing(shape: Element, size: tuple[int, int], where: str) -> Thing:
+def _instance(shape: Element, size: tuple[int, int], where: str) -> Instance:
     label = shape.get('label') or ''
     if not label:
         raise AnnotationError(f'{where}: has no label')
@@ -76,17 +76,17 @@ def _thing(shape: Element, size: tuple[int, int], where: str) -> Thing:
     if shape.tag == 'mask':
         left, top, width, height = (int(value) for value in numbers('left', 'top', 'width', 'height'))
         counts = [parse_number(value, f'{where}: rle') for value in (shape.get('rle') or '').split(',')]
-        return bitmap_thing(label, decode_rows(counts, width, height, where), left, top, size, where, text)
+        return bitmap_instance(label, decode_rows(counts, width, height, where), left, top, size, where, text)
     if shape.tag == 'box':
         x0, y0, x1, y1 = numbers('xtl', 'ytl', 'xbr', 'ybr')
         if not degrees:
-            return Thing(label, (x0, y0, x1, y1), text=text)
+            return Instance(label, (x0, y0, x1, y1), text=text)
         corners = rotate(corners_of(x0, y0, x1, y1), degrees, ((x0 + x1) / 2, (y0 + y1) / 2))
-        return Thing(label, bounding_box(corners), (), corners, text)
+        return Instance(label, bounding_box(corners), (), corners, text)
     # everything else has points: polygons as they are, ellipses approximated
     if shape.tag == 'ellipse':
         x, y, rx, ry = numbers('cx', 'cy', 'rx', 'ry')
         points = ellipse(x, y, rx, ry, degrees)
     else:
         points = [[parse_number(value, where) for value in pair.split(',')] for pair in (shape.get('points') or '').split(';')]
-    return Thing(label, bounding_box(points), (polygon(points, size, where),), text=text)
+    return Instance(label, bounding_box(points), (polygon(points, size, where),), text=text)

@@ -17,7 +17,7 @@ from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
 from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mot, find_wider_face
-from phalanx.curation.prepare.samples import Family, Found, LeftOut, Sample, SplitName, join
+from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample, SplitName, join
 from phalanx.curation.prepare.splits import listed_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
@@ -27,7 +27,7 @@ from phalanx.curation.prepare.yolo import read_yolo
 
 class Format(NamedTuple):
     about: str
-    find: Callable[[Tree, Found], None]  # adds the samples of this format
+    find: Callable[[Tree, AnnotationSet], None]  # adds the samples of this format
 
 
 # In order of trust: of two formats that annotate equally many images, the first wins.
@@ -56,17 +56,19 @@ FORMATS = {
 }
 
 
-def find_annotations(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut] | None = None) -> dict[str, Found]:
+def find_annotations(
+    tree: Tree, names: Iterable[str] = FORMATS, refused: dict[str, LeftOut] | None = None
+) -> dict[str, AnnotationSet]:
     """Return the samples of each format in a folder, formats with most images first; formats without samples are omitted.
 
     For formats whose annotations cannot be used, the reasons are added to `refused`.
     """
-    held, refused = dict[str, Found](), {} if refused is None else refused
+    held, refused = dict[str, AnnotationSet](), {} if refused is None else refused
     splits = listed_splits(tree)
     for name in names:
         if name == 'class_folders' and (held or refused):  # any other annotation is more specific
             continue
-        found = Found()
+        found = AnnotationSet()
         with tree.unreadable.catch():  # an error in a file about all images, such as the class names
             FORMATS[name].find(tree, found)
         if found.samples:
@@ -79,14 +81,14 @@ def find_annotations(tree: Tree, names: Iterable[str] = FORMATS, refused: dict[s
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 
-def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> Found:
+def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitName]) -> AnnotationSet:
     """Return one sample per image, without unreadable images and boxes without area, with boxes cut at the image edges.
 
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
     counts, samples = Counter[str](), list[Sample]()
     of_image = defaultdict[Path, list[Sample]](list)
-    labels = {thing.label for sample in found.samples for thing in sample.things}
+    labels = {instance.label for sample in found.samples for instance in sample.instances}
     if labels == {''}:
         found = replace(found, samples=[_called(sample, 'object') for sample in found.samples])
     for sample in found.samples:
@@ -97,30 +99,30 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
             sample = join(same, f'{same[0].image}')
             counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1
             width, height = tree.size(sample.image)
-            if any(not thing.label for thing in sample.things):
+            if any(not instance.label for instance in sample.instances):
                 raise AnnotationError(f'{sample.image}: an object on it has no label, while others have one')
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
                 raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
-            things = []
-            for thing in sample.things:
-                x0, y0, x1, y1 = thing.box
+            instances = []
+            for instance in sample.instances:
+                x0, y0, x1, y1 = instance.box
                 box = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
                 if box[2] - box[0] < 1 or box[3] - box[1] < 1:
                     counts['boxes smaller than a pixel or outside their image, left out'] += 1
                     continue
                 slack = max(1.0, 0.005 * max(width, height))
-                if any(abs(one - other) > slack for one, other in zip(box, thing.box, strict=True)):
+                if any(abs(one - other) > slack for one, other in zip(box, instance.box, strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
-                things.append(replace(thing, box=box))
+                instances.append(replace(instance, box=box))
             split = splits.get(sample.image) or sample.split
-            samples.append(replace(sample, things=tuple(things), split=split))
+            samples.append(replace(sample, instances=tuple(instances), split=split))
     if any(splits.get(sample.image) == 'train' for sample in samples):
         unlisted = [sample for sample in samples if not sample.split]
         counts['images that no list of the splits names, not used'] = len(unlisted)
         samples = [sample for sample in samples if sample.split]
     samples.sort(key=lambda sample: str(sample.image))
     notes = [f'{what}: {count}' for what, count in counts.items() if count]
-    used = {thing.label for sample in samples for thing in sample.things}
+    used = {instance.label for sample in samples for instance in sample.instances}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:
         notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
@@ -129,10 +131,10 @@ def keep_usable(found: Found, tree: Tree, splits: Mapping[Path, SplitName]) -> F
 
 
 def _called(sample: Sample, label: str) -> Sample:
-    return replace(sample, things=tuple(replace(thing, label=label) for thing in sample.things))
+    return replace(sample, instances=tuple(replace(instance, label=label) for instance in sample.instances))
 
 
-def choose_format(held: dict[str, Found], family: Family | None) -> tuple[str, Found, Family] | None:
+def choose_format(held: dict[str, AnnotationSet], family: Family | None) -> tuple[str, AnnotationSet, Family] | None:
     """Choose the format that annotates most images for `family` (None: any); return format, samples and family, or None."""
     for name, found in held.items():
         possible = found.families()

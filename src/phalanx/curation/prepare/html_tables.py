@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.checks import AnnotationError, parse_json, shorten
-from phalanx.curation.prepare.samples import Found, Sample
+from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree, read_text
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
@@ -14,7 +14,7 @@ OUTER = ('table', 'html', 'head', 'body', 'title', 'meta', 'colgroup', 'col', 'c
 MOST_SPAN = 100
 
 
-def find_html(tree: Tree, found: Found) -> None:
+def find_html(tree: Tree, found: AnnotationSet) -> None:
     """Files .html and .htm that are named like an image."""
     for path in tree.having('.html', '.htm'):
         with found.left_out.catch():
@@ -22,7 +22,7 @@ def find_html(tree: Tree, found: Found) -> None:
             found.samples.append(Sample(image, tree.split_of(image), table=tokenize_table(read_text(path), f'{path}')))
 
 
-def find_pubtabnet(tree: Tree, found: Found) -> None:
+def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
     """Files .jsonl with an object a line: `filename` and `html`, which is an object of PubTabNet's or text; also `split`."""
     for path in tree.having('.jsonl', '.json', '.ndjson'):
         if path.suffix == '.json' and path in tree.jsons:

@@ -4,16 +4,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from phalanx.curation.prepare.bitmaps import runs_thing
+from phalanx.curation.prepare.bitmaps import runs_instance
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate, sized_runs
 from phalanx.curation.prepare.tree import Tree
 
 NAMED = ('class', 'label', 'type', 'name', 'category', 'object')  # attributes that VIA's users call the class by
 
 
-def find_datumaro(tree: Tree, found: Found) -> None:
+def find_datumaro(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of Datumaro's own files: `categories` and `items`, one file per split."""
     for path, content in tree.jsons.items():
         if not isinstance(content, dict) or not {'categories', 'items'} <= content.keys():
@@ -30,11 +30,13 @@ def find_datumaro(tree: Tree, found: Found) -> None:
                     name = get_member(get_member(item, 'image', dict, where), 'path', str, where)
                     image = tree.image(f'{path.stem}/{name}', path, where)
                     annotations = get_member(item, 'annotations', list, where)
-                    things = [_datumaro_thing(one, names, tree.size(image), where) for one in annotations]
-                    found.samples.append(Sample(image, tree.split_of(path), tuple(thing for thing in things if thing)))
+                    instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
+                    found.samples.append(
+                        Sample(image, tree.split_of(path), tuple(instance for instance in instances if instance))
+                    )
 
 
-def _datumaro_thing(annotation: Any, names: list[str], size: tuple[int, int], where: str) -> Thing | None:
+def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int], where: str) -> Instance | None:
     """Object of an annotation; None for labels and captions of the whole image. Raises AnnotationError."""
     kind = get_member(annotation, 'type', str, where)
     if kind in ('label', 'caption'):
@@ -49,22 +51,22 @@ def _datumaro_thing(annotation: Any, names: list[str], size: tuple[int, int], wh
     match kind:
         case 'bbox':
             x, y, width, height = check_floats(annotation.get('bbox'), 4, f'{where}: bbox')
-            return Thing(label, (x, y, x + width, y + height), ignored=ignored)
+            return Instance(label, (x, y, x + width, y + height), ignored=ignored)
         case 'rotated_bbox':
             x, y, width, height, degrees = check_floats(annotation.get('bbox'), 5, f'{where}: bbox')
             upright = corners_of(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
             corners = rotate(upright, degrees, (x, y))
-            return Thing(label, bounding_box(corners), (), corners, ignored=ignored)
+            return Instance(label, bounding_box(corners), (), corners, ignored=ignored)
         case 'polygon':
             points = _pairs(annotation.get('points'), where)
-            return Thing(label, bounding_box(points), (polygon(points, size, where),), ignored=ignored)
+            return Instance(label, bounding_box(points), (polygon(points, size, where),), ignored=ignored)
         case 'ellipse':
             x0, y0, x1, y1 = check_floats(annotation.get('points'), 4, where)
             points = ellipse((x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2)
-            return Thing(label, (x0, y0, x1, y1), (polygon(points, size, where),), ignored=ignored)
+            return Instance(label, (x0, y0, x1, y1), (polygon(points, size, where),), ignored=ignored)
         case 'mask':
             lengths = sized_runs(get_member(annotation, 'rle', dict, where), size, where)
-            return replace(runs_thing(label, lengths, size, where), ignored=ignored)
+            return replace(runs_instance(label, lengths, size, where), ignored=ignored)
     raise AnnotationError(f'{where}: has no area, so the image is not used')
 
 
@@ -75,7 +77,7 @@ def _pairs(flat: object, where: str) -> list[list[float]]:
     return [[x, y] for x, y in zip(values[::2], values[1::2], strict=True)]
 
 
-def find_createml(tree: Tree, found: Found) -> None:
+def find_createml(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of lists of `image` and `annotations` with a label and the middle and size of a box in pixels."""
     for path, content in tree.jsons.items():
         entries = content if isinstance(content, list) else []
@@ -86,14 +88,14 @@ def find_createml(tree: Tree, found: Found) -> None:
             with found.left_out.catch():
                 name = entry.get('image') or entry.get('imagefilename') if isinstance(entry, dict) else None
                 image = tree.image(name if isinstance(name, str) else '', path, where)
-                things = []
+                instances = []
                 for place, one in enumerate(get_member(entry, 'annotations', list, where)):
                     at = f'{where}: annotations[{place}]'
                     box = get_member(one, 'coordinates', dict, at)
                     x, y, width, height = check_floats([box.get(key) for key in ('x', 'y', 'width', 'height')], 4, at)
                     corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-                    things.append(Thing(get_member(one, 'label', str, at), corners))
-                found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+                    instances.append(Instance(get_member(one, 'label', str, at), corners))
+                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
 def _coordinates(entry: dict[str, Any]) -> bool:
@@ -101,7 +103,7 @@ def _coordinates(entry: dict[str, Any]) -> bool:
     return isinstance(annotations, list) and any(isinstance(one, dict) and 'coordinates' in one for one in annotations)
 
 
-def find_via(tree: Tree, found: Found) -> None:
+def find_via(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of VIA 2: the JSON of a project or of its annotations, or CSV files of regions."""
     for path, content in tree.jsons.items():
         entries = content.get('_via_img_metadata', content) if isinstance(content, dict) else None
@@ -116,13 +118,13 @@ def find_via(tree: Tree, found: Found) -> None:
                 with found.dropping(image):
                     regions = get_member(entry, 'regions', (dict, list), where)
                     listed = [*regions.values()] if isinstance(regions, dict) else regions
-                    things = [via_thing(one, tree.size(image), f'{where}: region {n}') for n, one in enumerate(listed)]
-                    if things:
-                        found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+                    instances = [via_instance(one, tree.size(image), f'{where}: region {n}') for n, one in enumerate(listed)]
+                    if instances:
+                        found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
     # VIA lists all files of a project, those without regions, too: whether somebody looked at them is not said.
 
 
-def via_thing(region: Any, size: tuple[int, int], where: str) -> Thing:
+def via_instance(region: Any, size: tuple[int, int], where: str) -> Instance:
     """Object of a region with `shape_attributes` and `region_attributes`. Raises AnnotationError."""
     shape = get_member(region, 'shape_attributes', dict, where)
     label, kind = _via_label(get_member(region, 'region_attributes', dict, where), where), shape.get('name')
@@ -132,7 +134,7 @@ def via_thing(region: Any, size: tuple[int, int], where: str) -> Thing:
 
     if kind == 'rect':
         x, y, width, height = numbers('x', 'y', 'width', 'height')
-        return Thing(label, (x, y, x + width, y + height))
+        return Instance(label, (x, y, x + width, y + height))
     if kind in ('circle', 'ellipse'):
         x, y = numbers('cx', 'cy')
         rx, ry = numbers('rx', 'ry') if kind == 'ellipse' else numbers('r', 'r')
@@ -145,7 +147,7 @@ def via_thing(region: Any, size: tuple[int, int], where: str) -> Thing:
         points = [check_floats([x, y], 2, where) for x, y in zip(xs, ys, strict=True)]
     else:
         raise AnnotationError(f'{where}: {kind} has no area, so the image is not used; rect, circle, ellipse, polygon can be')
-    return Thing(label, bounding_box(points), (polygon(points, size, where),))
+    return Instance(label, bounding_box(points), (polygon(points, size, where),))
 
 
 def _via_label(attributes: dict[str, Any], where: str) -> str:

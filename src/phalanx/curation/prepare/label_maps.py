@@ -35,10 +35,10 @@ def paint_labels(sample: Sample, names: Sequence[str]) -> LabelMap:
     values = {name: number for number, name in enumerate(names)} | MEANING
     width, height = size_of(sample.image)
     canvas = np.zeros((height, width), np.uint8)
-    for thing in sample.things:
-        drawn = Polygon(np.array(thing.corners, np.float64)) if len(thing.corners) else rectangle(thing.box)
-        for shape in thing.outline or (drawn,):
-            shape.paint(canvas, values[thing.label])
+    for instance in sample.instances:
+        drawn = Polygon(np.array(instance.corners, np.float64)) if len(instance.corners) else rectangle(instance.box)
+        for shape in instance.outline or (drawn,):
+            shape.paint(canvas, values[instance.label])
     return canvas
 
 

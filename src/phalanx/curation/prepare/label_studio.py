@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_brush
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
 from phalanx.curation.prepare.tree import Tree, read_text
 
@@ -20,7 +20,7 @@ BITMAP = re.compile(r'task-\d+-annotation-\d+')  # brushes exported as PNG
 UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
 
 
-def find_label_studio(tree: Tree, found: Found) -> None:
+def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of JSON lists of tasks. Of several annotations of a task, the first that was not cancelled counts.
 
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
@@ -39,8 +39,8 @@ def find_label_studio(tree: Tree, found: Found) -> None:
                     continue
                 image = _image(name, tree, path, where)
                 with found.dropping(image):
-                    things, text = _marks(results, tree.size(image), where)
-                    found.samples.append(Sample(image, tree.split_of(path), things, text=text))
+                    instances, text = _marks(results, tree.size(image), where)
+                    found.samples.append(Sample(image, tree.split_of(path), instances, text=text))
     if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
         said = 'does not name the image that it was painted on; export JSON from Label Studio'
         found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')
@@ -49,7 +49,7 @@ def find_label_studio(tree: Tree, found: Found) -> None:
         (found.notes if found.samples else found.left_out).append(note)
 
 
-def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> tuple[tuple[Thing, ...], str | None]:
+def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> tuple[tuple[Instance, ...], str | None]:
     """The regions of an image, and the text of all of it. Raises AnnotationError where a region cannot be used."""
     marked = [result for result in results if result.get('type') in KINDS]
     readable = {str(result.get('id')) for result in marked}
@@ -60,8 +60,8 @@ def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> 
             raise AnnotationError(f'{where}: {result.get("type")} cannot be used, so the image is not; {known}')
     texts = {str(result.get('id')): _text(result) for result in results if result.get('type') == 'textarea'}
     labels = {str(r.get('id')): _label(r) for r in results if r.get('type') == 'labels'}
-    things = tuple(_thing(result, size, texts, labels, where) for result in marked)
-    return things, None if marked or not texts else next(iter(texts.values()))
+    instances = tuple(_instance(result, size, texts, labels, where) for result in marked)
+    return instances, None if marked or not texts else next(iter(texts.values()))
 
 
 def _tables(tree: Tree) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
@@ -144,7 +144,9 @@ def _text(result: dict[str, Any]) -> str:
     return str(texts[0] if isinstance(texts, list) and texts else texts or '')
 
 
-def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[str, str], labels: dict[str, str], where: str) -> Thing:
+def _instance(
+    result: dict[str, Any], size: tuple[int, int], texts: dict[str, str], labels: dict[str, str], where: str
+) -> Instance:
     value: Any = result.get('value')
     identity = str(result.get('id'))
     text = texts.get(identity)
@@ -156,18 +158,18 @@ def _thing(result: dict[str, Any], size: tuple[int, int], texts: dict[str, str],
     if not label:
         raise AnnotationError(f'{where}: has no label: {shorten(value)}')
     if 'rle' in value:
-        return bitmap_thing(label, decode_brush(value['rle'], size, where), 0, 0, size, where, text)
+        return bitmap_instance(label, decode_brush(value['rle'], size, where), 0, 0, size, where, text)
     if isinstance(value.get('points'), list):
         points = [check_floats(point, 2, f'{where}: points') for point in value['points']]
         points = [[x * W / 100, y * H / 100] for x, y in points]
-        return Thing(label, bounding_box(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
+        return Instance(label, bounding_box(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
     degrees = check_floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0]
     if 'radiusX' in value:
         x, y, rx, ry = check_floats([value.get(key) for key in ('x', 'y', 'radiusX', 'radiusY')], 4, where)
         points = ellipse(x * W / 100, y * H / 100, rx * W / 100, ry * H / 100, degrees)
-        return Thing(label, bounding_box(points), (polygon(points, size, where),), text=text)
+        return Instance(label, bounding_box(points), (polygon(points, size, where),), text=text)
     x, y, width, height = check_floats([value.get(key) for key in ('x', 'y', 'width', 'height')], 4, where)
     x0, y0 = x * W / 100, y * H / 100
     upright = corners_of(x0, y0, x0 + width * W / 100, y0 + height * H / 100)
     corners = rotate(upright, degrees, (x0, y0))  # about the upper left corner
-    return Thing(label, bounding_box(corners), (), corners, text)
+    return Instance(label, bounding_box(corners), (), corners, text)

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
 from phalanx.curation.prepare.checks import AnnotationError, check_size, find_file, get_member, read_json
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, paint_labels
-from phalanx.curation.prepare.samples import Found, LeftOut, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, LeftOut, Sample, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, corners_of, ellipse, polygon
 from phalanx.curation.prepare.tree import Tree
 
@@ -32,11 +32,13 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     for path in sorted(folder.rglob('*.json')):
         with left_out.catch():
             files.append((path, _sample(read_json(path), path, image_of)))
-    labels = sorted({thing.label for _, sample in files for thing in sample.things})
+    labels = sorted({instance.label for _, sample in files for instance in sample.instances})
     names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
     pairs = []
     for path, sample in files:
-        unknown = [(n, thing.label) for n, thing in enumerate(sample.things) if thing.label not in (*names, *MEANING)]
+        unknown = [
+            (n, instance.label) for n, instance in enumerate(sample.instances) if instance.label not in (*names, *MEANING)
+        ]
         left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
         if not unknown:
             pairs.append(
@@ -45,7 +47,7 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair
     return pairs, names, left_out
 
 
-def find_labelme(tree: Tree, found: Found) -> None:
+def find_labelme(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of all JSON files with `shapes` or `imagePath`."""
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and not {'shapes', 'imagePath'}.isdisjoint(content):
@@ -57,14 +59,14 @@ def find_labelme(tree: Tree, found: Found) -> None:
 def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:
     image = image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
     size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
-    things = []
+    instances = []
     for number, shape in enumerate(get_member(content, 'shapes', list, f'{path}')):
         label = get_member(shape, 'label', str, f'{path}: shapes[{number}]')
-        things.append(_thing(shape, label, size, f'{path}: shapes[{number}] ({label!r})'))
-    return Sample(image, things=tuple(things))
+        instances.append(_instance(shape, label, size, f'{path}: shapes[{number}] ({label!r})'))
+    return Sample(image, instances=tuple(instances))
 
 
-def _thing(shape: dict[str, Any], label: str, size: tuple[int, int], where: str) -> Thing:
+def _instance(shape: dict[str, Any], label: str, size: tuple[int, int], where: str) -> Instance:
     kind, points = shape.get('shape_type', 'polygon'), get_member(shape, 'points', list, where)
     text = shape.get('description') or None
     if kind == 'mask':
@@ -73,9 +75,9 @@ def _thing(shape: dict[str, Any], label: str, size: tuple[int, int], where: str)
             data = base64.b64decode(get_member(shape, 'mask', str, where), validate=True)
         except ValueError as error:
             raise AnnotationError(f'{where}: its mask cannot be decoded: {error}') from None
-        return bitmap_thing(label, decode_png(data, size, where), int(left), int(top), size, where, text)
+        return bitmap_instance(label, decode_png(data, size, where), int(left), int(top), size, where, text)
     outline = _outline(kind, points, size, where)
-    return Thing(label, bounding_box(outline.points.tolist()), () if kind == 'rectangle' else (outline,), text=text)
+    return Instance(label, bounding_box(outline.points.tolist()), () if kind == 'rectangle' else (outline,), text=text)
 
 
 def _outline(kind: str, points: list[Any], size: tuple[int, int], where: str) -> Polygon:

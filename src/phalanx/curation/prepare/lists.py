@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.curation.prepare.class_files import find_class_file
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import corners_of
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 
@@ -20,7 +20,7 @@ NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a 
 SEEN = 'fileState.txt'  # list of reviewed images of PPOCRLabel
 
 
-def find_lists(tree: Tree, found: Found) -> None:
+def find_lists(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of files whose lines have an image and its text, label map, or JSON list of text lines.
 
     The separator is a tab, a comma, or blanks.
@@ -68,25 +68,25 @@ def _of_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Samp
     return Sample(image, split, text=quoted[1] if quoted else rest)
 
 
-def _page(text: str, where: str) -> tuple[Thing, ...]:
+def _page(text: str, where: str) -> tuple[Instance, ...]:
     """Text lines of a page in the format of PaddleOCR: `[{"transcription": ..., "points": [[x, y], ...]}, ...]`."""
-    things = []
+    instances = []
     for number, entry in enumerate(parse_json(text, where)):
         place = f'{where}: line {number}'
         points = [check_floats(point, 2, f'{place}: points') for point in get_member(entry, 'points', list, place)]
         if len(points) < 2:
             raise AnnotationError(f'{place}: has fewer than 2 points')
         text = get_member(entry, 'transcription', str, place)
-        things.append(_line_of_page(points, ILLEGIBLE[0] if entry.get('difficult') is True else text))
-    return tuple(things)
+        instances.append(_line_of_page(points, ILLEGIBLE[0] if entry.get('difficult') is True else text))
+    return tuple(instances)
 
 
-def _line_of_page(points: list[list[float]], text: str) -> Thing:
+def _line_of_page(points: list[list[float]], text: str) -> Instance:
     corners = points if len(points) > 2 else ()
-    return Thing(LINE, bounding_box(points), (), corners, text, ignored=text in ILLEGIBLE)
+    return Instance(LINE, bounding_box(points), (), corners, text, ignored=text in ILLEGIBLE)
 
 
-def find_text_files(tree: Tree, found: Found) -> None:
+def find_text_files(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of images with a text file each, NAME.txt or NAME.gt.txt, that holds their text.
 
     Files of ICDAR (`gt_NAME.txt`, or lines `x0,y0,x1,y1,x2,y2,x3,y3,text` or `x0,y0,x1,y1,text`) hold the lines of a page.
@@ -119,7 +119,7 @@ def _of_text_file(path: Path, image: Path, tree: Tree) -> Sample:
         return Sample(image, tree.split_of(path), tuple(_marked_line(_numbers(row, len(row)), '') for row in rows))
     marked = [_marked(row, divider) for row in rows]
     if None not in marked and (lines or is_page):
-        return Sample(image, tree.split_of(path), tuple(thing for thing in marked if thing))
+        return Sample(image, tree.split_of(path), tuple(instance for instance in marked if instance))
     if len(lines) == 1 and not is_page and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
         return Sample(image, tree.split_of(path), text=lines[0])
     known = f'expected {"numbers of corners and a text" if is_page else "one line, the text of the image"}'
@@ -134,7 +134,7 @@ def _numbers(row: list[str], count: int) -> list[float]:
         return []
 
 
-def _marked(row: list[str], divider: str) -> Thing | None:
+def _marked(row: list[str], divider: str) -> Instance | None:
     """A text line with its corners (eight numbers) or box (four) before the text; None for others."""
     for count in (8, 4):
         values = _numbers(row, count)
@@ -143,12 +143,12 @@ def _marked(row: list[str], divider: str) -> Thing | None:
     return None
 
 
-def _marked_line(values: list[float], text: str) -> Thing:
+def _marked_line(values: list[float], text: str) -> Instance:
     corners = corners_of(*values) if len(values) == 4 else [values[place : place + 2] for place in range(0, len(values), 2)]
     return _line_of_page([check_floats(corner, 2, 'a line of a page') for corner in corners], text)
 
 
-def find_class_folders(tree: Tree, found: Found) -> None:
+def find_class_folders(tree: Tree, found: AnnotationSet) -> None:
     """Add images sorted into a folder per class; the name of the folder is their text."""
     folders = defaultdict(list)
     for image in tree.images:

@@ -14,7 +14,7 @@ from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
-from phalanx.curation.prepare.samples import Found, Sample
+from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.image import LabelMap
 
@@ -40,7 +40,7 @@ LOOKED_AT = 200  # masks that are read to collect the values
 FEW = 64  # images with more colours are photographs, or masks saved as JPEG
 
 
-def find_masks(tree: Tree, found: Found) -> None:
+def find_masks(tree: Tree, found: AnnotationSet) -> None:
     """Add pairs of images and masks; masks lie in a folder `masks` (labels, annotations, ...) or have names that end so."""
     of_masks = {path: is_mask(path, tree) for path in tree.images}
     of_stem = defaultdict(list)

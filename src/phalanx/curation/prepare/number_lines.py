@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from phalanx.curation.prepare.checks import AnnotationError, parse_number, shorten
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import polygon
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 
@@ -25,23 +25,23 @@ MOT_CLASSES = (
 )
 
 
-def find_dota(tree: Tree, found: Found) -> None:
+def find_dota(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of files of lines `x0 y0 x1 y1 x2 y2 x3 y3 class difficulty`; difficult objects are ignored."""
-    _per_image(tree, found, DOTA, _dota_thing)
+    _per_image(tree, found, DOTA, _dota_instance)
 
 
-def find_kitti(tree: Tree, found: Found) -> None:
+def find_kitti(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of files of KITTI's object detection. Regions `DontCare` are ignored for each class."""
-    _per_image(tree, found, KITTI, _kitti_thing)
-    classes = {thing.label for sample in found.samples for thing in sample.things} - {ANYTHING}
+    _per_image(tree, found, KITTI, _kitti_instance)
+    classes = {instance.label for sample in found.samples for instance in sample.instances} - {ANYTHING}
     for place, sample in enumerate(found.samples):
-        things = [thing for thing in sample.things if thing.label != ANYTHING]
-        regions = [thing.box for thing in sample.things if thing.label == ANYTHING]
-        things += [Thing(label, box, ignored=True) for box in regions for label in sorted(classes)]
-        found.samples[place] = Sample(sample.image, sample.split, tuple(things))
+        instances = [instance for instance in sample.instances if instance.label != ANYTHING]
+        regions = [instance.box for instance in sample.instances if instance.label == ANYTHING]
+        instances += [Instance(label, box, ignored=True) for box in regions for label in sorted(classes)]
+        found.samples[place] = Sample(sample.image, sample.split, tuple(instances))
 
 
-def _per_image(tree: Tree, found: Found, pattern: re.Pattern[str], thing_of: Callable[..., Thing]) -> None:
+def _per_image(tree: Tree, found: AnnotationSet, pattern: re.Pattern[str], instance_of: Callable[..., Instance]) -> None:
     """Add the samples of text files named like an image, if some line of them has the pattern. An empty one: no object."""
     files = [path for path in tree.having('.txt') if tree.has_stem(path.stem)]
     contents: dict[Path, list[tuple[int, str]]] = {}
@@ -56,31 +56,33 @@ def _per_image(tree: Tree, found: Found, pattern: re.Pattern[str], thing_of: Cal
         if path.parent in folders:
             with found.left_out.catch():
                 image = tree.image(path.stem, path, f'{path}')
-                things = [_matched(pattern, line, f'{path}:{n}', thing_of, tree.size(image)) for n, line in lines]
-                found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+                instances = [_matched(pattern, line, f'{path}:{n}', instance_of, tree.size(image)) for n, line in lines]
+                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
-def _matched(pattern: re.Pattern[str], line: str, where: str, thing_of: Callable[..., Thing], size: tuple[int, int]) -> Thing:
+def _matched(
+    pattern: re.Pattern[str], line: str, where: str, instance_of: Callable[..., Instance], size: tuple[int, int]
+) -> Instance:
     match = pattern.fullmatch(line)
     if match is None:
         raise AnnotationError(f'{where}: is not a line like the others: {shorten(line)}')
-    return thing_of(match, where, size)
+    return instance_of(match, where, size)
 
 
-def _dota_thing(match: re.Match[str], where: str, size: tuple[int, int]) -> Thing:
+def _dota_instance(match: re.Match[str], where: str, size: tuple[int, int]) -> Instance:
     values = [float(word) for word in match[1].split()]
     corners = [[x, y] for x, y in zip(values[::2], values[1::2], strict=True)]
-    return Thing(match[2], bounding_box(corners), (polygon(corners, size, where),), corners, ignored=match[3] != '0')
+    return Instance(match[2], bounding_box(corners), (polygon(corners, size, where),), corners, ignored=match[3] != '0')
 
 
-def _kitti_thing(match: re.Match[str], where: str, size: tuple[int, int]) -> Thing:
+def _kitti_instance(match: re.Match[str], where: str, size: tuple[int, int]) -> Instance:
     x0, y0, x1, y1 = (float(word) for word in match[2].split()[3:7])
     if not (x0 <= x1 and y0 <= y1):
         raise AnnotationError(f'{where}: its box {x0:g}, {y0:g}, {x1:g}, {y1:g} has no area')
-    return Thing(match[1], (x0, y0, x1, y1), ignored=match[1] == ANYTHING)
+    return Instance(match[1], (x0, y0, x1, y1), ignored=match[1] == ANYTHING)
 
 
-def find_wider_face(tree: Tree, found: Found) -> None:
+def find_wider_face(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of lists `wider_face_*_bbx_gt.txt`: an image, the number of its faces, and a line for each."""
     for path in tree.having('.txt'):
         if not path.name.endswith('_bbx_gt.txt'):
@@ -92,8 +94,8 @@ def find_wider_face(tree: Tree, found: Found) -> None:
                 count = int(parse_number(lines[0], where)) if lines else 0
                 if len(lines) - 1 not in (count, max(count, 1)) and lines:  # no face: a line of zeros
                     raise AnnotationError(f'{where}: announces {count} faces, but has lines for {len(lines) - 1}')
-                things = [_face(line, f'{where}: face {n}') for n, line in enumerate(lines[1 : 1 + count], 1)]
-                found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+                instances = [_face(line, f'{where}: face {n}') for n, line in enumerate(lines[1 : 1 + count], 1)]
+                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, str, list[str]]]:
@@ -110,7 +112,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, str, list[str]]]:
         yield start, name, lines
 
 
-def _face(line: str, where: str) -> Thing:
+def _face(line: str, where: str) -> Instance:
     match = FACE.fullmatch(line)
     if match is None:
         raise AnnotationError(f'{where}: expected x, y, width, height and attributes, got {shorten(line)}')
@@ -118,10 +120,10 @@ def _face(line: str, where: str) -> Thing:
     words = match[2].split()
     flags = [*takewhile(lambda word: word in ('-', 'True', 'False') or word.isdigit(), words)]
     label, is_invalid = ' '.join(words[len(flags) :]), flags[INVALID : INVALID + 1] in (['1'], ['True'])
-    return Thing(label or 'face', (x, y, x + width, y + height), ignored=is_invalid)
+    return Instance(label or 'face', (x, y, x + width, y + height), ignored=is_invalid)
 
 
-def find_mot(tree: Tree, found: Found) -> None:
+def find_mot(tree: Tree, found: AnnotationSet) -> None:
     """Add the frames of sequences `gt/gt.txt` beside `img1/000001.jpg`; `gt/labels.txt` names other classes than MOT's.
 
     Boxes that do not count (flag 0) are ignored. Frames without a line are not used.
@@ -132,7 +134,7 @@ def find_mot(tree: Tree, found: Found) -> None:
                 _read_sequence(path, tree, found)
 
 
-def _read_sequence(path: Path, tree: Tree, found: Found) -> None:
+def _read_sequence(path: Path, tree: Tree, found: AnnotationSet) -> None:
     lines = [(f'{path}:{n}', line.strip()) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
     if not lines or not MOT.fullmatch(lines[0][1]):
         return
@@ -149,11 +151,11 @@ def _read_sequence(path: Path, tree: Tree, found: Found) -> None:
     found.class_names = tuple(dict.fromkeys([*found.class_names, *names]))
 
 
-def _tracked(values: list[float], where: str, names: list[str]) -> Thing:
+def _tracked(values: list[float], where: str, names: list[str]) -> Instance:
     if len(values) < 7:
         raise AnnotationError(f'{where}: expected frame, track, x, y, width, height, flag, class and visibility')
     number = int(values[7]) if len(values) > 7 and values[7] > 0 else 1
     if number > len(names):
         raise AnnotationError(f'{where}: class {number} is not one of 1 to {len(names)}')
     x, y, width, height = values[2:6]
-    return Thing(names[number - 1], (x, y, x + width, y + height), ignored=values[6] == 0)
+    return Instance(names[number - 1], (x, y, x + width, y + height), ignored=values[6] == 0)

@@ -18,7 +18,7 @@ Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 
 
 @dataclass(frozen=True)
-class Thing:
+class Instance:
     """Object, or line of text, marked on an image."""
 
     label: str
@@ -35,7 +35,7 @@ class Sample:
 
     image: Path
     split: SplitName = ''
-    things: tuple[Thing, ...] = ()
+    instances: tuple[Instance, ...] = ()
     mask: Path | None = None  # an image with a colour or a number for each pixel
     text: str | None = None  # all that is written on it
     table: dict[str, Any] | None = None  # the `html` entry of PubTabNet
@@ -52,12 +52,16 @@ def join(samples: Sequence[Sample], where: str) -> Sample:
         return first
     if any((other.text, other.table, other.mask) != (first.text, first.table, first.mask) for other in samples):
         raise AnnotationError(f'{where}: is annotated {len(samples)} times, with different texts, tables or masks')
-    things: dict[tuple[object, ...], Thing] = {}
-    for thing in sorted((thing for sample in samples for thing in sample.things), key=lambda thing: thing.ignored):
-        things.setdefault((thing.label, *(round(value) for value in thing.box)), thing)
-    ordered = sorted(things.values(), key=lambda thing: (not thing.ignored, -sum(shape.area for shape in thing.outline)))
+    instances: dict[tuple[object, ...], Instance] = {}
+    for instance in sorted(
+        (instance for sample in samples for instance in sample.instances), key=lambda instance: instance.ignored
+    ):
+        instances.setdefault((instance.label, *(round(value) for value in instance.box)), instance)
+    ordered = sorted(
+        instances.values(), key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline))
+    )
     split = max((sample.split for sample in samples), key=('', 'train', 'val', 'test').index)
-    return replace(first, split=split, things=tuple(ordered))
+    return replace(first, split=split, instances=tuple(ordered))
 
 
 class LeftOut(list[str]):
@@ -73,7 +77,7 @@ class LeftOut(list[str]):
 
 
 @dataclass
-class Found:
+class AnnotationSet:
     """Samples and notes of one format in a folder."""
 
     samples: list[Sample] = field(default_factory=list)
@@ -99,16 +103,16 @@ class Found:
         samples = self.samples
         if any(sample.table for sample in samples):
             return ['table']
-        things = [thing for sample in samples for thing in sample.things]
-        written = sum(thing.text is not None for thing in things) * 2 > len(things)
+        instances = [instance for sample in samples for instance in sample.instances]
+        written = sum(instance.text is not None for instance in instances) * 2 > len(instances)
         if any(sample.text is not None for sample in samples):
             return ['recognition', 'text_detection'] if written else ['recognition']
         if any(sample.mask for sample in samples):
             return ['segmentation']
-        if not things:
+        if not instances:
             return []
-        outlined = sum(bool(thing.outline) for thing in things) * 2 > len(things)
-        is_stuff = all(thing.ignored for thing in things)  # regions, which detection would neither learn nor count
+        outlined = sum(bool(instance.outline) for instance in instances) * 2 > len(instances)
+        is_stuff = all(instance.ignored for instance in instances)  # regions, which detection would neither learn nor count
         drawn: list[Family] = (
             ['segmentation', 'detection'] if outlined and (is_stuff or not self.boxes_first) else ['detection', 'segmentation']
         )

@@ -4,16 +4,16 @@ import base64
 import zlib
 from typing import Any
 
-from phalanx.curation.prepare.bitmaps import bitmap_thing, decode_png
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
 from phalanx.curation.prepare.checks import AnnotationError, check_floats, check_size, get_member
-from phalanx.curation.prepare.samples import Found, Sample, Thing, bounding_box
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import Shape, polygon
 from phalanx.curation.prepare.tree import Tree
 
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
 
 
-def find_supervisely(tree: Tree, found: Found) -> None:
+def find_supervisely(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of JSON files with `objects` and `size`; meta.json names the classes."""
     for path, content in tree.jsons.items():
         if path.name == 'meta.json' and isinstance(content, dict) and isinstance(content.get('classes'), list):
@@ -24,14 +24,14 @@ def find_supervisely(tree: Tree, found: Found) -> None:
             said = get_member(content, 'size', dict, f'{path}')
             image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
             size = check_size((said.get('width'), said.get('height')), image, f'{path}')
-            things = [
-                _thing(one, size, f'{path}: objects[{n}]')
+            instances = [
+                _instance(one, size, f'{path}: objects[{n}]')
                 for n, one in enumerate(get_member(content, 'objects', list, f'{path}'))
             ]
-            found.samples.append(Sample(image, tree.split_of(path), tuple(things)))
+            found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
-def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:
+def _instance(entry: Any, size: tuple[int, int], where: str) -> Instance:
     label = get_member(entry, 'classTitle', str, where)
     where, kind = f'{where} ({label!r})', entry.get('geometryType')
     if kind == 'bitmap':
@@ -39,10 +39,10 @@ def _thing(entry: Any, size: tuple[int, int], where: str) -> Thing:
     points = get_member(entry, 'points', dict, where)
     exterior = get_member(points, 'exterior', list, where)
     if kind == 'rectangle' and len(exterior) == 2:
-        return Thing(label, bounding_box(polygon([*exterior, exterior[0]], size, where).points.tolist()))
+        return Instance(label, bounding_box(polygon([*exterior, exterior[0]], size, where).points.tolist()))
     if kind != 'polygon':
         raise AnnotationError(f'{where}: is a {kind}; rectangle, polygon and bitmap can be used')
-    return Thing(label, bounding_box(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
+    return Instance(label, bounding_box(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
 
 
 def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Shape:
@@ -56,11 +56,11 @@ def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Sh
     return polygon(walk, size, where)
 
 
-def _bitmap(label: str, bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Thing:
+def _bitmap(label: str, bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Instance:
     origin = check_floats(get_member(bitmap, 'origin', list, where)[:2], 2, f'{where}: origin')
     try:
         packed = base64.b64decode(get_member(bitmap, 'data', str, where), validate=True)
         data = zlib.decompressobj().decompress(packed, MOST_BITMAP)
     except (ValueError, zlib.error) as error:
         raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None
-    return bitmap_thing(label, decode_png(data, size, where), int(origin[0]), int(origin[1]), size, where)
+    return bitmap_instance(label, decode_png(data, size, where), int(origin[0]), int(origin[1]), size, where)

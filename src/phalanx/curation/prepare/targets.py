@@ -18,7 +18,7 @@ from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, paint_labels, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
-from phalanx.curation.prepare.samples import Corners, Family, Found, LeftOut, Sample, SplitName, Thing
+from phalanx.curation.prepare.samples import AnnotationSet, Corners, Family, Instance, LeftOut, Sample, SplitName
 from phalanx.curation.prepare.shapes import Polygon, corners_of
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
@@ -53,7 +53,7 @@ class Written:
 
 
 def write(
-    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
+    family: Family, found: AnnotationSet, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
 ) -> Written:
     """Write the files that `family` reads into `out`; images stay where they are."""
     images = [sample.image for samples in lists.values() for sample in samples]
@@ -65,7 +65,9 @@ def write(
         drawn = (name for name in found.class_names if name not in MEANING)
         written.class_names = meaning.class_names if meaning else (BACKGROUND, *drawn)
         written.notes += meaning.notes if meaning else ()
-        if bare := sum(not thing.outline for samples in lists.values() for sample in samples for thing in sample.things):
+        if bare := sum(
+            not instance.outline for samples in lists.values() for sample in samples for instance in sample.instances
+        ):
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     # one list or annotation file per split
     text_of, suffix = WRITERS[family]
@@ -94,7 +96,12 @@ def _keys(family: Family, written: Written) -> dict[str, Any]:
 
 
 def write_copies(
-    family: Family, found: Found, lists: Mapping[SplitName, Sequence[Sample]], out: Path, source: Path, meaning: Meaning | None
+    family: Family,
+    found: AnnotationSet,
+    lists: Mapping[SplitName, Sequence[Sample]],
+    out: Path,
+    source: Path,
+    meaning: Meaning | None,
 ) -> Written:
     """Write a self-contained data set with copies of the images; the folder `out` appears as a whole or not at all."""
     out = normalise_path(out)
@@ -126,13 +133,13 @@ def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) ->
     for number, sample in enumerate(samples, 1):
         width, height = size_of(sample.image)
         images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
-        for thing in sample.things:
-            x0, y0, x1, y1 = (round(value, 2) for value in thing.box)
-            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(thing.label) + 1}
+        for instance in sample.instances:
+            x0, y0, x1, y1 = (round(value, 2) for value in instance.box)
+            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(instance.label) + 1}
             box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
-            annotations.append(own | box | {'iscrowd': int(thing.ignored)})
+            annotations.append(own | box | {'iscrowd': int(instance.ignored)})
             if split == 'train':
-                written.units[thing.label] += 1
+                written.units[instance.label] += 1
                 written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
         if split == 'train':
             written.sizes.append((width, height))
@@ -204,16 +211,16 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
     except SampleError as error:
         written.left_out.append(str(error))
         return []
-    for number, thing in enumerate(sample.things):
-        if thing.ignored or not (thing.text or '').strip():
+    for number, instance in enumerate(sample.instances):
+        if instance.ignored or not (instance.text or '').strip():
             written.left_out.append(f'{sample.image}: line {number}: has no text that can be read')
             continue
-        corners = thing.corners if len(thing.corners) == 4 else corners_of(*thing.box)
+        corners = instance.corners if len(instance.corners) == 4 else corners_of(*instance.box)
         cut = cut_out(page, tuple((x, y) for x, y in corners))
         path = written.out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
-        lines.append((path, (thing.text or '').strip(), (cut.shape[1], cut.shape[0])))
+        lines.append((path, (instance.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
 
 
@@ -223,11 +230,11 @@ def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample
     for sample in samples:
         width, height = size_of(sample.image)
         texts = []
-        for thing in sample.things:
-            points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(thing)]
-            texts.append({'transcription': ILLEGIBLE[0] if thing.ignored else thing.text or '', 'points': points})
+        for instance in sample.instances:
+            points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(instance)]
+            texts.append({'transcription': ILLEGIBLE[0] if instance.ignored else instance.text or '', 'points': points})
             if split == 'train':
-                written.units['ignored' if thing.ignored else 'text'] += 1
+                written.units['ignored' if instance.ignored else 'text'] += 1
                 written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))
         lines.append(f'{written.below(sample.image)}\t{json.dumps(texts, ensure_ascii=False)}\n')
         if split == 'train':
@@ -235,11 +242,11 @@ def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample
     return ''.join(lines), len(lines)
 
 
-def _outline(thing: Thing) -> Corners:
+def _outline(instance: Instance) -> Corners:
     """Corners of the annotated outline, or of the box."""
-    polygons = [shape for shape in thing.outline if isinstance(shape, Polygon)]
-    drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*thing.box)
-    return thing.corners or drawn
+    polygons = [shape for shape in instance.outline if isinstance(shape, Polygon)]
+    drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*instance.box)
+    return instance.corners or drawn
 
 
 def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
@@ -268,7 +275,7 @@ WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tup
 }
 
 
-def find_meaning(family: Family, found: Found) -> Meaning | None:
+def find_meaning(family: Family, found: AnnotationSet) -> Meaning | None:
     """The meaning of the masks, where there are some. Raises AnnotationError."""
     pairs = [(sample.image, sample.mask) for sample in found.samples if sample.mask]
     if family != 'segmentation' or not pairs:

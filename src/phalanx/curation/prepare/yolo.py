@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.samples import Found, Sample, Thing
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.shapes import polygon
 from phalanx.curation.prepare.splits import yaml_settings
 from phalanx.curation.prepare.tree import Tree, read_text
@@ -15,7 +15,7 @@ MOST_CLASSES = 10_000
 NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
 
 
-def read_yolo(tree: Tree, found: Found) -> None:
+def read_yolo(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of lines `class x y width height [confidence]`, poses, or polygons `class x y x y x y ...`.
 
     The file has the name of its image and lies beside it or in a folder `labels`; an empty file means no objects.
@@ -39,8 +39,8 @@ def read_yolo(tree: Tree, found: Found) -> None:
             highest = max([highest, *(row.label for row in rows)])
             for row in rows:
                 poses.add(row)
-            things = [_thing(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
-            found.samples.append(Sample(image, tree.split_of(image), tuple(things)))
+            instances = [_instance(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
+            found.samples.append(Sample(image, tree.split_of(image), tuple(instances)))
     if highest < 0:  # text files of something else
         found.samples.clear()
         return
@@ -84,14 +84,16 @@ def _belongs(path: Path, image: Path, tree: Tree) -> bool:
     )
 
 
-def _thing(row: YoloRow, size: tuple[int, int], names: Sequence[str], where: str) -> Thing:
+def _instance(row: YoloRow, size: tuple[int, int], names: Sequence[str], where: str) -> Instance:
     width, height = size
     if names and row.label >= len(names):
         raise AnnotationError(f'{where}: class {row.label} is not one of 0 to {len(names) - 1}')
     label = names[row.label] if names else f'class_{row.label}'
     x0, y0, x1, y1 = row.box
     points = [[x * width, y * height] for x, y in row.points]
-    return Thing(label, (x0 * width, y0 * height, x1 * width, y1 * height), (polygon(points, size, where),) if points else ())
+    return Instance(
+        label, (x0 * width, y0 * height, x1 * width, y1 * height), (polygon(points, size, where),) if points else ()
+    )
 
 
 def _class_names(tree: Tree) -> Sequence[str]:
