@@ -187,7 +187,7 @@ def plainly(pipeline: Pipeline, files: Sequence[Any], stream: Stream) -> Prepare
 
 
 def rate(prepare_batch: Prepare, batch: int, seconds: float) -> float:
-    """Samples a second over whole batches that take at least so many seconds."""
+    """Samples per second over whole batches that take at least `seconds`."""
     begin = time.perf_counter()
     for step in count(1):
         prepare_batch(step)

@@ -95,7 +95,7 @@ class Golden:
 
 
 @dataclass
-class Judged:
+class LossResult:
     """One float64 training pass."""
 
     raw: Raw
@@ -129,7 +129,7 @@ def stage(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope='module')
-def judged(golden: Golden, stage: str) -> Judged:
+def loss_result(golden: Golden, stage: str) -> LossResult:
     model = golden.network(torch.float64).train()
     raw = model(golden.images.double())
     truths = pad_truths(golden.boxes, golden.classes, torch.float64)
@@ -139,7 +139,7 @@ def judged(golden: Golden, stage: str) -> Judged:
     losses['loss'].backward()
     original = original_of(model).name
     gradients = {original(name): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return Judged(raw, truths, assigned, {name: loss.item() for name, loss in losses.items()}, gradients)
+    return LossResult(raw, truths, assigned, {name: loss.item() for name, loss in losses.items()}, gradients)
 
 
 def test_the_weight_rule_is_that_of_the_original() -> None:
@@ -189,40 +189,40 @@ def test_training_logits_and_running_statistics_are_those_of_the_original(golden
         np.testing.assert_allclose(running[key], values, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
-def test_anchors_are_assigned_as_in_the_original(golden: Golden, stage: str, judged: Judged) -> None:
-    image, anchor = judged.assigned.fg_mask.nonzero(as_tuple=True)
-    truth, score = judged.assigned.truth_index[image, anchor], judged.assigned.score[image, anchor]
-    labels = torch.full(judged.raw.logits.shape[:2], golden.facts['num_classes'])
-    labels[image, anchor] = judged.truths.classes[image, truth]
+def test_anchors_are_assigned_as_in_the_original(golden: Golden, stage: str, loss_result: LossResult) -> None:
+    image, anchor = loss_result.assigned.fg_mask.nonzero(as_tuple=True)
+    truth, score = loss_result.assigned.truth_index[image, anchor], loss_result.assigned.score[image, anchor]
+    labels = torch.full(loss_result.raw.logits.shape[:2], golden.facts['num_classes'])
+    labels[image, anchor] = loss_result.truths.classes[image, truth]
     np.testing.assert_array_equal(labels.flatten(), golden.arrays[f'{stage}_assigned_labels'])
     at = (image * labels.shape[1] + anchor).numpy()
     boxes = golden.arrays[f'{stage}_assigned_bboxes'].reshape(-1, 4)[at]
-    np.testing.assert_allclose(judged.truths.boxes[image, truth], boxes, rtol=1e-6)
+    np.testing.assert_allclose(loss_result.truths.boxes[image, truth], boxes, rtol=1e-6)
     scores = golden.arrays[f'{stage}_assigned_scores']  # float32: up to 5e-5 from the original's float64
     np.testing.assert_allclose(score.detach(), scores[at], atol=2e-4)
     assert scores.sum() == pytest.approx(scores[at].sum())
 
 
-def test_losses_are_those_of_the_original(golden: Golden, stage: str, judged: Judged) -> None:
+def test_losses_are_those_of_the_original(golden: Golden, stage: str, loss_result: LossResult) -> None:
     for name in COLUMNS:
-        assert judged.losses[name] == pytest.approx(golden.facts['losses_f64'][stage][name], rel=1e-5), name
+        assert loss_result.losses[name] == pytest.approx(golden.facts['losses_f64'][stage][name], rel=1e-5), name
 
 
-def test_gradients_are_those_of_the_original(golden: Golden, stage: str, judged: Judged) -> None:
+def test_gradients_are_those_of_the_original(golden: Golden, stage: str, loss_result: LossResult) -> None:
     keys = [key for key in golden.arrays if key.startswith(f'f64_grad_{stage}__')]
     assert keys
     for key in keys:
         tolerance = 1e-4 if key.endswith('.alpha') else 1e-5  # one number, a difference of many
-        golden.assert_aligned(key, judged.gradients[key.partition('__')[2]], tolerance)
+        golden.assert_aligned(key, loss_result.gradients[key.partition('__')[2]], tolerance)
 
 
-def test_every_gradient_has_the_length_of_the_original(golden: Golden, stage: str, judged: Judged) -> None:
+def test_every_gradient_has_the_length_of_the_original(golden: Golden, stage: str, loss_result: LossResult) -> None:
     names = golden.facts['trainable_order']
-    assert judged.gradients.keys() == set(names)
+    assert loss_result.gradients.keys() == set(names)
     expected = dict(zip(names, golden.arrays[f'f64_gradnorm_all_{stage}'].tolist(), strict=True))
     for name in names:
         tolerance = 1e-4 if name.endswith('.alpha') else 2e-5
-        assert judged.gradients[name].norm().item() == pytest.approx(expected[name], rel=tolerance), name
+        assert loss_result.gradients[name].norm().item() == pytest.approx(expected[name], rel=tolerance), name
 
 
 def test_optimizer_steps_are_those_of_the_original(golden: Golden) -> None:

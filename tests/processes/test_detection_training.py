@@ -50,7 +50,7 @@ def test_four_scenes_are_memorised() -> None:
     )
     task = Detection(keys)
     source = task.dataset('train').source
-    learnt, judged = (
+    learnt, eval_batch = (
         task.collate([Samples(source, (), split)[Draw(index, 0, 0, 0)] for index in range(4)]) for split in ('train', 'eval')
     )
     model, metric = task.model(), task.metric()
@@ -63,7 +63,7 @@ def test_four_scenes_are_memorised() -> None:
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        metric.update(task.predict(model.eval(), judged), judged)
+        metric.update(task.predict(model.eval(), eval_batch), eval_batch)
     metric.gather()
     assert metric.compute()['ap50'] > 0.5  # 0.7 to 1.0 for the seeds 0 to 4
 

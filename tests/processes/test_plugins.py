@@ -128,10 +128,10 @@ def test_faults_of_a_plugin_are_reported_with_its_file(tmp_path: Path, capfd: py
 
 
 def test_a_foreign_transform_draws_from_the_seed_of_its_sample_and_leaves_the_generators_alone() -> None:
-    def drawn(seed: int) -> tuple[float, float]:
+    def draw(seed: int) -> tuple[float, float]:
         with seed_global_generators(np.random.default_rng(seed)):
             return float(np.random.rand()), float(np.random.rand())
 
     state = np.random.get_state()[1].copy()
-    assert drawn(1) == drawn(1) != drawn(2)
+    assert draw(1) == draw(1) != draw(2)
     assert (np.random.get_state()[1] == state).all()

@@ -112,7 +112,7 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         'exchanges': median_step.exchanges,  # that a step waits for
         'gradients_mb': gradients_mb(trainer.model),
         'workers': train.workers,
-        'loader_rate': rate,  # samples a second of one worker
+        'loader_rate': rate,  # samples per second of one worker
         'slow_ranks': slower_ranks(dist.gather_objects(own)),  # slower than the median, by phase
     }
     return {**figures, 'next': suggest(figures)}, _profile_of(job, trainer, median_step, name, rate)

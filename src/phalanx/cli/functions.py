@@ -44,8 +44,8 @@ def train(
     """Train a recipe with the same result as `phalanx train`; return the trained model.
 
     Trains in this process, from any thread: on one rank, or as a rank of the process group that Ray Train, accelerate or a
-    notebook launcher has made, which is left as it was. With `gpus` or `nproc_per_node`, starts one rank on each of these
-    devices, or so many, as processes, and shows what they print.
+    notebook launcher has made, which is left as it was. With `gpus` (numbers of devices) or `nproc_per_node` (a count), starts
+    one process per rank and shows their output.
 
     `overrides`: keys of the recipe and their values, such as `{'train.steps': 100}`. A run that is already in the folder
     continues; with `fresh` it is set aside. `callback` is called on rank 0 with each event of the run, a dict with its `kind`

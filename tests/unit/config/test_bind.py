@@ -1,4 +1,4 @@
-"""Binding recipes to typed settings: what is accepted, and every problem told at once with its cure."""
+"""Binding recipes to typed settings: what is accepted, and all problems in one message with their fixes."""
 
 from dataclasses import dataclass, field
 from functools import partial

@@ -51,7 +51,7 @@ class Drawing:
 
 
 @pytest.mark.parametrize(
-    ('key', 'told'),
+    ('key', 'expected'),
     [
         (
             '',
@@ -74,8 +74,8 @@ class Drawing:
         ),
     ],
 )
-def test_a_key_is_reported_with_what_it_takes_its_default_and_its_meaning(key: str, told: str) -> None:
-    assert explain([Drawing], key) == told
+def test_a_key_is_reported_with_what_it_takes_its_default_and_its_meaning(key: str, expected: str) -> None:
+    assert explain([Drawing], key) == expected
 
 
 def test_an_unknown_key_is_reported_with_the_nearest() -> None:
@@ -100,10 +100,10 @@ def test_everything_that_can_be_chosen_says_what_it_is(family: str) -> None:
 
 
 def test_the_command_explains_a_key_of_a_recipe(phalanx_here: Command) -> None:
-    told = phalanx_here('config', 'ppyoloe_digits', '--explain', 'transforms.0.mix_up')
-    assert told.returncode == 0
-    assert told.stdout.startswith('name: mix_up\n      Blend two images 50:50')
-    assert '  probability: a number (default: 1.0)\n' in told.stdout
+    output = phalanx_here('config', 'ppyoloe_digits', '--explain', 'transforms.0.mix_up')
+    assert output.returncode == 0
+    assert output.stdout.startswith('name: mix_up\n      Blend two images 50:50')
+    assert '  probability: a number (default: 1.0)\n' in output.stdout
     assert phalanx_here('config', 'ppyoloe_digits', '--explain', 'trian').stderr.startswith(
         "trian: unknown key; did you mean 'train'?"
     )
@@ -116,8 +116,8 @@ def test_keys_are_explained_for_a_recipe_that_is_wrong_or_not_there(tmp_path: Pa
     (tmp_path / 'mine.yml').write_text('task: [\n')
     for words in ((str(tmp_path / 'mine.yml'),), ()):
         assert run_here('config', *words, '--explain', 'loss') == 0
-        told = capsys.readouterr().out
-        assert [line for line in told.splitlines() if line.startswith('# ')] == [
+        output = capsys.readouterr().out
+        assert [line for line in output.splitlines() if line.startswith('# ')] == [
             '# segmentation',
             '# detection',
             '# recognition',

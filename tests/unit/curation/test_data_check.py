@@ -261,10 +261,10 @@ def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: py
         'device=cpu',
     ]
     assert run_here('train', *words, '--save_dir', 'run') == 1
-    told = (
+    message = (
         'the run failed: the images of a batch differ in size (6 x 4, 8 x 2): end the transforms with one that fixes the size'
     )
-    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
+    assert capsys.readouterr().err.splitlines()[-1].startswith(message)
 
 
 @pytest.mark.parametrize(('text', 'needed'), [('', 0), ('abc', 3), ('aab', 4), ('aaa', 5)])
@@ -295,8 +295,8 @@ def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
     assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
-    told = 'train: 3 characters (not in the dictionary), 2 kinds, the most frequent € £: they are neither'
-    assert any(remark.startswith(told) for remark in remarks)
+    message = 'train: 3 characters (not in the dictionary), 2 kinds, the most frequent € £: they are neither'
+    assert any(remark.startswith(message) for remark in remarks)
 
 
 def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,8 +321,8 @@ def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest
     output = capsys.readouterr()
     assert status == 0, output
     remarks = json.loads(output.out)['remarks']
-    told = {remark.partition(')')[0] for remark in remarks if remark.startswith('train: 1 sample (')}
-    assert told == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
+    message = {remark.partition(')')[0] for remark in remarks if remark.startswith('train: 1 sample (')}
+    assert message == {f'train: 1 sample {what[:-1]}' for what in (SMALL, TWICE, AMBIGUOUS)}
 
 
 def test_a_mask_that_is_a_scaled_copy_is_reported_with_the_fix(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:

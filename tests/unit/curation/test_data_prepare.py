@@ -29,7 +29,7 @@ def picture(path: Path, height: int = H, width: int = W) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
 
 
-def drawn(shape: Any, height: int = H, width: int = W) -> np.ndarray:
+def paint(shape: Any, height: int = H, width: int = W) -> np.ndarray:
     canvas = np.zeros((height, width), np.uint8)
     shape.paint(canvas, 1)
     return canvas
@@ -44,7 +44,7 @@ def test_void_means_the_same_as_in_segmentation() -> None:
 
 def test_a_pixel_belongs_to_a_polygon_when_its_centre_does() -> None:
     """By hand: a triangle with the corners (0, 0), (4, 0), (0, 4) holds the centres (x + 0.5, y + 0.5) with x + y + 1 <= 4."""
-    assert drawn(polygon([[0, 0], [4, 0], [0, 4]], (W, H), ''), 4, 4).tolist() == [
+    assert paint(polygon([[0, 0], [4, 0], [0, 4]], (W, H), ''), 4, 4).tolist() == [
         [1, 1, 1, 0],
         [1, 1, 0, 0],
         [1, 0, 0, 0],
@@ -53,14 +53,14 @@ def test_a_pixel_belongs_to_a_polygon_when_its_centre_does() -> None:
 
 
 def test_polygons_that_share_a_side_share_no_pixel_and_leave_none() -> None:
-    left = drawn(polygon([[0, 0], [2.5, 0], [5.5, H], [0, H]], (W, H), ''))
-    right = drawn(polygon([[2.5, 0], [W, 0], [W, H], [5.5, H]], (W, H), ''))
+    left = paint(polygon([[0, 0], [2.5, 0], [5.5, H], [0, H]], (W, H), ''))
+    right = paint(polygon([[2.5, 0], [W, 0], [W, H], [5.5, H]], (W, H), ''))
     assert (left + right == 1).all()
 
 
 def test_a_polygon_may_reach_beyond_the_image() -> None:
-    assert (drawn(polygon([[-3, -2], [20, -2], [20, 9], [-3, 9]], (20, 9), ''), H, W) == 1).all()
-    assert not drawn(polygon([[-3, 0], [-1, 0], [-1, 5]], (W, H), '')).any()
+    assert (paint(polygon([[-3, -2], [20, -2], [20, 9], [-3, 9]], (20, 9), ''), H, W) == 1).all()
+    assert not paint(polygon([[-3, 0], [-1, 0], [-1, 5]], (W, H), '')).any()
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -69,7 +69,7 @@ def test_polygons_are_those_of_pycocotools_up_to_their_outline(seed: int) -> Non
     rng = np.random.default_rng(seed)
     angles = np.sort(rng.uniform(0, 2 * np.pi, 9))
     points = np.stack([64 + rng.uniform(20, 60, 9) * np.cos(angles), 48 + rng.uniform(20, 45, 9) * np.sin(angles)], 1)
-    ours = drawn(polygon(points.tolist(), (128, 96), ''), 96, 128)
+    ours = paint(polygon(points.tolist(), (128, 96), ''), 96, 128)
     theirs = coco_masks.decode(coco_masks.frPyObjects([points.reshape(-1).tolist()], 96, 128))[..., 0]
     neighbours = np.ones((3, 3), np.uint8)
     assert (ours <= cv2.dilate(theirs, neighbours)).all()
@@ -80,7 +80,7 @@ def test_polygons_are_those_of_pycocotools_up_to_their_outline(seed: int) -> Non
 def test_a_polygon_on_whole_pixels_is_exactly_that_of_pycocotools() -> None:
     flat = [2, 1, 7, 1, 7, 5, 2, 5]
     theirs = coco_masks.decode(coco_masks.frPyObjects([flat], H, W))[..., 0]
-    np.testing.assert_array_equal(drawn(polygon(np.reshape(flat, (-1, 2)).tolist(), (W, H), '')), theirs)
+    np.testing.assert_array_equal(paint(polygon(np.reshape(flat, (-1, 2)).tolist(), (W, H), '')), theirs)
 
 
 @pytest.mark.parametrize('density', [0.0, 0.02, 0.5, 1.0])
@@ -88,12 +88,12 @@ def test_run_lengths_are_read_as_pycocotools_reads_them(density: float) -> None:
     """Both as text and as numbers."""
     mask = (np.random.default_rng(1).random((90, 130)) < density).astype(np.uint8)
     text = coco_masks.encode(np.asfortranarray(mask))['counts'].decode()
-    np.testing.assert_array_equal(drawn(runs(text, (130, 90), ''), 90, 130), mask)
+    np.testing.assert_array_equal(paint(runs(text, (130, 90), ''), 90, 130), mask)
     flat = mask.flatten(order='F')
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flat, [flat[-1] ^ 1]])))
     numbers = np.diff(np.concatenate([[0], edges])).tolist()
     shape = runs(numbers, (130, 90), '')
-    np.testing.assert_array_equal(drawn(shape, 90, 130), mask)
+    np.testing.assert_array_equal(paint(shape, 90, 130), mask)
     assert shape.area == mask.sum()
 
 
@@ -148,7 +148,7 @@ def box(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two images with labelme files: a road with a hole and a car over its end; a pool and what is not to be judged."""
+    """Two images with labelme files: a road with a hole and a car over its end; a pool and a region to ignore."""
     monkeypatch.chdir(tmp_path)
     source = tmp_path / 'source'
     picture(source / 'images/a 1.png')

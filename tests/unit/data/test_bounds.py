@@ -175,14 +175,14 @@ def test_logits_of_a_large_image_are_processed_a_few_classes_at_a_time(monkeypat
     image, family = white(18, 22), Segmentation(guide)
     way, resize = [(18, 22)], [of_labels.Resize(target_size=(9, 11))]
 
-    def chosen() -> tuple[Any, Any]:
+    def classify() -> tuple[Any, Any]:
         of_torch = segmentation.classify_pixels(torch.from_numpy(logits), resize, way, (18, 22)).numpy()
         return family.prediction({'logits': logits}, image), of_torch
 
-    at_once = chosen()
+    at_once = classify()
     for module in (segmentation, __import__('phalanx.runtime.segmentation', fromlist=['x'])):
         monkeypatch.setattr(module, 'MOST_LOGITS', 2 * 18 * 22)
-    for whole, in_parts in zip(at_once, chosen(), strict=True):
+    for whole, in_parts in zip(at_once, classify(), strict=True):
         np.testing.assert_array_equal(whole, in_parts)
 
 

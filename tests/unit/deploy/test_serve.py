@@ -117,14 +117,14 @@ def asked(port: int, path: str, data: bytes | None = None, kind: str = 'image/pn
 
 
 def picture(bright: int) -> bytes:
-    """A PNG file of 10 x 20 pixels of which so many are white."""
+    """PNG file of 10 x 20 pixels with `bright` white pixels, the rest black."""
     pixels = np.zeros((10, 20, 3), np.uint8)
     pixels.reshape(-1, 3)[:bright] = 255
     return cv2.imencode('.png', pixels)[1].tobytes()
 
 
 def test_each_request_gets_the_result_of_its_own_image(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eight clients at a time; the number of bright pixels tells whose answer it is."""
+    """Eight clients at a time; the number of bright pixels shows whose answer it is."""
     with served(load(file)) as server, ThreadPoolExecutor(8) as clients:
         begin = time.perf_counter()
         answers = list(clients.map(lambda n: asked(server.port, '/predict', picture(n)), range(1, 161)))

@@ -22,13 +22,13 @@ def job(recipe: str, *words: str) -> Job:
     return open_finetune_job(recipe, [(word, '--set') for word in words])[0]
 
 
-def chosen(recipe: str, *words: str) -> dict[str, Any]:
+def choices(recipe: str, *words: str) -> dict[str, Any]:
     return {choice.key: choice.value for choice in choose_settings(open_job(recipe, [(word, '--set') for word in words]))}
 
 
 def test_the_weights_are_the_first_that_are_published_for_the_network() -> None:
     weights = {
-        name: chosen(recipe, *words)['train.init_from']
+        name: choices(recipe, *words)['train.init_from']
         for name, recipe, words in (
             ('plus', 'ppyoloe_plus_s', BOXES),
             ('plus m', 'ppyoloe_plus_s', (*BOXES, 'model.size=m')),

@@ -28,7 +28,7 @@ from running import TINY
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
 
 
-def kept(recipe: Path) -> Path:
+def start_run(recipe: Path) -> Path:
     """A run folder of the recipe, as a start leaves it."""
     folder = recipe.parent / 'run'
     folder.mkdir()
@@ -41,7 +41,7 @@ def test_a_run_folder_holds_the_names_of_classes_that_a_file_of_the_data_set_say
     (tmp_path / 'classes.txt').write_text('sky\nStraße: "nass"\n', encoding='utf-8')
     recipe = tmp_path / 'mine.yml'
     recipe.write_text(f'_base_: pp_liteseg\ndata: {{name: file_list, root: {tmp_path}}}\n{LENGTH}')
-    folder = kept(recipe)
+    folder = start_run(recipe)
     assert differences(open_job(str(recipe), folder=folder)) == []
     (tmp_path / 'classes.txt').write_text('sky\nroad\n')
     assert [line.split(':')[0] for line in differences(open_job(str(recipe), folder=folder))] == ['data.classes']
@@ -58,7 +58,7 @@ def test_a_run_folder_holds_the_characters_of_a_dictionary_file(tmp_path: Path) 
     recipe = tmp_path / 'mine.yml'
     data = f'data: {{name: label_files, root: {tmp_path}}}\ncharacters: {{dictionary: {tmp_path}/dict.txt}}\n'
     recipe.write_text(f'_base_: crnn\n{data}{LENGTH}')
-    folder = kept(recipe)
+    folder = start_run(recipe)
     (tmp_path / 'dict.txt').unlink()
     task = open_job(str(folder)).task
     assert isinstance(task, Recognition)

@@ -49,7 +49,7 @@ def flags(environment: dict[str, str], *words: str) -> Flags:
     return Flags.of(parser.parse_args(words), environment)
 
 
-def chosen(environment: dict[str, str], *words: str) -> dict[str, object]:
+def rank_flags(environment: dict[str, str], *words: str) -> dict[str, object]:
     """The flags that say which ranks there are, those that are set."""
     found = vars(flags(environment, *words))
     return {
@@ -137,7 +137,7 @@ def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, ex
     start = detect(environment)
     assert (start.per, str(start)) == ('rank', line)
     assert dict(start.exports) == exports
-    assert chosen(environment) == {}  # nothing is left to launch
+    assert rank_flags(environment) == {}  # nothing is left to launch
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_process_per_node_starts_the_ranks_of_its_node(
 ) -> None:
     start = detect(environment)
     assert (start.per, start.by) == ('node', by)
-    found = chosen(environment)
+    found = rank_flags(environment)
     assert found == {**found, **flags_of_it}
     assert set(found) >= set(flags_of_it)
     assert start.changes()['RANK'] is None  # a launcher is no rank
@@ -243,7 +243,7 @@ def test_a_process_per_node_starts_the_ranks_of_its_node(
 
 def test_a_user_of_jobset_gives_the_number_of_nodes() -> None:
     environment = {'RANK': '1', 'MASTER_ADDR': 'set-0', 'JOB_COMPLETION_INDEX': '1'}
-    assert chosen(environment, '--nnodes', '2') == {'nnodes': '2', 'master': 'set-0:6170', 'rank': 1}
+    assert rank_flags(environment, '--nnodes', '2') == {'nnodes': '2', 'master': 'set-0:6170', 'rank': 1}
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_a_user_of_jobset_gives_the_number_of_nodes() -> None:
 )
 def test_one_process_that_nobody_else_started_decides_for_itself(environment: dict[str, str]) -> None:
     assert detect(environment).per == ''
-    assert chosen(environment) == {}
-    assert chosen(environment, '--nproc_per_node', '2') == {'nproc_per_node': 2}
+    assert rank_flags(environment) == {}
+    assert rank_flags(environment, '--nproc_per_node', '2') == {'nproc_per_node': 2}
 
 
 def test_a_batch_script_of_several_nodes_gets_a_note_that_it_runs_on_one() -> None:

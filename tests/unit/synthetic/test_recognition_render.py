@@ -92,11 +92,11 @@ def test_any_text_makes_a_picture_with_contrast(fonts: Path, text: str) -> None:
 
 def test_an_epoch_brings_new_samples_and_evaluation_the_same_ones(fonts: Path) -> None:
     data = Rendered(fonts=fonts, train_lines=5, eval_lines=3)
-    train, judged = data.split('train'), data.split('eval')
-    assert (len(train), len(judged)) == (5, 3)
+    train, held_out = data.split('train'), data.split('eval')
+    assert (len(train), len(held_out)) == (5, 3)
     assert sample(train, epoch=0)[1] != sample(train, epoch=1)[1]
-    assert_array_equal(sample(judged, 1, epoch=0)[0], sample(judged, 1, epoch=4)[0])
-    assert sample(train, 1)[1] != sample(judged, 1)[1]
+    assert_array_equal(sample(held_out, 1, epoch=0)[0], sample(held_out, 1, epoch=4)[0])
+    assert sample(train, 1)[1] != sample(held_out, 1)[1]
     assert_array_equal(sample(pickle.loads(pickle.dumps(train)))[0], sample(train)[0])  # noqa: S301 - our own bytes
 
 

@@ -48,8 +48,8 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     # read every format that the files could be, then choose the one to use
     refused: dict[str, LeftOut] = {}
-    wanted = given.format or ('masks' if given.masks else None)
-    held = find_annotations(tree, [wanted] if wanted else FORMATS, refused)
+    choose_length = given.format or ('masks' if given.masks else None)
+    held = find_annotations(tree, [choose_length] if choose_length else FORMATS, refused)
     picked = choose_format(held, given.family)
     if picked is None:
         raise RequestError(_explain_failure(tree, held, refused, given))
@@ -226,7 +226,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     """Write the recipe, time it, write it again with the length that suits this node; print the next commands."""
     node, samples, seconds = plan.describe_node(), written.counts['train'], None
 
-    def wanted(seen: int | None = None) -> Length:
+    def choose_length(seen: int | None = None) -> Length:
         return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
 
     def write() -> None:
@@ -234,7 +234,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         path.write_text(compose_recipe(family, written, length, node, head, weights), encoding='utf-8')
 
     # the recipe must exist before it can be timed
-    length = wanted()
+    length = choose_length()
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     # time a few steps; a recipe that cannot be trained is reported as such
@@ -251,9 +251,9 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         # as long as the time allows with --minutes, or longer where a CPU has time left
         fitting = round((given.minutes or MINUTES) * 60 * rate * 0.85)  # samples, with time for evaluations
         if given.minutes:
-            length = wanted(max(length.batch, fitting))
+            length = choose_length(max(length.batch, fitting))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
-            length = wanted(min(fitting, plan.EPOCHS[1] * samples))
+            length = choose_length(min(fitting, plan.EPOCHS[1] * samples))
         # an evaluated sample costs about half of a trained one
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate

@@ -92,7 +92,7 @@ def read_content(
     if notes:
         found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
     found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
-    if of_image:  # objects of images that cannot be told: those that seem to show nothing may be theirs
+    if of_image:  # objects of unknown images: an image that seems to show nothing may be theirs
         bare = [sample for sample in found.samples[first:] if not sample.instances]
         found.samples[first:] = [sample for sample in found.samples[first:] if sample.instances]
         found.left_out += [

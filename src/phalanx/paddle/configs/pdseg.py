@@ -119,7 +119,7 @@ def translate(root: Node, reading: Reading) -> Node:
 
 
 def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> tuple[Node, list[Node]] | None:
-    """The network for so many `classes`, and the rules for those of its parameters that are treated differently.
+    """Network with `classes` outputs, and the rules for those of its parameters that are treated differently.
 
     None where the backbone has no counterpart: that is then the one problem.
     """

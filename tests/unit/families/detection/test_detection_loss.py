@@ -223,17 +223,17 @@ def test_a_distance_between_two_bins_wants_both() -> None:
     A side farther than the last bin counts as 15.99 strides: the bottom.
     """
     box = torch.tensor([[8.0, 8, 34, 500]])
-    judged = one_anchor(0, torch.zeros(4, BINS))
-    loss = loss_of(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
-    positives = positives_of(judged, [box], [torch.tensor([0])], ALIGNED)
+    outputs = one_anchor(0, torch.zeros(4, BINS))
+    loss = loss_of(outputs, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
+    positives = positives_of(outputs, [box], [torch.tensor([0])], ALIGNED)
     assert loss['dfl'].total.item() == pytest.approx(0.5 * math.log(17) * positives.score.item())
 
     distances = torch.zeros(4, BINS)
     distances[2, 2:4] = torch.tensor([100.0, 99.0])  # shares e / (1 + e) and 1 / (1 + e)
     log_shares = (-math.log(1 + math.exp(-1)), -1 - math.log(1 + math.exp(-1)))
-    judged = one_anchor(0, distances)
-    loss = loss_of(judged, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
-    score = positives_of(judged, [box], [torch.tensor([0])], ALIGNED).score.item()
+    outputs = one_anchor(0, distances)
+    loss = loss_of(outputs, [box], [torch.tensor([0])], WholeStep(epoch=ALIGNED))
+    score = positives_of(outputs, [box], [torch.tensor([0])], ALIGNED).score.item()
     right = -(0.75 * log_shares[0] + 0.25 * log_shares[1])
     assert loss['dfl'].total.item() == pytest.approx(0.5 * (3 * math.log(17) + right) / 4 * score)
 

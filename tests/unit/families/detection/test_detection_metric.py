@@ -33,7 +33,7 @@ class Batch:
     truths: list[Objects]
 
 
-def judged(metric: Any, pairs: list[Pair], indices: list[int] | None = None) -> Any:
+def evaluate(metric: Any, pairs: list[Pair], indices: list[int] | None = None) -> Any:
     """`metric` after it has seen the pairs, one batch, and gathered."""
     numbers = list(range(len(pairs))) if indices is None else indices
     metric.update([found for found, _ in pairs], Batch(numbers, [truth for _, truth in pairs]))
@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_pycocotools() -> None:
     """300 random images with crowds, empty ones, a class nobody has, equal scores, all sizes."""
     pairs = random_pairs(300, 5, seed=1)
     expected = oracle(pairs, 5)
-    metric = judged(CocoAp(tuple('abcde')), pairs)
+    metric = evaluate(CocoAp(tuple('abcde')), pairs)
     names = ('mean_ap', 'ap50', 'ap75', 'ar100', 'ap_small', 'ap_medium', 'ap_large')
     assert tuple(metric.compute()) == names
     assert_allclose([metric.compute()[name] for name in names], expected.stats[[0, 1, 2, 8, 3, 4, 5]], rtol=1e-12)
@@ -130,16 +130,16 @@ def test_more_than_a_hundred_detections_of_an_image_are_cut_off_as_in_pycocotool
     pairs = [
         (Detections(f.boxes.repeat(60, 0), f.scores.repeat(60), f.classes.repeat(60)), t) for f, t in random_pairs(8, 3, 2)
     ]
-    metric = judged(CocoAp(('a', 'b', 'c')), pairs)
+    metric = evaluate(CocoAp(('a', 'b', 'c')), pairs)
     assert metric.compute()['mean_ap'] == pytest.approx(oracle(pairs, 3).stats[0], rel=1e-12)
 
 
 def test_the_order_and_the_cut_of_batches_do_not_matter() -> None:
     pairs = random_pairs(40, 4, seed=3)
-    whole = judged(CocoAp(tuple('abcd')), pairs)
+    whole = evaluate(CocoAp(tuple('abcd')), pairs)
     cut = CocoAp(tuple('abcd'))
     for part in (range(30, 40), range(7), range(7, 30)):
-        judged(cut, [pairs[n] for n in part], list(part))
+        evaluate(cut, [pairs[n] for n in part], list(part))
     assert cut.compute() == whole.compute()
     assert cut.table() == whole.table()
 
@@ -168,7 +168,7 @@ def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'PHALANX_INIT_METHOD': f'file://{folder}/store'}
     dist.join(torch.device('cpu'))
     share = list(range(len(pairs)))[rank::ranks]
-    metric = judged(CocoAp(tuple('abcd')), [pairs[number] for number in share], share)
+    metric = evaluate(CocoAp(tuple('abcd')), [pairs[number] for number in share], share)
     if rank == 0:
         counts, detections, objects = pack(metric.images)
         np.savez(folder / 'gathered.npz', counts=counts, detections=detections, objects=objects)
@@ -177,22 +177,22 @@ def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None
 
 def test_a_sample_seen_twice_counts_once() -> None:
     pairs = random_pairs(10, 3, seed=4)
-    metric = judged(CocoAp(tuple('abc')), pairs)
+    metric = evaluate(CocoAp(tuple('abc')), pairs)
     once = metric.compute()
-    assert judged(metric, pairs[:5]).compute() == once
+    assert evaluate(metric, pairs[:5]).compute() == once
 
 
 @pytest.mark.parametrize('metric', [CocoAp(('a', 'b')), VocAp(('a', 'b'))], ids=['coco', 'voc'])
 def test_the_value_is_undefined_without_objects_and_zero_where_none_is_found(metric: Any) -> None:
-    assert np.isnan(judged(metric, [(found(), there())]).compute()['mean_ap'])
-    assert np.isnan(judged(metric, [(found((0.9, 0, (0, 0, 9, 9))), there())]).compute()['mean_ap'])
-    assert judged(metric, [(found(), there((1, (0, 0, 9, 9))))]).compute()['mean_ap'] == 0
+    assert np.isnan(evaluate(metric, [(found(), there())]).compute()['mean_ap'])
+    assert np.isnan(evaluate(metric, [(found((0.9, 0, (0, 0, 9, 9))), there())]).compute()['mean_ap'])
+    assert evaluate(metric, [(found(), there((1, (0, 0, 9, 9))))]).compute()['mean_ap'] == 0
     assert metric.table()[1]['ap'] == 0 and metric.table()[0]['ap'] == '-'
 
 
 def test_a_perfect_detector_has_one() -> None:
     truth = there((0, (0, 0, 20, 20)), (1, (50, 50, 200, 200)))
-    metric = judged(CocoAp(('a', 'b')), [(found((0.9, 0, (0, 0, 20, 20)), (0.8, 1, (50, 50, 200, 200))), truth)])
+    metric = evaluate(CocoAp(('a', 'b')), [(found((0.9, 0, (0, 0, 20, 20)), (0.8, 1, (50, 50, 200, 200))), truth)])
     expected = {'mean_ap': 1, 'ap50': 1, 'ap75': 1, 'ap_small': 1, 'ap_large': 1, 'ar100': 1}
     assert metric.compute() == pytest.approx(expected)  # no medium object, no number for them
 
@@ -200,7 +200,7 @@ def test_a_perfect_detector_has_one() -> None:
 def test_what_is_found_in_a_crowd_is_neither_right_nor_wrong() -> None:
     crowd = there((0, (0, 0, 100, 100)), (0, (200, 0, 220, 20)), ignored=(0,))
     many = found((0.9, 0, (0, 0, 20, 20)), (0.8, 0, (50, 50, 70, 70)), (0.7, 0, (200, 0, 220, 20)))
-    assert judged(CocoAp(('a',)), [(many, crowd)]).compute()['mean_ap'] == pytest.approx(1)
+    assert evaluate(CocoAp(('a',)), [(many, crowd)]).compute()['mean_ap'] == pytest.approx(1)
 
 
 A, B, FAR = (0, 0, 9, 9), (20, 0, 29, 9), (50, 50, 59, 59)
@@ -213,9 +213,9 @@ def test_voc_average_precision_counted_by_hand() -> None:
     """
     truth = there((0, A), (0, B), (0, (80, 80, 89, 89)))
     seen = found((0.9, 0, A), (0.8, 0, FAR), (0.7, 0, B))
-    assert judged(VocAp(('a',)), [(seen, truth)]).compute()['mean_ap'] == pytest.approx((4 + 3 * 2 / 3) / 11)
-    assert judged(VocAp(('a',), points='all'), [(seen, truth)]).compute()['mean_ap'] == pytest.approx(1 / 3 + 2 / 9)
-    (row,) = judged(VocAp(('a',)), [(seen, truth)]).table()
+    assert evaluate(VocAp(('a',)), [(seen, truth)]).compute()['mean_ap'] == pytest.approx((4 + 3 * 2 / 3) / 11)
+    assert evaluate(VocAp(('a',), points='all'), [(seen, truth)]).compute()['mean_ap'] == pytest.approx(1 / 3 + 2 / 9)
+    (row,) = evaluate(VocAp(('a',)), [(seen, truth)]).table()
     assert (row['recall'], row['objects']) == (pytest.approx(2 / 3), 3)
 
 
@@ -229,15 +229,15 @@ def test_voc_counts_a_second_detection_as_wrong_and_a_difficult_object_not_at_al
     seen = found((0.9, 0, A), (0.8, 0, B), (0.7, 0, B), (0.6, 0, A))
     empty = (found(), there())
     for points in ('11', 'all'):
-        assert judged(VocAp(('a',), points=points), [(seen, truth), empty]).compute()['mean_ap'] == pytest.approx(1)
+        assert evaluate(VocAp(('a',), points=points), [(seen, truth), empty]).compute()['mean_ap'] == pytest.approx(1)
         first_wrong = (found((0.95, 0, FAR)), there())
-        assert judged(VocAp(('a',), points=points), [(seen, truth), first_wrong]).compute()['mean_ap'] == pytest.approx(0.5)
+        assert evaluate(VocAp(('a',), points=points), [(seen, truth), first_wrong]).compute()['mean_ap'] == pytest.approx(0.5)
 
 
 def test_voc_means_over_the_classes_that_have_objects() -> None:
     truth = there((0, A), (1, B))
     seen = found((0.9, 0, A), (0.9, 1, FAR), (0.8, 2, A))
-    assert judged(VocAp(('a', 'b', 'c')), [(seen, truth)]).compute()['mean_ap'] == pytest.approx(0.5)
+    assert evaluate(VocAp(('a', 'b', 'c')), [(seen, truth)]).compute()['mean_ap'] == pytest.approx(0.5)
 
 
 def test_voc_needs_more_than_the_threshold() -> None:
@@ -246,7 +246,7 @@ def test_voc_needs_more_than_the_threshold() -> None:
     assert_allclose(overlaps[:, 0], [1, 80 / 120, 0])  # sharing one column is sharing nothing, as in PaddleDetection
     third = found((0.9, 0, (5, 0, 14, 9)))  # 50 / 150
     for iou, expected in ((0.333, 1), (1 / 3, 0)):
-        assert judged(VocAp(('a',), iou=iou), [(third, there((0, A)))]).compute()['mean_ap'] == expected
+        assert evaluate(VocAp(('a',), iou=iou), [(third, there((0, A)))]).compute()['mean_ap'] == expected
 
 
 def test_averages_of_a_curve() -> None:
@@ -275,7 +275,7 @@ def test_the_figures_are_the_curves_and_the_confusions() -> None:
     """
     truth = there((0, A), (0, B))
     for metric in (CocoAp(('a', 'b')), VocAp(('a', 'b'))):
-        curves, matrix = judged(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
+        curves, matrix = evaluate(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
         assert (curves.x, curves.y) == ('recall', 'precision')
         assert list(curves.lines) == ['mean of the classes', 'a']
         assert [y for _, y in curves.lines['a']] == pytest.approx([1.0] * 51 + [0.0] * 50)
@@ -294,7 +294,7 @@ def test_of_many_classes_the_mean_and_the_worst_five_have_a_curve() -> None:
 
 
 def test_without_an_object_there_is_no_curve() -> None:
-    (matrix,) = judged(CocoAp(('a',)), [(found((0.9, 0, A)), there())]).figures()
+    (matrix,) = evaluate(CocoAp(('a',)), [(found((0.9, 0, A)), there())]).figures()
     assert matrix.counts == [[0, 0], [1, 0]]
 
 

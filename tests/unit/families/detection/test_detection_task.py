@@ -115,9 +115,9 @@ def test_crowds_and_what_is_outside_are_not_trained_on_but_evaluated() -> None:
     learnt = Samples(Scenes(), (), 'train')[Draw(0, 0, 0, 0)].objects
     assert learnt.boxes.tolist() == [[10, 5, 30, 25], [50, 0, 80, 20]]
     assert learnt.classes.tolist() == [3, 1]
-    judged = Samples(Scenes(), (), 'eval')[Draw(0, 0, 0, 0)].objects
-    assert judged.boxes[1].tolist() == [50, -10, 200, 20]  # as annotated, as COCO's own tool judges
-    assert judged.ignored.tolist() == [False, False, False, True]
+    objects = Samples(Scenes(), (), 'eval')[Draw(0, 0, 0, 0)].objects
+    assert objects.boxes[1].tolist() == [50, -10, 200, 20]  # as annotated, as COCO's own tool judges
+    assert objects.ignored.tolist() == [False, False, False, True]
 
 
 def test_evaluation_compares_boxes_of_the_original_image() -> None:

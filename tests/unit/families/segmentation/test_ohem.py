@@ -41,10 +41,10 @@ def value_and_gradient(loss: Loss) -> tuple[float, Tensor]:
 def test_pixels_less_probable_than_the_min_kept_th_are_hard() -> None:
     """By hand: 70 pixels of 7 samples are kept, those less probable than the 70th least probable one."""
     logits, labels = batch()
-    judged = labels != VOID
-    probability = logits.detach().softmax(1).gather(1, labels.where(judged, 0)[:, None])[:, 0]
-    cutoff = probability[judged].sort().values[69]
-    expected = judged & (probability < cutoff)
+    valid = labels != VOID
+    probability = logits.detach().softmax(1).gather(1, labels.where(valid, 0)[:, None])[:, 0]
+    cutoff = probability[valid].sort().values[69]
+    expected = valid & (probability < cutoff)
     _, gradient = value_and_gradient(OhemCrossEntropy(threshold=0.001, min_kept_per_sample=10))
     assert expected.sum() == 69
     assert torch.equal(gradient.abs().sum(1) > 0, expected)

@@ -50,11 +50,11 @@ def value_and_gradient(loss: PixelLoss) -> tuple[float, Tensor]:
 
 def test_lovasz_softmax_matches_the_sorted_definition() -> None:
     logits, labels = batch()
-    judged = labels != VOID
-    probabilities = logits.detach().double().softmax(1).movedim(1, 3)[judged]  # [N, 5]
+    valid = labels != VOID
+    probabilities = logits.detach().double().softmax(1).movedim(1, 3)[valid]  # [N, 5]
     losses = []
     for number in range(5):
-        own = labels[judged] == number
+        own = labels[valid] == number
         errors, order = (own.double() - probabilities[:, number]).abs().sort(descending=True)
         wrong_own, wrong_others = own[order].cumsum(0), (~own[order]).cumsum(0)
         one_minus_iou = 1 - (own.sum() - wrong_own) / (own.sum() + wrong_others)
@@ -108,9 +108,9 @@ def test_rmi_is_the_log_determinant_of_the_posterior_covariance() -> None:
     losses, ridge = [], 5e-4 * np.eye(9)
     for sample in range(7):
         for number in range(2):
-            judged = labels[sample].numpy() != VOID
+            valid = labels[sample].numpy() != VOID
             truth = vectors((labels[sample].numpy() == number).astype(float))
-            guess = vectors(logits[sample, number].sigmoid().numpy() * judged + 1e-6)
+            guess = vectors(logits[sample, number].sigmoid().numpy() * valid + 1e-6)
             slopes = np.linalg.solve(guess @ guess.T + ridge, guess @ truth.T)
             losses.append(np.log(np.linalg.det(truth @ truth.T - truth @ guess.T @ slopes + ridge)) / 2 / 9)
     total, weight, _ = RegionMutualInformation()(logits, labels, WholeStep())
@@ -151,7 +151,7 @@ def predicting(*rows: str) -> tuple[Tensor, Tensor]:
         pytest.param(['22 22 12 12'], [1 - 2 * 2 / (2 * 2 + 4 - 2 * 2)], id='pixels of class 2 count twice'),
         pytest.param(['11 01', '01 11'], [1 - 2 / 4], id='what touches at a corner is one area'),
         pytest.param(['11 11 09 09 19'], [1 - 1 / 2], id='void is not a class, but areas may be predicted there'),
-        pytest.param(['09 19'], [0], id='nothing is judged'),
+        pytest.param(['09 19'], [0], id='every pixel is ignored'),
     ],
 )
 def test_semantic_connectivity_by_hand(rows: list[str], classes: list[float]) -> None:

@@ -96,11 +96,11 @@ class Truth:
 LEFT, RIGHT, FAR = (0, 0, 10, 10), (20, 0, 30, 10), (70, 70, 80, 80)
 
 
-def said(cells: int, *boxes: tuple[float, float, float, float]) -> Prediction:
+def predict_cells(cells: int, *boxes: tuple[float, float, float, float]) -> Prediction:
     return Prediction(('<tr>', *('<td></td>',) * cells, '</tr>'), np.array(boxes, np.float32).reshape(-1, 4), 1.0)
 
 
-def judged(prediction: Prediction, truth: Table, max_length: int = 500) -> dict[str, float]:
+def score(prediction: Prediction, truth: Table, max_length: int = 500) -> dict[str, float]:
     metric = TableMetric(Vocabulary(), max_length)
     metric.update([prediction], Truth((truth,)))
     metric.gather()
@@ -109,46 +109,46 @@ def judged(prediction: Prediction, truth: Table, max_length: int = 500) -> dict[
 
 def test_accuracy_requires_every_token() -> None:
     truth = row(('a', LEFT), ('b', RIGHT))
-    assert judged(said(2, LEFT, RIGHT), truth) == {
+    assert score(predict_cells(2, LEFT, RIGHT), truth) == {
         **dict.fromkeys(('accuracy', 'teds', 'teds_structure', 'cell_precision', 'cell_recall'), 1),
         'too_long': 0,
     }
-    assert judged(said(1, LEFT), truth)['accuracy'] == 0
+    assert score(predict_cells(1, LEFT), truth)['accuracy'] == 0
 
 
 def test_a_text_is_assigned_to_the_cell_whose_box_contains_it() -> None:
     """By hand: 3 elements; swapped texts of one character cost 1 in each cell, so TEDS is 1 - 2/3."""
-    scores = judged(said(2, RIGHT, LEFT), row(('a', LEFT), ('b', RIGHT)))
+    scores = score(predict_cells(2, RIGHT, LEFT), row(('a', LEFT), ('b', RIGHT)))
     assert scores['accuracy'] == scores['teds_structure'] == scores['cell_recall'] == 1
     assert scores['teds'] == pytest.approx(1 / 3)
 
 
 def test_a_text_outside_all_boxes_is_assigned_to_the_nearest_cell() -> None:
     """By hand: both texts are in the second cell, `ab` where `b` is right: 1/2, and an empty cell where `a` is right: 1."""
-    scores = judged(said(2, FAR, (20, 20, 30, 30)), row(('a', LEFT), ('b', RIGHT)))
+    scores = score(predict_cells(2, FAR, (20, 20, 30, 30)), row(('a', LEFT), ('b', RIGHT)))
     assert scores['teds'] == pytest.approx(1 - 1.5 / 3)
 
 
 def test_cells_are_found_once_each() -> None:
     """Both predicted cells overlap the first true one enough, only one finds it; the second true one is not found."""
-    scores = judged(said(2, LEFT, (0, 0, 10, 9)), row(('a', LEFT), ('b', RIGHT)))
+    scores = score(predict_cells(2, LEFT, (0, 0, 10, 9)), row(('a', LEFT), ('b', RIGHT)))
     assert (scores['cell_precision'], scores['cell_recall']) == (0.5, 0.5)
 
 
 def test_tables_without_boxes_are_evaluated_by_their_structure_alone() -> None:
-    scores = judged(said(2, LEFT, RIGHT), row(('a', None), ('b', None)))
+    scores = score(predict_cells(2, LEFT, RIGHT), row(('a', None), ('b', None)))
     assert (scores['accuracy'], scores['teds_structure']) == (1, 1)
     assert all(math.isnan(scores[name]) for name in ('teds', 'cell_precision', 'cell_recall'))
 
 
 def test_tables_beyond_the_limit_are_counted() -> None:
-    assert judged(said(2, LEFT, RIGHT), row(('a', LEFT), ('b', RIGHT)), max_length=3)['too_long'] == 1
+    assert score(predict_cells(2, LEFT, RIGHT), row(('a', LEFT), ('b', RIGHT)), max_length=3)['too_long'] == 1
 
 
 def test_tables_with_spans_are_distinguished() -> None:
     metric = TableMetric(Vocabulary(), 500)
     spanned = Table(('<tr>', '<td', ' colspan="2"', '>', '</td>', '</tr>'), (Cell(),))
-    metric.update([said(1, LEFT), said(1, LEFT)], Truth((row(('a', LEFT)), spanned)))
+    metric.update([predict_cells(1, LEFT), predict_cells(1, LEFT)], Truth((row(('a', LEFT)), spanned)))
     assert [(line['tables'], line['number'], line['accuracy']) for line in metric.table()] == [
         ('simple', 1, 1),
         ('with spans', 1, 0),
@@ -158,7 +158,9 @@ def test_tables_with_spans_are_distinguished() -> None:
 def test_a_table_is_graded_by_its_teds() -> None:
     """The texts of both cells are swapped: TEDS 1/3, as above, with both cells found."""
     truth = row(('a', LEFT), ('b', RIGHT))
-    wrong, right = TableMetric(Vocabulary(), 500).update([said(2, RIGHT, LEFT), said(2, LEFT, RIGHT)], Truth((truth, truth)))
+    wrong, right = TableMetric(Vocabulary(), 500).update(
+        [predict_cells(2, RIGHT, LEFT), predict_cells(2, LEFT, RIGHT)], Truth((truth, truth))
+    )
     assert wrong is not None and wrong.value == pytest.approx(1 / 3)
     assert wrong.reason == 'TEDS 0.33, 2 of 2 cells found'
     assert right is None

@@ -83,20 +83,20 @@ def test_tables_that_are_too_long_are_left_out_of_training_and_reported() -> Non
     used = task(max_length=limit).dataset('train')
     assert len(used) == (lengths <= limit).sum() < 12
     assert used.name(0) == source.name(int(np.flatnonzero(lengths <= limit)[0]))
-    told = f'{12 - len(used)} of 12 tables for training have more than max_length={limit} tokens and are left out'
-    assert used.notes == (told,)
+    note = f'{12 - len(used)} of 12 tables for training have more than max_length={limit} tokens and are left out'
+    assert used.notes == (note,)
     assert task().dataset('train').notes == ()
-    assert len(task(max_length=limit).dataset('eval')) == 4  # each is judged
+    assert len(task(max_length=limit).dataset('eval')) == 4  # each is evaluated
     with pytest.raises(ValueError, match='each of the 12 tables for training has more than max_length=3 tokens'):
         task(max_length=3).dataset('train')
 
 
 def test_a_network_that_predicts_the_truth_scores_one() -> None:
-    judged = task()
-    samples = [judged.dataset('eval')[Draw(number, 0, 0, 0)] for number in range(4)]
-    batch = judged.collate(samples)
-    metric = judged.metric()
-    prediction = judged.predict(Knows(batch.ids[:, 1:], batch.boxes[:, 1:]), batch)
+    table_task = task()
+    samples = [table_task.dataset('eval')[Draw(number, 0, 0, 0)] for number in range(4)]
+    batch = table_task.collate(samples)
+    metric = table_task.metric()
+    prediction = table_task.predict(Knows(batch.ids[:, 1:], batch.boxes[:, 1:]), batch)
     metric.update(prediction, batch)
     metric.gather()
     scores = metric.compute()
@@ -120,12 +120,12 @@ def test_losses_reach_every_parameter() -> None:
 
 
 def test_a_bare_image_goes_all_the_way_to_files(tmp_path: Path) -> None:
-    judged = task()
-    image = judged.dataset('eval').source.read(Draw(0))[0]
-    batch = judged.collate([judged.request(image)])
+    table_task = task()
+    image = table_task.dataset('eval').source.read(Draw(0))[0]
+    batch = table_task.collate([table_task.request(image)])
     with torch.no_grad():
-        (result,) = judged.results(judged.predict(judged.model().eval(), batch), batch)
-    files = judged.writers.write(result, image, tmp_path / 'shot')
+        (result,) = table_task.results(table_task.predict(table_task.model().eval(), batch), batch)
+    files = table_task.writers.write(result, image, tmp_path / 'shot')
     assert [file.name for file in files] == ['shot.html', 'shot_cells.jpg', 'shot_page.html']
     assert all(file.stat().st_size for file in files)
 
@@ -181,10 +181,10 @@ def test_a_drawn_grid_has_a_line_for_every_row_and_column() -> None:
 
 
 def test_a_picture_shows_image_truth_and_prediction() -> None:
-    judged = task()
-    sample = judged.dataset('eval')[Draw(0, 0, 0, 0)]
+    table_task = task()
+    sample = table_task.dataset('eval')[Draw(0, 0, 0, 0)]
     nothing = Prediction((), np.zeros((0, 4), np.float32), 0.0)
-    pictures = judged.picture(sample, nothing)
+    pictures = table_task.picture(sample, nothing)
     assert [caption for caption, _ in pictures] == ['image', 'truth', 'prediction']
     assert {picture.shape[1] for _, picture in pictures} == {sample.fitted[1]}
 
