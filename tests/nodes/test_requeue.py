@@ -23,8 +23,8 @@ SHORT = (f'train.steps={STEPS}', 'evaluate.enabled=false', 'report.every=1', 're
 def test_a_job_that_is_stopped_twice_completes_with_the_weights_of_an_uninterrupted_run(slurm: Slurm) -> None:  # noqa: F811
     def ask(*command: str) -> str:
         asked = slurm.start(*command)
-        assert asked.end() == 0, asked.said
-        return asked.said
+        assert asked.end() == 0, asked.output
+        return asked.output
 
     words = ('train', *TINY, *SHORT, '--nproc_per_node', '1', '--save_dir')
     script = slurm.folder / 'job.sh'

@@ -133,9 +133,9 @@ class Watchdog(threading.Thread):
         all_beats = dict(beats)
         for heartbeat, _ in self.seen.values():
             all_beats |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
-        rank = min(all_beats, key=lambda rank: (all_beats[rank].step, not _is_stopped(all_beats[rank].pid), rank))
+        rank = min(all_beats, key=lambda rank: (all_beats[rank].step, not all_beats[rank].stopped, rank))
         beat = all_beats[rank]
-        stopped = ' (its process is stopped)' if rank in beats and _is_stopped(beat.pid) else ''
+        stopped = ' (its process is stopped)' if beat.stopped else ''
         where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(all_beats.items()))
         together = not stopped and len({(beat.step, beat.doing) for beat in all_beats.values()}) == 1
         who = 'all ranks are' if together else f'rank {rank} is furthest behind,'
@@ -220,10 +220,3 @@ def _is_alive(process: psutil.Process) -> bool:
     except (psutil.Error, OSError):
         return False
     return not flags & EXITING
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

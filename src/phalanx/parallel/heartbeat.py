@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from phalanx.parallel.flight_recorder import answer_requests
 from phalanx.system.stops import STACKS
 
@@ -19,6 +21,7 @@ class Beat(NamedTuple):
     doing: str
     pid: int
     age: float  # seconds since
+    stopped: bool  # its process does not run, as after SIGSTOP: only its own node can see that
 
 
 class Heartbeat:
@@ -48,5 +51,14 @@ def read_beats(folder: Path) -> dict[int, Beat]:
         words = file.read_text().split(None, 3)
         if len(words) == 4:
             step, pid, when, doing = words
-            beats[int(file.suffix[1:])] = Beat(int(step), doing.strip(), int(pid), time.monotonic() - float(when))
+            beats[int(file.suffix[1:])] = Beat(
+                int(step), doing.strip(), int(pid), time.monotonic() - float(when), _is_stopped(int(pid))
+            )
     return beats
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
