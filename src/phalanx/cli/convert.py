@@ -73,7 +73,7 @@ def _network(given: argparse.Namespace) -> nn.Module:
     """Network of the weights."""
     try:
         if given.recipe is not None:
-            return _of_recipe(given.recipe, collect_assignments(given), given.num_classes)
+            return _build_network(given.recipe, collect_assignments(given), given.num_classes)
         if given.num_classes is None:
             raise RequestError('--model needs --num_classes')
         options: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def _network(given: argparse.Namespace) -> nn.Module:
         raise RequestError(str(error)) from None
 
 
-def _of_recipe(recipe: str, assigned: Assignments, num_classes: int | None) -> nn.Module:
+def _build_network(recipe: str, assigned: Assignments, num_classes: int | None) -> nn.Module:
     """Network of a recipe. Its data set is read only if neither option nor configuration gives the number of classes."""
     job, path = open_job(recipe, assigned), find_recipe(recipe)
     dialect = dialect_of(path)

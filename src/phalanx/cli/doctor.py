@@ -96,7 +96,7 @@ def check_together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list
 
 def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:
     """Print one column per node, then the link and the findings."""
-    rows = [[name.replace('_', ' '), *(_shown(name, info.get(name)) for info in infos)] for name in SHOWN]
+    rows = [[name.replace('_', ' '), *(_format_fact(name, info.get(name)) for info in infos)] for name in SHOWN]
     widths = [max(len(row[column]) for row in rows) for column in range(len(infos) + 1)]
     for row in rows:
         print('  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -109,5 +109,5 @@ def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Li
         print('no problems found')
 
 
-def _shown(name: str, value: object) -> str:
+def _format_fact(name: str, value: object) -> str:
     return f'{value:.1f} GiB' if name in ('disk', 'shared_memory') and isinstance(value, float) else str(value)

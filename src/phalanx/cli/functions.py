@@ -25,7 +25,7 @@ from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import Callback
 from phalanx.system.errors import RequestError, StoppedError
-from phalanx.system.stops import handlers_kept, interrupting_signal
+from phalanx.system.stops import interrupting_signal, keep_handlers
 
 LOG_SETTINGS = ('PHALANX_LOG_DIR', 'PHALANX_LOG_MODE')
 
@@ -124,7 +124,7 @@ def _part_of_this_program(job: Job) -> Iterator[None]:
         (log.handlers, log.propagate, log.level),
         {name: os.environ.get(name) for name in (*changes, *LOG_SETTINGS)},
     )
-    with handlers_kept():
+    with keep_handlers():
         try:
             if changes:
                 apply_start(start)

@@ -34,7 +34,7 @@ def command(words: Sequence[str]) -> int:
             within=Link(network.parse_bandwidth(given.node_bandwidth), network.parse_latency(given.node_latency)),
             host=network.parse_bandwidth(given.host_bandwidth),
         )
-        profile = Profile.read(given.profile) if given.profile else _measured(given)
+        profile = Profile.read(given.profile) if given.profile else _measure(given)
     except ValueError as error:
         raise RequestError(str(error)) from None
     except OSError as error:
@@ -57,7 +57,7 @@ def parse_counts(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _measured(given: argparse.Namespace) -> Profile:
+def _measure(given: argparse.Namespace) -> Profile:
     """Profile of the recipe, measured on one device of this node."""
     if given.recipe is None:
         raise RequestError('the recipe is missing: name one to measure here, or give --profile FILE')

@@ -106,7 +106,7 @@ def run_attempt(command: Sequence[str], attempt: Attempt, killed: Collection[int
     for name in ('agent.server.api', 'multiprocessing.api'):  # the launcher reports these errors itself, once
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
     is_shown = attempt.follow and attempt.node_rank == 0
-    with _shown(attempt.log_dir / 'workerlog.0', mode) if is_shown else contextlib.nullcontext():
+    with _copy_lines(attempt.log_dir / 'workerlog.0', mode) if is_shown else contextlib.nullcontext():
         try:
             elastic_launch(_config(attempt), wrapped[0])(*wrapped[1:])
         except ChildFailedError as error:
@@ -202,7 +202,7 @@ def _cause(failure: ProcessFailure, out_of_memory: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown(log: Path, mode: str) -> Iterator[None]:
+def _copy_lines(log: Path, mode: str) -> Iterator[None]:
     """Copy new lines of `log` to the terminal; mode `w` truncates it first."""
     log.open(mode).close()
     before = log.stat().st_size

@@ -64,7 +64,7 @@ class Cluster:
         if flags.ips is not None:
             if flags.nnodes not in (None, str(len(split_list(flags.ips)))):
                 raise ValueError(f'--ips {flags.ips} names {len(split_list(flags.ips))} nodes, --nnodes says {flags.nnodes}')
-            return _listed(here, flags, addresses, patience), warnings
+            return _read_list(here, flags, addresses, patience), warnings
         if flags.master is not None or flags.nnodes not in (None, '1'):
             return _joining(here, flags, addresses), warnings
         return here, warnings
@@ -140,7 +140,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
     return Cluster(len(devices), tuple(visible[int(part)] for part in devices)), []
 
 
-def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
+def _read_list(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
     """Cluster of the nodes of `--ips`; this node finds its place by its own addresses."""
     # the list must name each node once, by an address that the others can use
     names = split_list(flags.ips or '')
@@ -153,7 +153,7 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) 
     if len(nodes) > 1 and (loopback := [node for node in nodes if is_loopback(node)]):
         raise ValueError(
             f'--ips {flags.ips}: {loopback[0]} means "this node" on every node; '
-            f'give the address by which the others reach it ({_shown(addresses)})'
+            f'give the address by which the others reach it ({_format_addresses(addresses)})'
         )
     # this node is the entry with one of its own addresses; --host decides between several
     host = resolve(flags.host)[0] if flags.host else None
@@ -161,7 +161,7 @@ def _listed(here: Cluster, flags: Flags, addresses: Addresses, patience: float) 
     if not mine:
         named = f'--host {flags.host} is not' if flags.host else 'none of the addresses of this node is'
         raise ValueError(
-            f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this node: {_shown(addresses)}\n'
+            f'{named} in the list of --ips\n  --ips:        {", ".join(nodes)}\n  this node: {_format_addresses(addresses)}\n'
             'give the list that has the address of this node; in a container start it with the network of its host'
         )
     # a list of one node is a run on one node, without a rendezvous
@@ -200,7 +200,7 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     # the address of this node follows from the way to the master, if --host does not give it
     master, own = _ways_to(host.strip('[]'), flags, addresses, alone=int(high) == 1)
     if own not in addresses:
-        raise ValueError(f'--host {flags.host}: this node has {_shown(addresses)}')
+        raise ValueError(f'--host {flags.host}: this node has {_format_addresses(addresses)}')
     if flags.rank is not None and (flags.rank == 0) != (own == master):
         raise ValueError(
             f'--rank {flags.rank}: rank 0 is the node of --master {flags.master}, this one is {own} '
@@ -229,7 +229,9 @@ def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> t
     if alone and not outside:
         return found[0], own or found[0]
     if not outside and is_loopback(host) and flags.rank != 0:
-        raise ValueError(f'--master {flags.master}: other nodes cannot reach a loopback address ({_shown(addresses)})')
+        raise ValueError(
+            f'--master {flags.master}: other nodes cannot reach a loopback address ({_format_addresses(addresses)})'
+        )
     if not outside:
         own = own or outward_address(addresses)
         return own, own
@@ -245,5 +247,5 @@ def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> t
     raise ValueError(f'--master {flags.master}: {"; ".join(troubles)}')
 
 
-def _shown(addresses: Addresses) -> str:
+def _format_addresses(addresses: Addresses) -> str:
     return ', '.join(f'{address} ({interface})' for address, interface in addresses.items()) or 'no address at all'

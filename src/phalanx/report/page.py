@@ -51,7 +51,7 @@ def _page(run: Run) -> str:
             'pills': _pills(run),
             'tiles': _tiles(run),
             'charts': _charts(run),
-            'pictures': [{'caption': '', 'cells': row} for row in (_embedded(run.folder, row) for row in run.pictures) if row],
+            'pictures': [{'caption': '', 'cells': row} for row in (_embed(run.folder, row) for row in run.pictures) if row],
             **detail_values(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
             'events': _events(run),
             'facts': _facts(run),
@@ -190,10 +190,10 @@ def _charts(run: Run) -> list[Chart]:
     """Return the charts; the first one, the loss, is large."""
     terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
     last = max(run.step, 1)
-    charts = chart('Loss', _smoothed('loss', _points(run.train, 'loss'), 0), last, tall=True)
+    charts = chart('Loss', _smooth('loss', _points(run.train, 'loss'), 0), last, tall=True)
     if len(terms) > 1:
         by_step = [{'step': line['step'], **line['terms']} for line in run.train]
-        lines = [line for colour, term in enumerate(terms) for line in _smoothed(term, _points(by_step, term), colour)]
+        lines = [line for colour, term in enumerate(terms) for line in _smooth(term, _points(by_step, term), colour)]
         charts += chart('Loss terms', lines, last)
     charts += _metric_charts(run.evaluations, last)
     for title, name, key, unit, scale in (
@@ -207,7 +207,7 @@ def _charts(run: Run) -> list[Chart]:
     return charts
 
 
-def _smoothed(name: str, points: Points, colour: int) -> list[Line]:
+def _smooth(name: str, points: Points, colour: int) -> list[Line]:
     """Return a curve and, if it has enough points, its running mean."""
     if len(points) < 30:
         return [Line(name, points, colour)]
@@ -249,7 +249,7 @@ def detail_values(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequ
     }
 
 
-def _embedded(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+def _embed(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Return pictures as data URLs, without those whose files are missing."""
     found = []
     for cell in cells:
@@ -278,7 +278,7 @@ def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
         case 'matrix':
             return {**figure, 'matrix': confusion(figure['names'], figure['counts'])}
         case 'pictures':
-            rows = [{'caption': row['caption'], 'cells': _embedded(folder, row['cells'])} for row in figure['rows']]
+            rows = [{'caption': row['caption'], 'cells': _embed(folder, row['cells'])} for row in figure['rows']]
             return {**figure, 'rows': [row for row in rows if row['cells']]}
         case _:
             return dict(figure)

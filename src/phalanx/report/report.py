@@ -264,7 +264,7 @@ class Report:
                 self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _say_pairs(self, pairs: Mapping[str, str]) -> None:
-        for line in _aligned(pairs):
+        for line in _align(pairs):
             self._say(line)
 
     def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -373,7 +373,7 @@ def print_evaluation(found: Evaluation) -> None:
     mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in describe_confusions(figure))
     words |= {'mistaken': mistaken} if mistaken else {}
     words |= {f'worst {place}': worst.caption for place, worst in enumerate(found.worst[:WORST_PRINTED], 1)}
-    for line in _aligned(words):
+    for line in _align(words):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -421,7 +421,7 @@ def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: P
     return saved
 
 
-def _aligned(pairs: Mapping[str, str]) -> list[Text]:
+def _align(pairs: Mapping[str, str]) -> list[Text]:
     """Return one line per pair, with aligned values."""
     width = max(map(len, pairs), default=0)
     return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]

@@ -24,7 +24,7 @@ Row = list[Placed]
 Grid = list[list[Line | None]]
 
 
-def in_order(rows: Sequence[Row]) -> Grid:
+def order_rows(rows: Sequence[Row]) -> Grid:
     """Rows in reading order: columns of prose one after the other, and None for the empty cells before texts of a table."""
     return [row for block in blocks_of(rows) for row in _block_in_order(block)]
 

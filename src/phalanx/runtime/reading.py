@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.runtime.layout import Grid, Placed, Row, in_order
+from phalanx.runtime.layout import Grid, Placed, Row, order_rows
 from phalanx.runtime.prepare import MAX_SIDE, Image, limited_size, resize
 from phalanx.runtime.results import Line, Outline, Reading, TextRegion
 from phalanx.runtime.text_detection import quad
@@ -46,7 +46,7 @@ def lines_of(
         turned = np.ascontiguousarray(np.rot90(page, quarter))
         regions = find_within(turned, find, max_side)
         lines = _lines(turned, regions, recognise, threshold=threshold, upside_down=upside_down)
-        return [replace(line, points=_turned_back(line.points, quarter, page)) for line in lines]
+        return [replace(line, points=_turn_back(line.points, quarter, page)) for line in lines]
     return _lines(page, regions, recognise, threshold=threshold, upside_down=upside_down)
 
 
@@ -78,7 +78,7 @@ def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[
     return (1 if on_side else 0) + (2 if other > one else 0)
 
 
-def _turned_back(points: Outline, quarter: int, page: Image) -> Outline:
+def _turn_back(points: Outline, quarter: int, page: Image) -> Outline:
     """Map points of `page` turned by 1 to 3 quarters counter-clockwise back to `page`."""
     H, W = page.shape[:2]
     return tuple({1: (W - y, x), 2: (W - x, H - y), 3: (y, H - x)}[quarter] for x, y in points)
@@ -156,11 +156,11 @@ def grid_of(lines: Sequence[Line]) -> Grid:
     A line belongs to a row if its centre is less than a quarter of the height of the row's first line below that line's centre;
     less than half of it beside all others of the row, since rows of a curled page bend.
     Rectangles give the slope of texts only roughly, so several are tried (SLOPES): the one with the fewest rows wins, and of
-    these the most even one. `in_order` finds columns of prose, and empty cells of tables, which are None.
+    these the most even one. `order_rows` finds columns of prose, and empty cells of tables, which are None.
     """
     quarter, slope = angle_of_page([line.points for line in lines])
     tried = [_rows(lines, quarter * math.pi / 2 + slope * factor) for factor in SLOPES]
-    return in_order(min(tried, key=lambda found: (len(found[0]), found[1]))[0])
+    return order_rows(min(tried, key=lambda found: (len(found[0]), found[1]))[0])
 
 
 def _rows(lines: Sequence[Line], angle: float) -> tuple[list[Row], float]:

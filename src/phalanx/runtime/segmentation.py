@@ -44,7 +44,7 @@ class Segmentation(Family):
         pixels = normalise(image, self.preparation)
         # Padding at the end is exact grey, between two bytes: set it after normalisation, as in training.
         if transforms and transforms[-1]['name'] == 'Padding':
-            grey = normalised_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
+            grey = normalise_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
             pixels[:, size[0] :], pixels[:, :, size[1] :] = grey, grey
         return pixels
 
@@ -105,7 +105,7 @@ class Segmentation(Family):
         return classes
 
 
-def normalised_grey(mean: Sequence[float], std: Sequence[float]) -> Floats:
+def normalise_grey(mean: Sequence[float], std: Sequence[float]) -> Floats:
     """GREY after normalisation, per channel [3]."""
     return ((np.float32(GREY / 255) - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(np.float32)
 

@@ -22,7 +22,7 @@ def in_main_thread() -> bool:
 
 
 @contextlib.contextmanager
-def handlers_kept() -> Iterator[None]:
+def keep_handlers() -> Iterator[None]:
     """Restore the handlers of stop signals at the end, for work inside a program of somebody else."""
     # Elsewhere nothing could have changed them: Python refuses to set handlers outside the main thread.
     handlers = {number: signal.getsignal(number) for number in STOPS} if in_main_thread() else {}

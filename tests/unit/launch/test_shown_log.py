@@ -11,7 +11,7 @@ from phalanx.launch import agent
 
 def test_lines_of_the_launcher_do_not_split_a_character(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     line, log = '─'.encode(), tmp_path / 'workerlog.0'
-    with agent._shown(log, 'w'):
+    with agent._copy_lines(log, 'w'):
         log.write_bytes(b'a' + line[:2])
         shown, end = b'', time.monotonic() + 900
         while not shown and time.monotonic() < end:  # what is whole of it is shown

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.curation.prepare.checks import AnnotationError, decoded
+from phalanx.curation.prepare.checks import AnnotationError, open_image
 from phalanx.curation.prepare.tree import IMAGES, Tree
 
 READ = 5  # images per folder that are looked at
@@ -50,7 +50,7 @@ def _describe_colours(paths: Sequence[Path]) -> str:
     most = 0
     for path in paths[:READ]:
         try:
-            with decoded(path) as picture:
+            with open_image(path) as picture:
                 pixels = np.asarray(picture.convert('RGB')).reshape(-1, 3)
         except AnnotationError as error:
             return str(error)

@@ -26,7 +26,7 @@ def compose_recipe(
     about = '\n'.join(f'# {line}'.rstrip() for line in head)
     data = '\n'.join(['data:', *(f'  {name}: {_format_yaml(value)}' for name, value in written.data.items())])
     if weights:
-        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_trained_on(length, weights))
+        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_write_keys(length, weights))
         return '\n\n'.join([about, *own]) + '\n'
     blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
@@ -115,7 +115,7 @@ FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
 }
 
 
-def _trained_on(length: Length, weights: Path) -> list[str]:
+def _write_keys(length: Length, weights: Path) -> list[str]:
     """Keys for length, initial weights, evaluation and checkpoints of fine-tuning."""
     return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'

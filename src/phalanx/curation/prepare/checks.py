@@ -78,7 +78,7 @@ def find_file(root: Path, folder: Path, name: str, where: str) -> Path:
 
 
 @contextmanager
-def decoded(image: Path) -> Iterator[PIL.Image.Image]:
+def open_image(image: Path) -> Iterator[PIL.Image.Image]:
     """Open an image. Raises AnnotationError for errors of Pillow, also those raised while the block reads pixels."""
     try:
         with open_with_pillow(image) as picture:

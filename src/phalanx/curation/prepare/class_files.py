@@ -44,10 +44,10 @@ def read_class_file(file: Path | None) -> ClassFile:
             names.append(line)
     # labelme2voc: `__ignore__` is 255 in its masks, and the numbers begin behind it
     names = [BACKGROUND if name == '_background_' else name for name in names if name != '__ignore__']
-    return ClassFile(list(colours.values()) or names, {} if colours else _numbered(names), colours)
+    return ClassFile(list(colours.values()) or names, {} if colours else _parse_numbers(names), colours)
 
 
-def _numbered(lines: Sequence[str]) -> dict[int, str]:
+def _parse_numbers(lines: Sequence[str]) -> dict[int, str]:
     """The names by number, as in `_classes.csv` of Roboflow (`0, background`); empty where some line has no number.
 
     Without a comma or colon the numbers must be 0, 1, ...: `1 euro` and `2 euro` are names.

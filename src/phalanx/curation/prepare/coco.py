@@ -13,9 +13,9 @@ from phalanx.curation.prepare.checks import (
     AnnotationError,
     check_floats,
     check_size,
-    decoded,
     find_file,
     get_member,
+    open_image,
     parse_number,
     read_json,
 )
@@ -157,7 +157,7 @@ def _panoptic(
     picture = next((place for place in places if place.is_file()), None)
     if picture is None:
         raise AnnotationError(f'{where}: there is no {places[0]}, the segments of its image')
-    with decoded(picture) as opened:
+    with open_image(picture) as opened:
         numbers = np.array(opened.convert('RGB'), np.int64) @ (1, 1 << 8, 1 << 16)
     if numbers.shape != size[::-1]:
         raise AnnotationError(f'{where}: {picture} has {numbers.shape[::-1]} pixels, its image {size}')

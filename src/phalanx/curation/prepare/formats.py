@@ -90,7 +90,7 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     of_image = defaultdict[Path, list[Sample]](list)
     labels = {instance.label for sample in found.samples for instance in sample.instances}
     if labels == {''}:
-        found = replace(found, samples=[_called(sample, 'object') for sample in found.samples])
+        found = replace(found, samples=[_relabel(sample, 'object') for sample in found.samples])
     for sample in found.samples:
         if sample.image not in found.dropped:
             of_image[sample.image].append(sample)
@@ -130,7 +130,7 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
 
 
-def _called(sample: Sample, label: str) -> Sample:
+def _relabel(sample: Sample, label: str) -> Sample:
     return replace(sample, instances=tuple(replace(instance, label=label) for instance in sample.instances))
 
 

@@ -31,11 +31,11 @@ def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
             for number, line in enumerate(read_text(path).split('\n'), 1):
                 if line.strip():
                     with found.left_out.catch():
-                        sample = _of_line(line, f'{path}:{number}', path, tree)
+                        sample = _parse_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
 
 
-def _of_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
+def _parse_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
     content = parse_json(line, where)
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None

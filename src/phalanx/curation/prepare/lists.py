@@ -30,7 +30,7 @@ def find_lists(tree: Tree, found: AnnotationSet) -> None:
             for number, name, rest in _lines(path, tree):
                 where = f'{path}:{number}'
                 with found.left_out.catch():
-                    found.samples.append(_of_line(tree.image(name, path, where), rest, where, path, tree))
+                    found.samples.append(_parse_line(tree.image(name, path, where), rest, where, path, tree))
     found.classes_from = find_class_file(tree)
 
 
@@ -58,7 +58,7 @@ def _cut(line: str, separator: str, tree: Tree) -> tuple[str, str]:
     return next(known, cuts[0] if cuts else (line, ''))
 
 
-def _of_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Sample:
+def _parse_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Sample:
     split = tree.split_of(path)
     if rest.startswith('[{') or rest == '[]':
         return Sample(image, split, _page(rest, where))
@@ -102,22 +102,22 @@ def find_text_files(tree: Tree, found: AnnotationSet) -> None:
         if candidates:
             path = max(candidates, key=lambda path: path.parent == image.parent)
             with found.left_out.catch():
-                found.samples.append(_of_text_file(path, image, tree))
+                found.samples.append(_parse_text_file(path, image, tree))
     texts = [sample.text for sample in found.samples if sample.text is not None]
     if sum(NUMBERS.search(text) is not None for text in texts) * 2 > len(texts):  # boxes of a format that refused them
         found.samples = [sample for sample in found.samples if sample.text is None]
         found.left_out.append(f'the text files of {len(texts)} images hold numbers, as boxes do, such as {shorten(texts[0])}')
 
 
-def _of_text_file(path: Path, image: Path, tree: Tree) -> Sample:
+def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     """Page or line of a text file. Raises AnnotationError."""
     is_page = path.name.startswith('gt_')  # which may have no text
     lines = [line.strip('\r') for line in read_text(path).split('\n') if line.strip()]
     divider = ' ' if is_page and ',' not in ''.join(lines[:1]) else ','  # of ICDAR 2013: blanks
     rows = [line.split(divider) for line in lines]
     if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 and _numbers(row, len(row)) for row in rows):
-        return Sample(image, tree.split_of(path), tuple(_marked_line(_numbers(row, len(row)), '') for row in rows))
-    marked = [_marked(row, divider) for row in rows]
+        return Sample(image, tree.split_of(path), tuple(_locate_line(_numbers(row, len(row)), '') for row in rows))
+    marked = [_parse_row(row, divider) for row in rows]
     if None not in marked and (lines or is_page):
         return Sample(image, tree.split_of(path), tuple(instance for instance in marked if instance))
     if len(lines) == 1 and not is_page and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
@@ -134,16 +134,16 @@ def _numbers(row: list[str], count: int) -> list[float]:
         return []
 
 
-def _marked(row: list[str], divider: str) -> Instance | None:
+def _parse_row(row: list[str], divider: str) -> Instance | None:
     """A text line with its corners (eight numbers) or box (four) before the text; None for others."""
     for count in (8, 4):
         values = _numbers(row, count)
         if len(row) > count and len(values) == count:
-            return _marked_line(values, divider.join(row[count:]).strip().strip('"'))
+            return _locate_line(values, divider.join(row[count:]).strip().strip('"'))
     return None
 
 
-def _marked_line(values: list[float], text: str) -> Instance:
+def _locate_line(values: list[float], text: str) -> Instance:
     corners = corners_of(*values) if len(values) == 4 else [values[place : place + 2] for place in range(0, len(values), 2)]
     return _line_of_page([check_floats(corner, 2, 'a line of a page') for corner in corners], text)
 

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
+from phalanx.curation.prepare.checks import AnnotationError, open_image, size_of
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
@@ -151,7 +151,7 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
         note = f'two values: {names[0]}, and brighter ones: {names[1]}'
         return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
     if coloured:
-        return replace(_coloured(found, colours), by_colour=by_colour)
+        return replace(_assign_colours(found, colours), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
@@ -177,7 +177,7 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
 
-def _coloured(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
+def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
         void = (VOID_NAME, 'unlabelled', 'unlabeled')
@@ -223,7 +223,7 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
     """True if a number has different palette colours in different masks. Raises AnnotationError."""
     colours: dict[int, tuple[int, ...]] = {}
     for mask in masks:
-        with decoded(mask) as picture:
+        with open_image(mask) as picture:
             if picture.mode == 'P':
                 palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
                 for number in np.unique(np.asarray(picture)).tolist():
@@ -235,7 +235,7 @@ def _palettes_differ(masks: Sequence[Path]) -> bool:
 
 def _content(mask: Path, *, by_colour: bool) -> npt.NDArray[np.uint8 | np.uint16]:
     """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
-    with decoded(mask) as picture:
+    with open_image(mask) as picture:
         if by_colour:
             return np.array(picture.convert('RGB'))
         if picture.mode in ('1', 'L', 'P'):

@@ -56,11 +56,11 @@ def _per_image(tree: Tree, found: AnnotationSet, pattern: re.Pattern[str], insta
         if path.parent in folders:
             with found.left_out.catch():
                 image = tree.image(path.stem, path, f'{path}')
-                instances = [_matched(pattern, line, f'{path}:{n}', instance_of, tree.size(image)) for n, line in lines]
+                instances = [_match(pattern, line, f'{path}:{n}', instance_of, tree.size(image)) for n, line in lines]
                 found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
-def _matched(
+def _match(
     pattern: re.Pattern[str], line: str, where: str, instance_of: Callable[..., Instance], size: tuple[int, int]
 ) -> Instance:
     match = pattern.fullmatch(line)
@@ -147,11 +147,11 @@ def _read_sequence(path: Path, tree: Tree, found: AnnotationSet) -> None:
     for frame, rows in sorted(frames.items()):
         with found.left_out.catch():
             image = tree.image(f'{path.parent.parent.name}/img1/{frame:06}', path, f'{path}: frame {frame}')
-            found.samples.append(Sample(image, tree.split_of(path), tuple(_tracked(row, at, names) for at, row in rows)))
+            found.samples.append(Sample(image, tree.split_of(path), tuple(_parse_track(row, at, names) for at, row in rows)))
     found.class_names = tuple(dict.fromkeys([*found.class_names, *names]))
 
 
-def _tracked(values: list[float], where: str, names: list[str]) -> Instance:
+def _parse_track(values: list[float], where: str, names: list[str]) -> Instance:
     if len(values) < 7:
         raise AnnotationError(f'{where}: expected frame, track, x, y, width, height, flag, class and visibility')
     number = int(values[7]) if len(values) > 7 and values[7] > 0 else 1

@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from phalanx.curation.prepare.checks import AnnotationError, decoded, size_of
+from phalanx.curation.prepare.checks import AnnotationError, open_image, size_of
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, paint_labels, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
@@ -168,7 +168,7 @@ def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
         labels = paint_labels(sample, written.class_names)
     else:
         labels = read_label_map(sample.mask, written.meaning, sample.image)
-        with decoded(sample.mask) as picture:
+        with open_image(sample.mask) as picture:
             has_channels = picture.mode.startswith('RGB')
         if written.meaning.is_plain and not has_channels and size_of(sample.mask) == size_of(sample.image):
             return labels, sample.mask

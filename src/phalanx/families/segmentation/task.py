@@ -30,7 +30,7 @@ from phalanx.families.task import Loss
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
-from phalanx.runtime.segmentation import MOST_LOGITS, normalised_grey
+from phalanx.runtime.segmentation import MOST_LOGITS, normalise_grey
 
 # Written into exported files, for users of the network without Phalanx.
 READ_OUT = 'average the logits of all views, undo the transforms from last to first, then take the argmax'
@@ -225,7 +225,7 @@ class Segmentation(Family):
         images = self.network_input(batch)
         # Padding at the end of the transforms is replaced by the exact mean colour, which bytes cannot hold (127.5).
         if self.transforms['eval'] and adds_padding(self.transforms['eval'][-1]):
-            grey = torch.from_numpy(normalised_grey(self.mean, self.std)).to(images.device).view(-1, 1, 1)
+            grey = torch.from_numpy(normalise_grey(self.mean, self.std)).to(images.device).view(-1, 1, 1)
             for image, (*_, (H, W)) in zip(images, batch.sizes_before, strict=True):
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]

@@ -57,7 +57,7 @@ HEAD: tuple[Rule, ...] = (
 def original(model: DB) -> Original:
     """Names of the parameters of `model` in PaddleOCR."""
     names = Original(rules=(*_backbone_rules(model), *_neck_rules(model), *HEAD))
-    return Original(names.rules, constants=_unused(model, names))
+    return Original(names.rules, constants=_fill_unused(model, names))
 
 
 def onnx_layers(model: DB) -> list[str]:
@@ -99,7 +99,7 @@ def _neck_rules(model: DB) -> tuple[Rule, ...]:
     return RSE_FPN if isinstance(model.neck.inputs[0], RSELayer) else FPN
 
 
-def _unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
+def _fill_unused(model: DB, names: Original) -> dict[str, npt.ArrayLike]:
     """Factors and offsets that the original has after an activation, also where it has no activation."""
     without = [name for name, module in model.named_modules() if isinstance(module, RepConv) and module.after is None]
     values = {'scale': 1.0, 'bias': 0.0}

@@ -161,11 +161,11 @@ def numbers(values: object, count: int, where: str, what: str) -> list[float]:
     except (TypeError, ValueError, OverflowError):
         result = []
     if len(result) != count or not all(abs(value) <= LARGEST for value in result):  # false for NaN too
-        raise ValueError(f'{where}: expected {what}, got {_shown(items) or "nothing"}')
+        raise ValueError(f'{where}: expected {what}, got {_format_values(items) or "nothing"}')
     return result
 
 
-def _shown(values: list[Any]) -> str:
+def _format_values(values: list[Any]) -> str:
     """Values for a message; types of values without bounded length."""
 
     def is_short(value: object) -> bool:

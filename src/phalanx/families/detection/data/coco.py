@@ -41,13 +41,13 @@ class CocoJson:
             return read_class_names(self.classes, self.root)
         check_folder(self.root)
         path = self.root / self.files['train']
-        categories, _ = annotated(path, self.root)
+        categories, _ = read_annotations(path, self.root)
         return check_names(tuple(categories.values()), str(path))
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         path, place = self.root / self.files[split], self.place_in(self.folders[split])
-        categories, annotations = annotated(path, self.root)
+        categories, annotations = read_annotations(path, self.root)
         classes = _classes(categories, self.class_names, path)
         return annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
 
@@ -86,21 +86,21 @@ class Objects365(CocoJson):
         return place
 
 
-def annotated(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
+def read_annotations(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
     """The categories of a JSON file (id -> name), and its annotations below `root`; labels are indices of categories.
 
     The result is cached and must not be modified. Raises FileNotFoundError and ValueError.
     """
     check_file(path)
     stat = path.stat()
-    return _annotated(path, root, stat.st_mtime_ns, stat.st_size)
+    return _read_annotations(path, root, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=2)  # of training and of evaluation
-def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
+def _read_annotations(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
     """Cached until the file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
     # Categories first: annotations refer to their ids.
-    content = _parsed(path)
+    content = _parse(path)
     categories = _categories(content, path)
     labels = {number: place for place, number in enumerate(categories)}
     annotations, images, problems = Annotations(root, path), {}, Problems()
@@ -124,7 +124,7 @@ def _annotated(path: Path, root: Path, modified: int, size: int) -> tuple[dict[A
     return categories, annotations
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, Any]:
     content = read_json(path)
     lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
     if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
