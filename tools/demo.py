@@ -134,7 +134,7 @@ def compare(one: Losses, two: Losses) -> None:
 def speeds(one: Losses, two: Losses, side_by_side: list[Losses]) -> None:
     """Prints the samples/s of one rank and of two, and of what runs side by side."""
     alone, together = speed(one), speed({step: two[step] for step in one})
-    print(f'samples/s, one core a rank: {alone:.1f} on 1 rank, {together:.1f} on 2 ranks: speed-up {together / alone:.2f}')
+    print(f'samples/s, one core per rank: {alone:.1f} on 1 rank, {together:.1f} on 2 ranks: speed-up {together / alone:.2f}')
     if len(side_by_side) == 2:
         ceiling = sum(speed({step: each[step] for step in one}) for each in side_by_side) / alone
         print(
