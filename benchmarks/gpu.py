@@ -57,7 +57,7 @@ SPAWN = multiprocessing.get_context('spawn')  # a forked process cannot use CUDA
 
 
 class Measuring:
-    """The processes, one a rank, that measure the cells of one family in turn."""
+    """Processes, one per rank, that measure the cells of one family in turn."""
 
     def __init__(self, family: str, device: str, ranks: int) -> None:
         self.folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""The time that a run stands still when a rank dies, and the steps it loses.
+"""Time that a run stands still when a rank dies, and the steps it loses.
 
     python benchmarks/recovery.py [--ranks N] [--every N] [--times N]
 
@@ -55,7 +55,7 @@ class Run:
             )
 
     def recovery(self, chance: random.Random) -> Recovery:
-        """Kills a rank some time after the newest checkpoint, and waits until a step is made that was not made before it."""
+        """Kill a rank some time after the newest checkpoint, and waits until a step is made that was not made before it."""
         starts = len(self.starts())
         before = (self.folder / 'latest').resolve()
         self.wait(lambda: (self.folder / 'latest').resolve() != before)

@@ -1,4 +1,4 @@
-"""The speed-up of a second node: two network namespaces with a core and a rank each, Phalanx beside plain DDP under torchrun.
+"""Speed-up of a second node: two network namespaces with one core and one rank each, Phalanx beside plain DDP under torchrun.
 
     python benchmarks/scaling_between_nodes.py [--steps N] [--repeats N] [--rates unlimited 1gbit 200mbit]
 

@@ -78,7 +78,7 @@ def usable_cores() -> list[int]:
 
 
 def start(cores: list[int], *words: str, quiet: bool = False) -> subprocess.Popen[bytes]:
-    """`phalanx train` with these words, on these cores alone, one thread a rank."""
+    """`phalanx train` with these words, on these cores alone, one thread per rank."""
     usable = usable_cores()
     if cores:
         os.sched_setaffinity(0, cores)  # which the command takes over
