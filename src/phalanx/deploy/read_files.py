@@ -99,14 +99,14 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     done: list[ReadPage] = []
     failures: list[str] = []
     keys: dict[Page, str] = {}
-    there = 0
+    reused = 0
 
     def fail(message: str) -> None:
         print(f'skipped: {message}', file=sys.stderr)
         failures.append(message)
 
     def unread() -> Iterator[Page]:
-        nonlocal there
+        nonlocal reused
         for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True):
             try:
                 pages = _open_pages(file)
@@ -120,7 +120,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
                 keys[page] = hashlib.sha256(f'{content} {number} {own} {settings}'.encode()).hexdigest()
                 row = known.get(keys[page])
                 if row is not None and all((out / name).is_file() for name in row.files):
-                    there += 1
+                    reused += 1
                     done.append(row)
                 else:
                     yield page
@@ -138,7 +138,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
                 journal.flush()  # so that a killed reading loses no finished page
     finally:
         write_summary(out, done, failures)
-    return done, there, len(failures)
+    return done, reused, len(failures)
 
 
 def read_page(options: Options, page: Page) -> dict[str, Any] | str:
@@ -181,14 +181,14 @@ def results_of(
         return
     pool = _pool(workers)
     try:
-        while some := list(islice(pages, AHEAD * workers)):
+        while batch := list(islice(pages, AHEAD * workers)):
             died = False
             # Only AHEAD pages per worker are submitted, so that neither pages nor results fill the memory.
-            for page, future in [(page, pool.submit(work, page)) for page in some]:
+            for page, future in [(page, pool.submit(work, page)) for page in batch]:
                 try:
                     result = future.result()
                 except BrokenProcessPool:
-                    died, result = True, _alone(work, page)
+                    died, result = True, _read_alone(work, page)
                 yield page, result
             if died:
                 pool = _pool(workers)
@@ -202,7 +202,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context('spawn'), initializer=signal.signal, initargs=ignore)
 
 
-def _alone(work: Callable[[Page], dict[str, Any] | str], page: Page) -> dict[str, Any] | str:
+def _read_alone(work: Callable[[Page], dict[str, Any] | str], page: Page) -> dict[str, Any] | str:
     with _pool(1) as pool:
         try:
             return pool.submit(work, page).result()
