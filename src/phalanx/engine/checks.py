@@ -109,7 +109,7 @@ def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> No
 
     Does nothing if the run continues from a checkpoint, in its folder or at `resume`.
     """
-    if not fresh and (resume not in (None, 'auto') or Checkpoints(job.folder, keep=1).all()):
+    if not fresh and (resume not in (None, 'auto') or Checkpoints(job.folder, keep=1).has_steps()):
         # A checkpoint overwrites all weights: the initial ones need not even be on this machine any more.
         return
     try:

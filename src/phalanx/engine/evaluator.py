@@ -51,13 +51,19 @@ class Evaluator:
     flags: StepFlags
     whole: WholeStep
 
-    def start(self, progress: Progress, report: Report) -> None:
-        """Evaluate the initial weights. They never count as the best, since no checkpoint is saved of them."""
+    def start(self, progress: Progress, report: Report) -> bool:
+        """Evaluate the initial weights; True if they have a score, and so are the best until another evaluation is better."""
         result = self.evaluate(0)
-        if result is not None:
-            score = result.metrics[self.task.main_metric]
-            progress.start = None if math.isnan(score) else score
-            report.evaluation(0, result, best=False)
+        if result is None:
+            return False
+        best = self.record(progress, result)
+        progress.start = progress.best
+        report.evaluation(0, result, best=best)
+        return best
+
+    def record(self, progress: Progress, result: Evaluation) -> bool:
+        """Record an evaluation at the current step; True if it is the best so far."""
+        return progress.record_evaluation(result.metrics, (self.task.main_metric, *self.task.tie_breakers))
 
     def step(self, progress: Progress, report: Report, *, every: Length, is_last: bool) -> bool:
         """Evaluate the model after the current step; True if it is the best so far. `every`: length between two evaluations.
@@ -75,7 +81,7 @@ class Evaluator:
         raw = None
         if averages and (is_last or self.raw_every(every).is_completed_at(progress.step)):
             raw = self.evaluate(progress.step)
-        best = progress.record_evaluation(result.metrics, (self.task.main_metric, *self.task.tie_breakers))
+        best = self.record(progress, result)
         report.evaluation(progress.step, result, best=best, raw=raw.metrics if raw else None)
         return best
 

@@ -108,7 +108,7 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     if resume not in (None, 'auto') and not resolve_pointer(parse_path(str(resume))).is_dir():
         raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
     # Without --resume or --fresh, a changed recipe is probably a mistake: the folder would mix two experiments.
-    if resume is None and not fresh and Checkpoints(job.folder, keep=1).all() and (changed := differences(job)):
+    if resume is None and not fresh and Checkpoints(job.folder, keep=1).has_steps() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)
         raise RequestError(
             f'{job.folder} holds a run of another recipe:\n{listed}\n'

@@ -16,7 +16,6 @@ from phalanx.parallel import dist
 T = TypeVar('T')
 
 MIN_DELAY_S = 1.0  # smaller differences between ranks of a node are noise from other processes
-DIVERGENCE_FACTOR = 1000  # multiple of the first loss that is reported as divergence
 WARMUP_S = 300  # seconds of training before data throughput is evaluated: workers start cold
 MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
@@ -66,28 +65,6 @@ class StepNumbers:
         steps, logged = len(self.logged), self.logged
         self.logged = []
         return steps, [math.fsum(column) / steps for column in zip(*logged, strict=True)]
-
-
-class DivergenceWatch:
-    """Detection, reported once, of a loss that grows by orders of magnitude."""
-
-    def __init__(self) -> None:
-        self._first: float | None = None
-        self._is_reported = False
-
-    def check(self, step: int, loss: float, lr: float) -> str | None:
-        """Return a warning, once, when the loss of a step is DIVERGENCE_FACTOR times that of the first step."""
-        if self._first is None:
-            # The first loss is the reference, which needs no setting: a healthy run stays within a few orders of magnitude of
-            # it.
-            self._first = loss
-        if self._is_reported or loss < DIVERGENCE_FACTOR * max(self._first, 1.0):  # below 1, a ratio means little
-            return None
-        self._is_reported = True
-        return (
-            f'the loss has grown from {self._first:.3g} to {loss:.3g} at step {step}: the learning rate there, {lr:.3g}, is '
-            'probably too high; try a lower optimizer.lr, a longer schedule.warmup_steps, or clip.norm'
-        )
 
 
 class Stopwatch:

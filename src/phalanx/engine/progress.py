@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+DIVERGENCE = 100  # multiple of the first loss from which a step counts as diverged
+DIVERGED_STEPS = 10  # in a row: a single bad batch can recover
+
 
 @dataclass
 class Progress:
@@ -25,22 +28,41 @@ class Progress:
     evaluated: int = 0  # step of the last evaluation
     no_better: int = 0  # evaluations since the best one
     start: float | None = None  # main metric of the initial weights
+    first_loss: float | None = None  # of step 0
+    high_losses: int = 0  # steps in a row, up to now, with a loss of at least DIVERGENCE times the first
 
     def record_evaluation(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
         """Record an evaluation at the current step; True if it is the best so far.
 
         The metrics `by` are compared in order, and the later of two equal evaluations wins: early ones are often all 0. An
-        evaluation whose first metric is NaN is never the best.
+        evaluation whose first metric is NaN is never the best. While the initial weights are the best, an evaluation better
+        than the one before counts as progress for early stopping: fine-tuning often loses first and gains later.
         """
+        previous = self._score(self.metrics, by) if self.metrics else None
         self.metrics, self.evaluated = metrics, self.step
-        first, *ties = (metrics[name] for name in by)
-        ties = [-math.inf if math.isnan(value) else value for value in ties]
+        score = self._score(metrics, by)
         before = None if self.best is None else (self.best, self.best_ties)
-        is_best = not math.isnan(first) and (before is None or (first, ties) >= before)
-        self.no_better = 0 if is_best and (first, ties) != before else self.no_better + 1
+        is_best = not math.isnan(score[0]) and (before is None or score >= before)
+        gained = previous is not None and before is not None and self.best_step == 0 and score > previous
+        self.no_better = 0 if gained or (is_best and score != before) else self.no_better + 1
         if is_best:
-            self.best, self.best_ties, self.best_step = first, ties, self.step
+            (self.best, self.best_ties), self.best_step = score, self.step
         return is_best
+
+    @staticmethod
+    def _score(metrics: Mapping[str, float], by: Sequence[str]) -> tuple[float, list[float]]:
+        """Return the main metric and the tie-breaking ones, which are minus infinity where they are NaN."""
+        first, *ties = (metrics[name] for name in by)
+        return first, [-math.inf if math.isnan(value) else value for value in ties]
+
+    def has_diverged(self, loss: float) -> bool:
+        """Record the loss of the next step; True if the loss is higher than the first by orders of magnitude and stays so."""
+        if self.first_loss is None:
+            self.first_loss = loss
+        # Below 1, a ratio means little: a fine-tuned network may start with a loss near 0.
+        is_high = loss >= DIVERGENCE * max(self.first_loss, 1.0)
+        self.high_losses = self.high_losses + 1 if is_high else 0
+        return self.high_losses >= DIVERGED_STEPS
 
     @classmethod
     def of(cls, state: Mapping[str, Any], step: int) -> Self:

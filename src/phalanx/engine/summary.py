@@ -61,7 +61,7 @@ def final_warnings(summary: Mapping[str, Any]) -> Iterator[str]:
     # Main metrics grow with quality in all families.
     if start is not None and best is not None and best <= start:
         yield (
-            f'this run is not better than its start: {summary["main_metric"]} {format_number(best)} '
-            f'at step {summary["best_step"]}, {format_number(start)} before the first step; '
-            'try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
+            f'no evaluation was better than the initial weights: {summary["main_metric"]} {format_number(start)} at the start, '
+            f'{format_number(summary["metrics"][summary["main_metric"]])} at the end; the best checkpoint, which predict and '
+            f'export use, is that of step {summary["best_step"]}; try a lower optimizer.lr, norm_sync=frozen, or train.freeze'
         )

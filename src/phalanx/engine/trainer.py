@@ -19,7 +19,7 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import LoadingCancelledError, Stream, check_bad_samples, check_batch
-from phalanx.engine.meters import DivergenceWatch, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
+from phalanx.engine.meters import StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -28,7 +28,7 @@ from phalanx.engine.optim.scaling import scale_lr
 from phalanx.engine.parts import Parts
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.precision import Precision
-from phalanx.engine.progress import Progress
+from phalanx.engine.progress import DIVERGED_STEPS, DIVERGENCE, Progress
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
@@ -115,7 +115,6 @@ class Trainer:
         self.evaluator = Evaluator(task, self.evalset, *context)
         self.clock = Stopwatch()
         self.numbers = StepNumbers()
-        self.divergence = DivergenceWatch()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # silent, until `train` gets another
 
     def set_lengths(self, progress: Progress) -> None:
@@ -143,8 +142,11 @@ class Trainer:
         # A restart of a finished run, for example by a scheduler: nothing to do.
         if (finished := self.earlier_summary()) is not None:
             return finished
-        if self.needs_start_evaluation():
-            self.evaluator.start(self.progress, report)
+        # Fine-tuning must not end with weights worse than those it began with: they are the first checkpoint, and the best one
+        # until an evaluation is better.
+        if self.needs_start_evaluation() and self.evaluator.start(self.progress, report):
+            self.clock.resume()
+            self.save(best=True)
         if self.needs_evaluation():  # the run was stopped during it, or is to end at this step
             self.clock.resume()
             self.between_steps()
@@ -228,8 +230,9 @@ class Trainer:
                 # The last good checkpoint may still be on its way to the disk: the message names it.
                 self.saver.finish(self.progress, self.report)
                 raise RunError(self.describe_non_finite(step, values))
-            if (warning := self.divergence.check(step, values[-1], self.schedule(step))) is not None:
-                self.report.warning(warning)
+            if self.progress.has_diverged(values[-1]):
+                self.saver.finish(self.progress, self.report)
+                raise RunError(self.describe_divergence(step, values[-1]))
             if skipped := self.flags.receive(*flags):
                 for why in skipped:
                     self.report.warning(f'skipped: {why}')
@@ -276,7 +279,8 @@ class Trainer:
         self.flags.stop_agreed = True
         if self.progress.step > 0:
             self.between_steps()
-        raise StoppedError('stopped before the first step: nothing is saved; the same command starts again')
+        self.saver.finish(self.progress, self.report)
+        raise StoppedError('stopped before the first step; the same command starts again')
 
     def stop_early(self) -> None:
         """Make the current step the last one if `evaluate.patience` evaluations in a row brought no new best."""
@@ -326,6 +330,18 @@ class Trainer:
             f'{what} not finite at step {step} ({terms}; learning rate {self.schedule(step):.3g}); '
             f'samples of that step: {listed}; last good checkpoint: {self.saver.newest()}; '
             'try a lower optimizer.lr, a longer schedule.warmup_steps, clip.norm, or precision.dtype=fp32'
+        )
+
+    def describe_divergence(self, step: int, loss: float) -> str:
+        """Message for ending the run at `step`, whose loss is orders of magnitude above the first."""
+        lr, first = self.schedule(step), self.progress.first_loss or 0.0
+        tuned = ', or keep more of the initial weights: norm_sync=frozen, train.freeze' if self.recipe.train.init_from else ''
+        best = f', best so far: step {self.progress.best_step}' if self.progress.best is not None else ''
+        return (
+            f'the training has diverged: the loss was {first:.3g} at step 0, and at least {DIVERGENCE} times that in the last '
+            f'{DIVERGED_STEPS} steps, {loss:.3g} at step {step}; the learning rate there, {lr:.3g}, is probably too high: '
+            f'start again with --fresh and a lower optimizer.lr ({self.lr / 10:.1g}), a longer schedule.warmup_steps, or '
+            f'clip.norm{tuned} (newest checkpoint: {self.saver.newest()}{best})'
         )
 
     def evaluate(self) -> bool:

@@ -362,7 +362,8 @@ def prepare_folder(
     own.remove_leftovers()
     # The checkpoint to continue from.
     if resume is None or resume == 'auto':
-        checkpoint, damaged = own.newest()
+        # A run without any step starts again: its recipe may name other initial weights now.
+        checkpoint, damaged = own.newest() if own.has_steps() else (None, [])
     else:
         checkpoint, damaged = find_checkpoint(resume)
         # --resume FOLDER goes back: later checkpoints of this run are set aside. A restarted launch repeats the command line,

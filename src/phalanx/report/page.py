@@ -156,10 +156,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         tiles.append(
             (main_metric, format_number(final.get(main_metric)), f'final, step {format_number(summary.get("steps", run.step))}')
         )
-        # the best evaluation, without that of the initial weights, which has no checkpoint
-        scored = [
-            (line[main_metric], line['step']) for line in run.evaluations if line['step'] and line.get(main_metric) is not None
-        ]
+        scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
         best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
         best, step = summary.get('best', best), summary.get('best_step', step)
         tiles.append((f'best {main_metric}', format_number(best), f'step {format_number(step)}'))

@@ -84,7 +84,7 @@ class Report:
     ) -> None:
         self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
         self._callback = callback or (lambda event: None)
-        self.step = self._begun_at = 0
+        self.step, self._begun_at = 0, -1  # `_begun_at`: step up to which earlier lines are kept
         self.not_written: Counter[str] = Counter()
         self._files: dict[str, FileIO] = {}  # line files, each opened by its first line, or by `resume`
         self._config, self._builders = config or {}, trackers or {}
@@ -314,7 +314,7 @@ class Report:
         if 'metrics.jsonl' not in self._files:  # what an earlier start logged
             with self._tolerating('metrics.jsonl'):
                 self._files['metrics.jsonl'] = self._opened('metrics.jsonl')
-        run = Run(self.name, self.folder, self._config, self._begun_at, self._logged)
+        run = Run(self.name, self.folder, self._config, max(0, self._begun_at), self._logged)
         for name, build in self._builders.items():
             with self._tolerating(f'tracker {name}', Exception):
                 tracker = build()

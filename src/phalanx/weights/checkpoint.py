@@ -197,6 +197,10 @@ class Checkpoints:
         # Names of seven digits sort like numbers.
         return sorted(self.root.glob('step_*'), key=lambda path: path.name) if self.root.is_dir() else []
 
+    def has_steps(self) -> bool:
+        """True if a step was made before one of the checkpoints: that of step 0 holds initial weights."""
+        return any(path.name != _name(0) for path in self.all())
+
     def abandon(self, since: LoadedCheckpoint) -> list[Path]:
         """Rename the checkpoints after `since`, for a run that goes back to it, so that no later start continues from them.
 

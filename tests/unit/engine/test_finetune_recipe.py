@@ -87,7 +87,7 @@ def test_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     safetensors.torch.save_file(
         open_job(TINY[0], [(word, word) for word in TINY[2:]]).task.model().state_dict(), tmp_path / 'w.safetensors'
     )
-    given = (f'train.init_from={tmp_path}/w.safetensors', 'train.steps=3')
+    given = (f'train.init_from={tmp_path}/w.safetensors', 'train.steps=3', 'evaluate.patience=null')
     assert run_here('train', *TINY, *given, '--finetune', '--save_dir', str(tmp_path / 'run')) == 0
     assert '--finetune uses' in capsys.readouterr().out
     assert records(tmp_path / 'run', 'eval')[-1]['step'] == 3

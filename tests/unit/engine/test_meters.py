@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.engine.meters import WARMUP_S, DivergenceWatch, Stopwatch, slower_ranks
+from phalanx.engine.meters import WARMUP_S, Stopwatch, slower_ranks
 
 
 def test_a_rank_is_slow_in_the_phase_in_which_the_others_are_not() -> None:
@@ -46,20 +46,3 @@ def test_a_run_that_waits_for_data_is_reported_once_after_its_start() -> None:
 @pytest.mark.parametrize('waited', [0, 0.1 * WARMUP_S])
 def test_a_start_with_cold_workers_is_not_reported_as_waiting(waited: float) -> None:
     assert laps((30, 30 if waited else 0), (WARMUP_S - 30, waited - 30 if waited else 0)) == [None, None]
-
-
-def test_a_loss_that_grows_a_thousandfold_is_reported_once_with_its_learning_rate() -> None:
-    watch = DivergenceWatch()
-    assert watch.check(0, 2.5, 100.0) is None
-    assert watch.check(1, 2499.0, 100.0) is None
-    (warning, *later) = [watch.check(step, loss, 100.0) for step, loss in ((2, 2500.0), (3, 1.8e12))]
-    assert warning is not None
-    assert warning.startswith(
-        'the loss has grown from 2.5 to 2.5e+03 at step 2: the learning rate there, 100, is probably too high'
-    )
-    assert later == [None]
-
-
-def test_a_small_loss_may_grow_from_almost_nothing() -> None:
-    watch = DivergenceWatch()
-    assert [watch.check(step, loss, 0.1) for step, loss in enumerate((0.0, 0.002, 3.0, 999.0))] == [None] * 4

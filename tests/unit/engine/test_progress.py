@@ -48,3 +48,35 @@ def test_progress_resumes_from_a_checkpoint_with_its_best() -> None:
 
 def test_state_of_an_older_version_has_defaults_for_what_it_lacks_and_no_more() -> None:
     assert Progress.of({'best': 0.5, 'best_step': 3, 'optimizer': {}}, 7) == Progress(step=7, best=0.5, best_step=3)
+
+
+def diverges(*losses: float, since: Progress | None = None) -> list[bool]:
+    progress = since or Progress()
+    return [progress.has_diverged(loss) for loss in losses]
+
+
+def test_a_loss_a_hundred_times_the_first_for_ten_steps_has_diverged() -> None:
+    assert diverges(2.5, *[250.0] * 10) == [False] * 10 + [True]
+    assert not any(diverges(2.5, *[249.0] * 20))
+
+
+def test_a_loss_that_comes_down_within_ten_steps_has_not_diverged() -> None:
+    assert not any(diverges(2.5, *[1e6] * 9, 2.0, *[1e6] * 9))
+
+
+def test_a_small_loss_may_grow_from_almost_nothing() -> None:
+    assert not any(diverges(0.0, *[99.0] * 20))
+
+
+def test_a_resumed_run_counts_high_losses_on() -> None:
+    before = Progress()
+    assert not any(diverges(2.5, *[250.0] * 6, since=before))
+    assert diverges(*[250.0] * 4, since=Progress.of(asdict(before), 7)) == [False, False, False, True]
+
+
+def test_a_run_that_recovers_from_a_loss_at_its_start_is_making_progress() -> None:
+    progress, counts = Progress(), []
+    for progress.step, accuracy in enumerate((0.5, 0.1, 0.2, 0.3, 0.3, 0.2)):
+        progress.record_evaluation({'accuracy': accuracy, 'teds': 0.0}, BY)
+        counts.append(progress.no_better)
+    assert (counts, progress.best_step) == ([0, 1, 0, 0, 1, 2], 0)
