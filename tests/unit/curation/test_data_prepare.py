@@ -15,7 +15,6 @@ from pycocotools import mask as coco_masks
 import phalanx.cli.main as cli
 from phalanx.curation.prepare import label_maps
 from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.label_maps import split_stems
 from phalanx.curation.prepare.shapes import polygon, runs
 from phalanx.data.samples import Draw
 from phalanx.families.segmentation.data.file_list import FileList
@@ -118,16 +117,6 @@ def test_a_shape_that_cannot_be_is_refused(make: Callable[[], object], message: 
         make()
 
 
-def test_images_are_dealt_out_by_share_and_seed() -> None:
-    stems = [f'{number:02}' for number in range(10)]
-    lists = split_stems(stems, (0.6, 0.3, 0.1), 0)
-    assert {name: len(chosen) for name, chosen in lists.items()} == {'train': 6, 'val': 3, 'test': 1}
-    assert sorted(stem for chosen in lists.values() for stem in chosen) == stems
-    assert lists == split_stems(stems, (0.6, 0.3, 0.1), 0) != split_stems(stems, (0.6, 0.3, 0.1), 1)
-    with pytest.raises(ValueError, match=re.escape('of 2 images, none is left for val.txt')):
-        split_stems(stems[:2], (0.9, 0.1), 0)
-
-
 # labelme.
 
 
@@ -195,13 +184,21 @@ def test_later_labelme_shapes_lie_over_earlier_ones(source: Path) -> None:
     assert (circle[:, 0] == VOID).all()
     distance = np.hypot(*np.meshgrid(np.arange(H) + 0.5 - 3, np.arange(W) + 0.5 - 4, indexing='ij'))
     np.testing.assert_array_equal(circle[:, 1:] == 2, (distance < 2)[:, 1:])
-    assert Path('out/images/json/b.jpg').read_bytes() == (source / 'images/b.jpg').read_bytes()
+    assert Path('out/images/images/b.jpg').read_bytes() == (source / 'images/b.jpg').read_bytes()
 
 
 def test_named_classes_have_the_order_in_which_they_are_named(source: Path) -> None:
     assert prepare('labelme', source, '--out', 'out', '--split', '0.5,0.5', '--classes', 'road', 'car', 'pool') == 0
     assert FileList(root=Path('out')).class_names == ('background', 'road', 'car', 'pool')
     assert prepared(Path('out'))['a_1.png'][0].tolist() == [1, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_images_whose_names_differ_in_the_suffix_alone_have_label_maps_of_their_own(source: Path) -> None:
+    picture(source / 'images/b.png')
+    labelme(source / 'json/c.json', '../images/b.png', ('pool', box(0, 0, 8, 6), 'polygon'))
+    assert prepare('labelme', source, '--out', 'out', '--split', '0.5,0.5') == 0
+    maps = prepared(Path('out'))
+    assert (maps['b.png'] == 2).all() and (maps['b.jpg'][:, 0] == VOID).all()
 
 
 FAULTS = [
@@ -450,6 +447,9 @@ def test_a_mask_of_another_shape_is_reported_by_the_name_that_it_has(
             drawing = np.random.default_rng(number).integers(0, highest, shape, dtype=np.uint8)
             Image.fromarray(drawing).save(file := tmp_path / 'set' / folder / f'{number}.png')
     Image.fromarray(drawing[:20]).save(file)
-    assert prepare('masks', tmp_path / 'set', '--out', tmp_path / 'out', '--split', '0.5,0.5', '--skip') == 0
+    words = ('masks', tmp_path / 'set', '--out', tmp_path / 'out', '--split', '0.5,0.5')
+    assert prepare(*words) == 1
+    assert '1 problems, nothing was made' in capsys.readouterr().err and not (tmp_path / 'out').exists()
+    assert prepare(*words, '--skip') == 0
     image = tmp_path / 'set/images/3.png'
     assert capsys.readouterr().err == f'left out: {file}: is 60 x 20 pixels, but {image} is 60 x 40\n'

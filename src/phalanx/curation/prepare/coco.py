@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from phalanx.curation.prepare.checks import (
     parse_number,
     read_json,
 )
-from phalanx.curation.prepare.label_maps import BACKGROUND, Pair, paint_labels
+from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, sized_runs
 from phalanx.curation.prepare.tree import Tree
@@ -27,20 +26,15 @@ from phalanx.curation.prepare.tree import Tree
 Key = int | str | float  # ids as exporters write them
 
 
-def read_coco(file: Path, images: Path) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """Read the images of `file`; return pairs, class names, and problems.
+def read_coco(file: Path, images: Path, *, outlined: bool) -> AnnotationSet:
+    """Read `file`, whose images lie below `images`; `outlined`: objects must have outlines, of which label maps are painted.
 
-    Class 0 is the background, the others are the categories by their number. Crowds lie below single objects, and large objects
-    below small ones. Raises AnnotationError if a part of a COCO file is missing.
+    Crowds lie below single objects, and large objects below small ones. Raises AnnotationError if a part of a COCO file is
+    missing.
     """
-    content, found = read_json(file), AnnotationSet()
-    read_content(content, file, lambda name, _, where: find_file(images, images, name, where), found, outlined=True)
-    names = (BACKGROUND, *found.class_names)
-    pairs = [
-        Pair(sample.image, str(sample.image.relative_to(images).with_suffix('')), partial(paint_labels, sample, names))
-        for sample in found.samples
-    ]
-    return pairs, names, found.left_out
+    found = AnnotationSet(boxes_first=True)
+    read_content(read_json(file), file, lambda name, _, where: find_file(images, images, name, where), found, outlined=outlined)
+    return found
 
 
 def find_coco(tree: Tree, found: AnnotationSet) -> None:

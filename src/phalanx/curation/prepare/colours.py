@@ -1,15 +1,13 @@
 """Label maps in colours: one image per image, with one colour per class."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.curation.prepare.checks import AnnotationError, check_size, size_of
-from phalanx.curation.prepare.label_maps import VOID, Pair
-from phalanx.data.image import PILLOW_ERRORS, LabelMap, open_with_pillow
+from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.data.samples import Image
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
@@ -18,19 +16,18 @@ VOID_NAME = 'void'  # the name of a colour that is not a class
 Colour = tuple[int, int, int]
 
 
-def read_colours(masks: Path, images: Path, colours: Mapping[Colour, str]) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """Pair masks with the images of equal names; return pairs, class names in the order of `colours`, and problems."""
-    names = tuple(dict.fromkeys(name for name in colours.values() if name != VOID_NAME))
-    values = {colour: VOID if name == VOID_NAME else names.index(name) for colour, name in colours.items()}
+def pair_masks(masks: Path, images: Path) -> AnnotationSet:
+    """Pair the masks below `masks` with the images of equal names and sizes below `images`."""
+    found = AnnotationSet()
     of_stem = {path.relative_to(images).with_suffix(''): path for path in _pictures(images)}
-    pairs, problems = [], []
     for mask in _pictures(masks):
         stem = mask.relative_to(masks).with_suffix('')
-        if stem in of_stem:
-            pairs.append(Pair(of_stem[stem], str(stem), partial(_labels, mask, of_stem[stem], values, colours)))
-        else:
-            problems.append(f'{mask}: there is no image {images / stem}.*')
-    return pairs, names, problems
+        with found.left_out.catch():
+            if stem not in of_stem:
+                raise AnnotationError(f'{mask}: there is no image {images / stem}.*')
+            check_size(size_of(mask), of_stem[stem], f'{mask}')
+            found.samples.append(Sample(of_stem[stem], mask=mask))
+    return found
 
 
 def read_colour_file(file: Path) -> dict[Colour, str]:
@@ -69,29 +66,6 @@ def _add(colours: dict[Colour, str], colour: Colour, name: str, where: str) -> N
 
 def _pictures(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
-
-
-def _labels(mask: Path, image: Path, values: Mapping[Colour, int], names: Mapping[Colour, str]) -> LabelMap:
-    """Read the label map of `mask`. Raises AnnotationError if its size differs or a colour is not a class."""
-    check_size(size_of(mask), image, f'{mask}')
-    try:
-        with open_with_pillow(mask) as picture:
-            pixels = np.array(picture.convert('RGB'))
-    except PILLOW_ERRORS as error:
-        raise AnnotationError(f'{mask}: cannot be decoded: {error}') from None
-    found, place, counts = count_colours(pixels)
-    table = np.zeros(len(found), np.uint8)
-    for number, colour in enumerate(found):
-        if colour not in values:
-            nearest = min(values, key=lambda known: sum((a - b) ** 2 for a, b in zip(known, colour, strict=True)))
-            raise AnnotationError(
-                f'{mask}: {counts[number]} pixels are {format_colour(colour)}, which is not a class '
-                f'(nearest: {names[nearest]} {format_colour(nearest)})'
-                + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
-            )
-        table[number] = values[colour]
-    labels: LabelMap = table[place]
-    return labels
 
 
 def count_colours(pixels: Image) -> tuple[list[Colour], npt.NDArray[np.intp], list[int]]:

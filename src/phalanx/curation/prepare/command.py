@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.progress import track
-
 from phalanx.config.arguments import add_command
-from phalanx.curation.prepare.checks import AnnotationError, find_file, read_json
-from phalanx.curation.prepare.coco import read_coco, read_content
-from phalanx.curation.prepare.colours import parse_colours, read_colour_file, read_colours
+from phalanx.curation.prepare.checks import AnnotationError
+from phalanx.curation.prepare.coco import read_coco
+from phalanx.curation.prepare.colours import pair_masks, parse_colours, read_colour_file
 from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
-from phalanx.curation.prepare.label_maps import Pair, write_label_maps
 from phalanx.curation.prepare.labelme import read_labelme
+from phalanx.curation.prepare.masks import Meaning, name_colours
 from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
@@ -82,7 +79,7 @@ def _from_labelme(given: argparse.Namespace) -> int:
         if given.classes:
             raise RequestError('--classes: is for label maps without --groups; leave it out')
         return _from_folder(given)
-    return _label_maps(given, *read_labelme(given.folder, given.classes))
+    return _label_maps(given, read_labelme(given.folder, given.classes), given.folder)
 
 
 def _coco_options(parser: argparse.ArgumentParser) -> None:
@@ -94,15 +91,16 @@ def _coco_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _from_coco(given: argparse.Namespace) -> int:
-    root, found = normalise_path(given.images), AnnotationSet(boxes_first=True)
+    outlined = given.family in (None, 'segmentation') and not given.groups
+    root = given.images if outlined else normalise_path(given.images)
     try:
-        if given.family in (None, 'segmentation') and not given.groups:
-            return _label_maps(given, *read_coco(given.file, given.images))
-        read_content(read_json(given.file), given.file, lambda name, _, where: find_file(root, root, name, where), found)
+        found = read_coco(given.file, root, outlined=outlined)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
-    picked = choose_format({'coco': keep_usable(found, Tree(root), {})}, given.family)
-    return _write_copies(given, picked, root, f'{given.file}: holds nothing that can be used', found.left_out)
+    if outlined:
+        return _label_maps(given, found, root)
+    held = {'coco': keep_usable(found, Tree(root), {})}
+    return _write_chosen(given, held, root, f'{given.file}: holds nothing that can be used', found.left_out)
 
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +108,7 @@ def _colours_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--images', type=parse_path, metavar='DIR', required=True, help='the folder with the images, named as their label maps'
     )
+    parser.set_defaults(groups=None)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument('--colours', '--colors', type=parse_path, metavar='FILE', help='a file with lines `red green blue name`')
     which.add_argument('--classes', nargs='+', metavar='NAME=#RRGGBB', help='the colours; that of the name void is not a class')
@@ -120,7 +119,7 @@ def _from_colours(given: argparse.Namespace) -> int:
         colours = read_colour_file(given.colours) if given.colours else parse_colours(given.classes)
     except (OSError, ValueError) as error:
         raise RequestError(str(error)) from None
-    return _label_maps(given, *read_colours(given.masks, given.images, colours))
+    return _label_maps(given, pair_masks(given.masks, given.images), given.images, name_colours(colours))
 
 
 def _folder_options(parser: argparse.ArgumentParser) -> None:
@@ -140,23 +139,34 @@ def _from_folder(given: argparse.Namespace) -> int:
     held = find_annotations(tree, [given.kind], refused)
     reasons = [problem for found in held.values() for problem in found.left_out] + refused.get(given.kind, [])
     nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
-    return _write_copies(given, choose_format(held, given.family), tree.root, nothing, reasons)
+    return _write_chosen(given, held, tree.root, nothing, reasons)
 
 
-def _write_copies(
-    given: argparse.Namespace,
-    picked: tuple[str, AnnotationSet, Family] | None,
-    root: Path,
-    nothing: str,
-    reasons: Sequence[str],
+def _label_maps(given: argparse.Namespace, found: AnnotationSet, root: Path, meaning: Meaning | None = None) -> int:
+    """Write label maps with copies of the images below `root`."""
+    if not found.samples and not found.left_out:
+        raise RequestError('there is nothing to prepare: no annotation was found')
+    return _write_copies(given, found, 'segmentation', root, meaning)
+
+
+def _write_chosen(
+    given: argparse.Namespace, held: dict[str, AnnotationSet], root: Path, nothing: str, reasons: Sequence[str]
 ) -> int:
-    """Write the data set with copies of the images below `root`, and report the result."""
-    shares = parse_shares(given.split)
+    """Write the data set of the chosen format; without any, the message is `nothing` and the `reasons`."""
+    picked = choose_format(held, given.family)
     if picked is None:
         raise RequestError('\n'.join([nothing, *reasons[:SHOWN]]))
     _, found, family = picked
+    return _write_copies(given, found, family, root)
+
+
+def _write_copies(
+    given: argparse.Namespace, found: AnnotationSet, family: Family, root: Path, meaning: Meaning | None = None
+) -> int:
+    """Write the data set with copies of the images below `root`, and report the result."""
+    shares = parse_shares(given.split)
     # a copy with fewer samples than the source must be asked for (--skip)
-    if found.left_out and not given.skip:
+    if found.left_out and not (given.skip and found.samples):
         return _report_problems(found.left_out)
     try:
         # split, then write all files to a temporary folder that is renamed at the end
@@ -164,30 +174,32 @@ def _write_copies(
             found.samples, shares, given.seed, given.groups, lambda sample: {instance.label for instance in sample.instances}
         )
         lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
-        meaning = find_meaning(family, found)
-        written = write_copies(family, found, lists, given.out, root, meaning)
+        meaning = meaning or find_meaning(family, found)
+        written = write_copies(family, found, lists, given.out, root, meaning, skip=given.skip)
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
     except OSError as error:
-        return _report_unwritable(given.out, error)
+        print(f'{given.out} cannot be written: {error}', file=sys.stderr)
+        return 1
     # what is missing, what was written, and the `data` of a recipe
-    for problem in [*found.left_out, *written.left_out][:SHOWN]:
-        print(f'left out: {problem}', file=sys.stderr)
+    problems = [*found.left_out, *written.left_out]
+    if not given.out.exists():
+        return _report_problems(problems)
+    _print_problems([f'left out: {problem}' for problem in problems])
     print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
     print('in a recipe: data: ' + json.dumps(written.data | {'root': str(given.out)}, ensure_ascii=False))
     return 0
 
 
-def _report_unwritable(out: Path, error: OSError) -> int:
-    print(f'{out} cannot be written: {error}', file=sys.stderr)
-    return 1
-
-
-def _report_problems(problems: Sequence[str]) -> int:
+def _print_problems(problems: Sequence[str]) -> None:
     for problem in problems[:SHOWN]:
         print(problem, file=sys.stderr)
     if len(problems) > SHOWN:
         print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
+
+
+def _report_problems(problems: Sequence[str]) -> int:
+    _print_problems(problems)
     print(f'{len(problems)} problems, nothing was made; fix them, or leave them out with --skip', file=sys.stderr)
     return 1
 
@@ -198,32 +210,3 @@ OWN = {
     'colours': Kind('label maps of masks in which each class has a colour', _colours_options, _from_colours),
 }
 KINDS = OWN | {name: Kind(each.about, _folder_options, _from_folder) for name, each in FORMATS.items() if name not in OWN}
-
-
-def _label_maps(given: argparse.Namespace, pairs: Sequence[Pair], class_names: Sequence[str], problems: Sequence[str]) -> int:
-    """Write the data set and report the result."""
-    shares = parse_shares(given.split)
-    if not pairs and not problems:
-        raise RequestError('there is nothing to prepare: no annotation was found')
-    counts: dict[str, int] = {}
-    if pairs and (given.skip or not problems):
-        try:
-            # without --skip, one problem is enough to write nothing
-            shown = track(pairs, 'writing', console=Console(stderr=True), transient=True)
-            counts, more = write_label_maps(shown, class_names, given.out, shares, given.seed, skip=given.skip)
-        except ValueError as error:
-            raise RequestError('\n'.join([*problems[:SHOWN], str(error)])) from None
-        except OSError as error:
-            return _report_unwritable(given.out, error)
-        problems = [*problems, *more]
-    # report the problems, the numbers of images and the `data` of a recipe
-    if not counts:
-        return _report_problems(problems)
-    for problem in problems[:SHOWN]:
-        print(f'left out: {problem}', file=sys.stderr)
-    if len(problems) > SHOWN:
-        print(f'and {len(problems) - SHOWN} more', file=sys.stderr)
-    images = ', '.join(f'{count} in {name}.txt' for name, count in counts.items())
-    print(f'{given.out}: {images}; {len(class_names)} classes: {", ".join(class_names)}')
-    print(f'in a recipe: data: {{name: file_list, root: {given.out}}}')
-    return 0

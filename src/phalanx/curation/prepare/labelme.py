@@ -5,46 +5,39 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
 from phalanx.curation.prepare.checks import AnnotationError, check_size, find_file, get_member, read_json
-from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, Pair, paint_labels
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, LeftOut, Sample, bounding_box
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
 from phalanx.curation.prepare.shapes import Polygon, corners_of, ellipse, polygon
 from phalanx.curation.prepare.tree import Tree
 
 
-def read_labelme(folder: Path, classes: Sequence[str] | None) -> tuple[list[Pair], tuple[str, ...], list[str]]:
-    """Read all JSON files below `folder`; return pairs, class names, and problems.
+def read_labelme(folder: Path, classes: Sequence[str] | None) -> AnnotationSet:
+    """Read all JSON files below `folder`, for label maps.
 
-    Class 0 is the background; the others are `classes`, or all labels that occur, in alphabetical order. Later shapes lie over
-    earlier ones: a hole is a shape labelled background after the shape that it is in.
+    Its classes are `classes`, or all labels that occur, in alphabetical order. Later shapes lie over earlier ones: a hole is a
+    shape labelled background after the shape that it is in.
     """
     files: list[tuple[Path, Sample]] = []
-    left_out = LeftOut()
+    found = AnnotationSet()
 
     def image_of(name: str, beside: Path, where: str) -> Path:
         return find_file(folder, beside.parent, name, where)
 
     for path in sorted(folder.rglob('*.json')):
-        with left_out.catch():
+        with found.left_out.catch():
             files.append((path, _sample(read_json(path), path, image_of)))
     labels = sorted({instance.label for _, sample in files for instance in sample.instances})
     names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
-    pairs = []
     for path, sample in files:
-        unknown = [
-            (n, instance.label) for n, instance in enumerate(sample.instances) if instance.label not in (*names, *MEANING)
-        ]
-        left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
-        if not unknown:
-            pairs.append(
-                Pair(sample.image, str(path.relative_to(folder).with_suffix('')), partial(paint_labels, sample, names))
-            )
-    return pairs, names, left_out
+        unknown = [(n, one.label) for n, one in enumerate(sample.instances) if one.label not in (*names, *MEANING)]
+        found.left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
+        found.samples += [] if unknown else [sample]
+    return replace(found, class_names=names[1:])
 
 
 def find_labelme(tree: Tree, found: AnnotationSet) -> None:

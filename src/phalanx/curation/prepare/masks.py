@@ -125,6 +125,7 @@ class Meaning:
     is_plain: bool  # True if masks can be trained on as they are
     is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
+    is_complete: bool = False  # another colour is an error
     notes: tuple[str, ...] = ()
 
 
@@ -207,9 +208,12 @@ def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
             table[value] = label
         labels = table[content if content.ndim == 2 else content[..., 0]]
     else:
-        colours, place, _ = count_colours(
+        colours, place, counts = count_colours(
             (content if content.ndim == 3 else np.repeat(content[..., None], 3, 2)).astype(np.uint8)
         )
+        unknown = [(count, colour) for count, colour in zip(counts, colours, strict=True) if colour not in meaning.values]
+        if meaning.is_complete and unknown:
+            raise AnnotationError(_describe_unknown(mask, meaning, *unknown[0]))
         labels = np.array([meaning.values.get(colour, VOID) for colour in colours], np.uint8)[place]
     size, (height, width) = size_of(image), labels.shape
     if (width, height) != size:
@@ -217,6 +221,27 @@ def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
             raise AnnotationError(f'{mask}: is {width} x {height} pixels, but {image} is {size[0]} x {size[1]}')
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
     return labels
+
+
+def name_colours(named: Mapping[Colour, str]) -> Meaning:
+    """Classes by the names of their colours, in that order; a colour called void is none, another one is an error."""
+    names = tuple(dict.fromkeys(name for name in named.values() if name != VOID_NAME))
+    values: dict[Colour | int, int] = {
+        colour: VOID if name == VOID_NAME else names.index(name) for colour, name in named.items()
+    }
+    return Meaning(names, values, is_plain=False, by_colour=True, is_complete=True)
+
+
+def _describe_unknown(mask: Path, meaning: Meaning, count: int, colour: Colour) -> str:
+    """Message about a colour of a mask that is not a class, with the nearest one that is."""
+    known = [value for value in meaning.values if isinstance(value, tuple)]
+    nearest = min(known, key=lambda each: sum((a - b) ** 2 for a, b in zip(each, colour, strict=True)))
+    place = meaning.values[nearest]
+    name = VOID_NAME if place == VOID else meaning.class_names[place]
+    return (
+        f'{mask}: {count} pixels are {format_colour(colour)}, which is not a class (nearest: {name} {format_colour(nearest)})'
+        + ('; JPEG changes colours, keep masks as PNG' if mask.suffix.lower() in ('.jpg', '.jpeg') else '')
+    )
 
 
 def _palettes_differ(masks: Sequence[Path]) -> bool:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +13,11 @@ from typing import Any
 
 import cv2
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from phalanx.curation.prepare.checks import AnnotationError, open_image, size_of
-from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, paint_labels, save_labels
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Corners, Family, Instance, LeftOut, Sample, SplitName
@@ -34,6 +36,7 @@ class Written:
     data: dict[str, Any]  # the keys of `data` in a recipe
     out: Path = Path()  # the folder of what was written
     meaning: Meaning | None = None  # of masks
+    separator: str = '\t'  # in the lists of segmentation
     files: dict[SplitName, str] = field(default_factory=dict)  # of annotations, below `root`
     class_names: tuple[str, ...] = ()
     counts: dict[SplitName, int] = field(default_factory=dict)  # samples
@@ -44,6 +47,7 @@ class Written:
     longest: int = 0  # characters of the longest text of all splits
     tokens: list[int] = field(default_factory=list)  # of each table
     cell_boxes: int = 0
+    names: set[str] = field(default_factory=set)  # of files made from images
     left_out: LeftOut = field(default_factory=LeftOut)
     notes: list[str] = field(default_factory=list)
 
@@ -51,19 +55,35 @@ class Written:
         """Path of a file relative to the root of the data set."""
         return path.relative_to(self.root).as_posix()
 
+    def free_name(self, image: Path) -> str:
+        """Name for files made from an image, which no other image has."""
+        name = re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
+        while name in self.names:
+            name += '_'
+        self.names.add(name)
+        return name
+
 
 def write(
-    family: Family, found: AnnotationSet, lists: Mapping[SplitName, Sequence[Sample]], out: Path, *, meaning: Meaning | None
+    family: Family,
+    found: AnnotationSet,
+    lists: Mapping[SplitName, Sequence[Sample]],
+    out: Path,
+    *,
+    meaning: Meaning | None,
+    separator: str = '\t',
 ) -> Written:
-    """Write the files that `family` reads into `out`; images stay where they are."""
+    """Write the files that `family` reads into `out`; images stay where they are. Raises ValueError for too many classes."""
     images = [sample.image for samples in lists.values() for sample in samples]
-    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning)
+    written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning, separator)
     # class names, and notes about objects that lose their shape in this family
     if family == 'detection':
         written.class_names = found.class_names
     elif family == 'segmentation':
         drawn = (name for name in found.class_names if name not in MEANING)
         written.class_names = meaning.class_names if meaning else (BACKGROUND, *drawn)
+        if len(written.class_names) > MOST:
+            raise ValueError(f'{len(written.class_names)} classes do not fit a label map of 8 bits; {MOST} do')
         written.notes += meaning.notes if meaning else ()
         if bare := sum(
             not instance.outline for samples in lists.values() for sample in samples for instance in sample.instances
@@ -71,8 +91,10 @@ def write(
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     # one list or annotation file per split
     text_of, suffix = WRITERS[family]
+    console = Console(stderr=True)
     for split, samples in lists.items():
-        text, written.counts[split] = text_of(written, split, samples)
+        shown = track(samples, f'writing {split}', console=console, transient=True, disable=not console.is_terminal)
+        text, written.counts[split] = text_of(written, split, shown)
         file = out / f'{split}{suffix}'
         file.write_text(text, encoding='utf-8')
         written.files[split] = written.below(file)
@@ -88,7 +110,7 @@ def _keys(family: Family, written: Written) -> dict[str, Any]:
         case 'detection':
             return {'name': 'coco', **lists, **images, 'classes': classes, 'empty_images': True}
         case 'segmentation':
-            return {'name': 'file_list', **lists, 'classes': classes, 'separator': '\t'}
+            return {'name': 'file_list', **lists, 'classes': classes, 'separator': written.separator}
         case 'table':
             return {'name': 'pubtabnet', **lists, **images}
         case _:
@@ -102,30 +124,51 @@ def write_copies(
     out: Path,
     source: Path,
     meaning: Meaning | None,
+    *,
+    skip: bool,
 ) -> Written:
-    """Write a self-contained data set with copies of the images; the folder `out` appears as a whole or not at all."""
-    out = normalise_path(out)
+    """Write a self-contained data set with copies of the images; the folder `out` appears as a whole or not at all.
+
+    It does not appear if a split has no samples, nor, without `skip`, if an image of segmentation is left out.
+    """
+    out, keeps_masks = normalise_path(out), meaning is not None and meaning.is_plain
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
         place = Path(aside) / 'data'
 
         def copied(path: Path, folder: str) -> Path:
-            target = place / folder / path.relative_to(source)
+            name = str(path.relative_to(source))
+            if family == 'segmentation':  # in its lists, a blank ends the path
+                name = re.sub(r'\s', '_', name)
+            target = place / folder / name
+            if target.exists():
+                raise AnnotationError(f'{path}: an image before it is named {target.stem} too')
             target.parent.mkdir(parents=True, exist_ok=True)
             return Path(shutil.copyfile(path, target))
 
-        moved: dict[SplitName, list[Sample]] = {
-            split: [replace(s, image=copied(s.image, 'images'), mask=s.mask and copied(s.mask, 'masks')) for s in samples]
-            for split, samples in lists.items()
-        }
-        written = write(family, found, moved, place, meaning=meaning)
+        moved, doubled = dict[SplitName, list[Sample]](), LeftOut()
+        for split, samples in lists.items():
+            moved[split] = []
+            for sample in samples:
+                with doubled.catch():
+                    mask = copied(sample.mask, 'masks') if sample.mask and keeps_masks else sample.mask
+                    moved[split].append(replace(sample, image=copied(sample.image, 'images'), mask=mask))
+        written = write(family, found, moved, place, meaning=meaning, separator=' ')
+        if family == 'segmentation':  # as `data: {name: file_list}` reads them by default
+            for name in written.class_names:
+                if not name or name != ' '.join(name.split()):
+                    raise ValueError(f'{name!r} cannot be the name of a class, which is one line without blanks around it')
+            (place / 'classes.txt').write_text(''.join(f'{name}\n' for name in written.class_names), encoding='utf-8')
         for folder in ('images', 'masks'):  # messages name the user's own files, not the copies
             written.left_out[:] = [why.replace(str(place / folder), str(source)) for why in written.left_out]
-        place.rename(out)
+        written.left_out += doubled
+        loses_samples = family == 'segmentation' and bool(written.left_out)  # others leave out only lines without a text
+        if all(written.counts.values()) and (skip or not loses_samples):
+            place.rename(out)
     return written
 
 
-def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose a COCO file; return its text and the number of samples."""
     names = written.class_names
     images: list[dict[str, Any]] = []
@@ -144,16 +187,16 @@ def _detection(written: Written, split: SplitName, samples: Sequence[Sample]) ->
         if split == 'train':
             written.sizes.append((width, height))
     categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
-    return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(samples)
+    return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(images)
 
 
-def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines of images and label maps; label maps are painted unless the masks can be used as they are."""
     lines = []
     for sample in samples:
         with written.left_out.catch():
             labels, path = _labels(sample, written)
-            lines.append(f'{written.below(sample.image)}\t{written.below(path)}\n')
+            lines.append(f'{written.below(sample.image)}{written.separator}{written.below(path)}\n')
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
                 pixels = np.bincount(labels.reshape(-1), minlength=256).tolist()
@@ -163,7 +206,7 @@ def _segmentation(written: Written, split: SplitName, samples: Sequence[Sample])
 
 def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
     """Label map of a sample, and its file: the user's mask, or a written one."""
-    path = written.out / 'labels' / f'{_file_name(sample.image)}.png'
+    path = written.out / 'labels' / f'{written.free_name(sample.image)}.png'
     if written.meaning is None or sample.mask is None:
         labels = paint_labels(sample, written.class_names)
     else:
@@ -176,12 +219,7 @@ def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
     return labels, path
 
 
-def _file_name(image: Path) -> str:
-    """Name for files made from an image, unique in the data set."""
-    return re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
-
-
-def _recognition(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines of images and texts; text lines are cut out of pages."""
     lines = []
     for sample in samples:
@@ -211,20 +249,21 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
     except SampleError as error:
         written.left_out.append(str(error))
         return []
+    name = written.free_name(sample.image)
     for number, instance in enumerate(sample.instances):
         if instance.ignored or not (instance.text or '').strip():
             written.left_out.append(f'{sample.image}: line {number}: has no text that can be read')
             continue
         corners = instance.corners if len(instance.corners) == 4 else corners_of(*instance.box)
         cut = cut_out(page, tuple((x, y) for x, y in corners))
-        path = written.out / 'lines' / f'{_file_name(sample.image)}_{number}.png'
+        path = written.out / 'lines' / f'{name}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
         lines.append((path, (instance.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
 
 
-def _text_detection(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines in the format of PaddleOCR."""
     lines = []
     for sample in samples:
@@ -249,7 +288,7 @@ def _outline(instance: Instance) -> Corners:
     return instance.corners or drawn
 
 
-def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tuple[str, int]:
+def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose JSON lines in the format of PubTabNet."""
     lines = []
     for number, sample in enumerate(samples):
@@ -266,7 +305,7 @@ def _table(written: Written, split: SplitName, samples: Sequence[Sample]) -> tup
 
 
 # Writer of a split's file, which returns its text and the number of samples; and the suffix of the file.
-WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Sequence[Sample]], tuple[str, int]], str]] = {
+WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Iterable[Sample]], tuple[str, int]], str]] = {
     'detection': (_detection, '.json'),
     'segmentation': (_segmentation, '.txt'),
     'recognition': (_recognition, '.txt'),
