@@ -1,5 +1,8 @@
 """`phalanx serve MODEL.onnx`: an exported model as an HTTP service."""
 
+import contextlib
+import errno
+import socket
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -8,7 +11,8 @@ from phalanx.deploy.exported import find_exported
 from phalanx.runtime import ArtifactError, load
 from phalanx.system.errors import RequestError
 
-NEEDED = ('fastapi', 'uvicorn', 'onnxruntime')
+NEEDED = ('fastapi', 'uvicorn', 'onnxruntime', 'jinja2')
+PORTS = 20  # tried for a free one to suggest
 
 
 def command(words: Sequence[str]) -> int:
@@ -22,10 +26,30 @@ def command(words: Sequence[str]) -> int:
     from phalanx.deploy.serve.app import create_app
     from phalanx.deploy.serve.batching import Batcher
 
+    file = find_exported(given.model)
     try:
-        model = load(find_exported(given.model), threads=given.threads)
+        model = load(file, threads=given.threads)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
-    app = create_app(Batcher(model, most=given.batch, room=given.queue), most_bytes=given.max_mib * 2**20)
-    uvicorn.run(app, host=given.host, port=given.port, log_level='info', access_log=False, timeout_graceful_shutdown=30)
+    app = create_app(Batcher(model, most=given.batch, room=given.queue), file=file, most_bytes=given.max_mib * 2**20)
+    with listen(given.host, given.port) as listening:
+        host = f'[{given.host}]' if ':' in given.host else given.host
+        print(f'{file}: open http://{host}:{listening.getsockname()[1]}/ and drop images there; Ctrl-C stops it', flush=True)
+        config = uvicorn.Config(app, log_level='warning', access_log=False, timeout_graceful_shutdown=30)
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
     return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address; port 0 is any free one. Raises RequestError; if the port is taken, it suggests another."""
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise RequestError(f'--host {host} --port {port}: {error.strerror}') from None
+    for other in range(port + 1, min(port + PORTS, 2**16)):
+        with contextlib.suppress(OSError), socket.create_server((host, other), family=family):
+            raise RequestError(f'port {port} is in use, by another `phalanx serve`, perhaps; add --port {other}')
+    raise RequestError(f'port {port} is in use; give another with --port')

@@ -288,6 +288,7 @@ def description(
         'format': FORMAT,
         'file': out.name,
         'phalanx': phalanx.__version__,
+        'run': job.name,
         'recipe': hashlib.sha256(json.dumps(to_plain(job.resolved), sort_keys=True).encode()).hexdigest()[:12],
         'metric': best_metric(job) if options.weights is None else None,
         'task': recipe['task'].value,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
+import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,12 @@ import onnx
 import onnx.helper
 import onnx.parser
 import pytest
-import uvicorn
 
 from phalanx.cli.main import main
 from phalanx.cli.serve import command
-from phalanx.deploy.serve.app import create_app
-from phalanx.deploy.serve.batching import Batcher
-from phalanx.runtime import Model, load
+from phalanx.runtime import load
 from phalanx.system.errors import RequestError
+from serving import asked, served
 
 # The class of a pixel: 1 where it is bright.
 BRIGHT = """
@@ -61,61 +57,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / 'bright.onnx'
 
 
-class Watched(Batcher):
-    """Says when a request has come to it."""
-
-    def __init__(self, model: Model, *, most: int, room: int) -> None:
-        super().__init__(model, most=most, room=room)
-        self.taken = threading.Semaphore(0)
-
-    def wait_for(self, requests: int) -> None:
-        for _ in range(requests):
-            assert self.taken.acquire(timeout=60)
-
-    async def result(self, image: Any) -> Any:
-        self.taken.release()  # what is left until it stands in the queue happens before anything else does
-        return await super().result(image)
-
-
-class Server(uvicorn.Server):
-    """Says on which port it listens."""
-
-    def __init__(self, batcher: Watched, most_bytes: int) -> None:
-        app = create_app(batcher, most_bytes=most_bytes)
-        # No log of its own: for that uvicorn closes all handlers there are, and absl's closes the stream that pytest writes to.
-        super().__init__(uvicorn.Config(app, host='127.0.0.1', port=0, log_level='error', log_config=None))
-        self.batcher = batcher
-        self.port, self.listening = 0, threading.Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self.port = self.servers[0].sockets[0].getsockname()[1]
-        self.listening.set()
-
-
-@contextmanager
-def served(model: Model, *, room: int = 64, most_bytes: int = 2**20) -> Iterator[Server]:
-    server = Server(Watched(model, most=8, room=room), most_bytes)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert server.listening.wait(60)
-        yield server
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-def asked(port: int, path: str, data: bytes | None = None, kind: str = 'image/png') -> tuple[int, Any]:
-    """The status and the answer."""
-    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
-    connection.request('GET' if data is None else 'POST', path, data, {'Content-Type': kind})
-    response = connection.getresponse()
-    output = response.read()
-    connection.close()
-    return response.status, json.loads(output) if output.startswith(b'{') else output.decode()
-
-
 def picture(bright: int) -> bytes:
     """PNG file of 10 x 20 pixels with `bright` white pixels, the rest black."""
     pixels = np.zeros((10, 20, 3), np.uint8)
@@ -125,7 +66,7 @@ def picture(bright: int) -> bytes:
 
 def test_each_request_gets_the_result_of_its_own_image(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Eight clients at a time; the number of bright pixels shows whose answer it is."""
-    with served(load(file)) as server, ThreadPoolExecutor(8) as clients:
+    with served(file) as server, ThreadPoolExecutor(8) as clients:
         begin = time.perf_counter()
         answers = list(clients.map(lambda n: asked(server.port, '/predict', picture(n)), range(1, 161)))
         print(f'{160 / (time.perf_counter() - begin):.0f} requests a second')
@@ -147,7 +88,7 @@ def test_a_stop_loses_no_accepted_request(file: Path) -> None:
 
     model.run = slow
     with ThreadPoolExecutor(4) as clients:
-        with served(model) as server:
+        with served(file, model) as server:
             answers = [clients.submit(asked, server.port, '/predict', picture(n)) for n in range(1, 5)]
             server.batcher.wait_for(4)
             server.should_exit = True
@@ -156,7 +97,7 @@ def test_a_stop_loses_no_accepted_request(file: Path) -> None:
 
 
 def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
-    with served(load(file)) as server:
+    with served(file) as server:
         status, output = asked(server.port, '/predict', picture(7))
         as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
         assert (status, output) == asked(server.port, '/predict', as_json, 'application/json')
@@ -165,11 +106,11 @@ def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
         shown = cv2.imdecode(np.frombuffer(base64.b64decode(output['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
         assert (shown.shape, int(shown.sum())) == ((10, 20), 7)
         assert asked(server.port, '/health')[1]['status'] == 'ok'
-        assert 'Drop an image here' in asked(server.port, '/')[1]
+        assert 'Drop images here' in asked(server.port, '/')[1]
 
 
 def test_a_wrong_request_gets_the_reason(file: Path) -> None:
-    with served(load(file), most_bytes=10_000) as server:
+    with served(file, most_bytes=10_000) as server:
         status, output = asked(server.port, '/predict', b'no image')
         assert (status, 'the image: is not an image that can be decoded' in output['detail']) == (422, True)
         status, output = asked(server.port, '/predict', b'{}', 'application/json')
@@ -194,7 +135,7 @@ def test_a_request_beyond_the_queue_is_rejected(file: Path) -> None:
         return run(images)
 
     model.run = slow
-    with served(model, room=1) as server, ThreadPoolExecutor(2) as clients:
+    with served(file, model, room=1) as server, ThreadPoolExecutor(2) as clients:
         first = clients.submit(asked, server.port, '/predict', picture(1))
         assert begun.wait(60)
         second = clients.submit(asked, server.port, '/predict', picture(2))
@@ -210,3 +151,15 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match='there is no such file'):
         command([str(tmp_path / 'none.onnx')])
     assert main(['serve', str(tmp_path / 'none.onnx')]) == 2
+
+
+def test_a_port_in_use_is_refused_with_a_free_one(file: Path) -> None:
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RequestError, match=rf'port {port} is in use, .*; add --port \d+'):
+            command([str(file), '--port', str(port)])
+
+
+def test_an_address_of_another_machine_is_refused(file: Path) -> None:
+    with pytest.raises(RequestError, match=r'--host 192\.0\.2\.1 --port 8000: Cannot assign requested address'):
+        command([str(file), '--host', '192.0.2.1'])

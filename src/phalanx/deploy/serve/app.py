@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, is_dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -21,11 +21,12 @@ from starlette.types import Message
 from phalanx.data.image import decode_image
 from phalanx.data.samples import SampleError
 from phalanx.deploy.serve.batching import Batcher, FullError
+from phalanx.deploy.serve.page import render_page
 from phalanx.runtime import ArtifactError
 
 
-def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
-    """Create the service; requests are limited to `most_bytes`."""
+def create_app(batcher: Batcher, *, file: Path, most_bytes: int) -> FastAPI:
+    """Create the service for the exported `file` that `batcher` runs; requests are limited to `most_bytes`."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -33,12 +34,13 @@ def create_app(batcher: Batcher, *, most_bytes: int) -> FastAPI:
             yield
 
     guide, counts = batcher.model.guide, batcher.counts
+    drop_page = render_page(guide, file)
     # Without FastAPI's pages of documentation, which load scripts from the internet.
     app = FastAPI(title='phalanx serve', lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get('/')
     async def page() -> HTMLResponse:
-        return HTMLResponse(files('phalanx.deploy.serve').joinpath('page.html').read_text(encoding='utf-8'))
+        return HTMLResponse(drop_page)
 
     @app.get('/health')
     async def health() -> Mapping[str, Any]:

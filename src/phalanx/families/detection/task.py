@@ -268,7 +268,7 @@ class Detection(Family):
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',
             },
             preparation,
-            {'classes': self.class_names, 'nms': asdict(self.nms), 'order': READ_OUT},
+            {'classes': self.class_names, 'nms': asdict(self.nms), 'shown_from': self.shown_from, 'order': READ_OUT},
             in_graph=GraphPart(partial(add_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
             dynamic={} if sizing_of(self.transforms['eval']) == 'one' else {2: STRIDE, 3: STRIDE},
         )
