@@ -284,7 +284,9 @@ class _SharedOnCpu(torch.autograd.Function):
         of_offset, of_slope = (-weight * inverse * sums.view(2, -1) / count).unbind()
         slope = of_slope * inverse
         offset, slope = (of_offset - slope * mean).to(_statistics(x)), slope.to(_statistics(x))
-        rest = F.batch_norm(x, torch.zeros_like(slope), torch.ones_like(slope), slope, offset, False, 0.0, 0.0)
+        # Not F.batch_norm, which refuses eps = 0 in torch 2.11: the variance is 1 here.
+        ones = torch.ones_like(slope)
+        rest = torch.batch_norm(x, slope, offset, torch.zeros_like(slope), ones, False, 0.0, 0.0, torch.backends.cudnn.enabled)
         return grad_x.add_(rest), grad_weight, grad_bias, None, None
 
 
