@@ -1,161 +1,393 @@
-"""A training step of every family on this GPU, in every setting, as one table.
+"""Training on this GPU: a section per question, a table per section.
 
-    make gpu                      or: python benchmarks/gpu.py [--device cpu] [--seconds 390] [--out runs/gpu]
+    make gpu           or: python benchmarks/gpu.py [--device cpu] [--seconds 390] [--out runs/gpu] [--only plain precision ...]
 
-Settings: fp32 without and with TF32, bf16, fp16, bf16 in channels last, as two ranks that share the GPU and talk over gloo,
-as CUDA graphs, and compiled. Each family has a process of its own, which starts again after a cell that it did not survive.
-Writes gpu.json and gpu.md. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing of a GPU.
+    plain      a step of seven networks beside a plain PyTorch loop, in turns, in bf16 and channels last
+    precision  a step of each family in fp32, tf32, bf16 and fp16
+    graphs     the same steps as CUDA graphs or compiled
+    fed        whole training steps, fed with files by loader workers
+    accuracy   mean IoU of seeds in each precision
+
+Each section runs in a process of its own and ends alone if it fails. gpu.md and gpu.json hold each row as soon as it is
+measured. With `--device cpu` sizes are tiny: it shows that the benchmark works, and says nothing about a GPU.
 """
 
 import argparse
-import contextlib
 import gc
 import json
-import multiprocessing
 import os
 import platform
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 import torch
+from input_pipeline import PIPELINES
+from numpy.random import default_rng
+from plain_ddp import PlainTraining
+from torch.profiler import ProfilerActivity, profile
 
+from phalanx.bench.flops import measure_peak, read_clock, step_flops
 from phalanx.bench.show import format_markdown
-from phalanx.bench.train import format_peak_share, measure
-from phalanx.engine.job import open_job
-from phalanx.engine.worker import process_group
+from phalanx.bench.train import measure
+from phalanx.data.batch import ImageBatch
+from phalanx.engine.job import Job, open_job
+from phalanx.engine.precision import DTYPES
+from phalanx.engine.trainer import Trainer
 
-RECIPES = {  # name -> settings on a GPU, on a CPU
-    'segmentation': ('pp_liteseg_digits', ('data.size=[512,1024]', 'train.global_batch_size=16'), ('data.size=[64,96]',)),
-    'detection': ('ppyoloe_digits', ('data.size=[640,640]', 'train.global_batch_size=16'), ('data.size=[64,64]',)),
-    'recognition': (
-        'crnn_digits',
-        ('image_size=[32,320]', 'train.global_batch_size=256'),
-        ('image_size=[32,48]', 'train_image_sizes=[]'),
+Row = dict[str, str]
+
+DIGITS = 'pp_liteseg_digits'
+ONE_LOSS, TWO_LOSSES = 'loss=[cross_entropy]', 'loss=[cross_entropy, cross_entropy]'
+MIB = 2**20
+
+
+class Network(NamedTuple):
+    recipe: str
+    keys: tuple[str, ...]
+    batch: int
+    size: str  # key of the image size
+    on_gpu: str
+    on_cpu: str
+
+
+# Networks at the sizes of their papers, on synthetic samples.
+NETWORKS = {
+    'SLANet': Network('slanet_rendered', ('max_length=500',), 24, 'image_size', '488', '64'),
+    'SegFormer-B0': Network(
+        DIGITS, ('model={name: segformer, backbone: mit_b0}', ONE_LOSS), 8, 'data.size', '[512,1024]', '[64,96]'
     ),
-    'text detection': ('db_pages', ('data.page_size=[640,640]', 'train.global_batch_size=16'), ('data.page_size=[96,96]',)),
-    'table': ('slanet_rendered', ('train.global_batch_size=24',), ('image_size=64',)),
+    'PP-LiteSeg-STDC1': Network(DIGITS, (), 16, 'data.size', '[512,1024]', '[64,96]'),
+    'PP-YOLOE-s': Network('ppyoloe_digits', ('model.size=s',), 16, 'data.size', '[640,640]', '[64,64]'),
+    'CRNN': Network(
+        'crnn_digits',
+        ('model.backbone={name: mobilenet_v3, size: large, scale: 0.5}', 'model.hidden_size=96'),
+        256,
+        'image_size',
+        '[32,320]',
+        '[32,48]',
+    ),
+    'DB': Network(
+        'db_pages', ('model.backbone.scale=0.5', 'model.neck_channels=96'), 16, 'data.page_size', '[640,640]', '[96,96]'
+    ),
+    'OCRNet-HRNet-W18': Network(
+        DIGITS, ('model={name: ocrnet, backbone: hrnet_w18}', TWO_LOSSES), 4, 'data.size', '[512,1024]', '[64,96]'
+    ),
 }
-SETTINGS = {
-    'fp32': ('precision={dtype: fp32, tf32: false}',),
-    'tf32': ('precision={dtype: fp32, tf32: true}',),
-    'bf16': ('precision={dtype: bf16}',),
-    'fp16': ('precision={dtype: fp16}',),
-    'bf16, channels last': ('precision={dtype: bf16}', 'train.channels_last=true'),
-    'bf16, two ranks': ('precision={dtype: bf16}', 'train.channels_last=true'),
-    'bf16, CUDA graphs': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.cuda_graph=true'),
-    'bf16, compiled': ('precision={dtype: bf16}', 'train.channels_last=true', 'train.compile=true'),  # the longest, so the last
+FAMILIES = ('PP-LiteSeg-STDC1', 'PP-YOLOE-s', 'CRNN', 'DB', 'SLANet')
+BF16 = ('precision={dtype: bf16}', 'train.channels_last=true')
+PRECISIONS = {
+    'fp32': ('precision={dtype: fp32, tf32: false}', 'train.channels_last=true'),
+    'tf32': ('precision={dtype: fp32, tf32: true}', 'train.channels_last=true'),
+    'bf16': BF16,
+    'fp16': ('precision={dtype: fp16}', 'train.channels_last=true'),
 }
-RANKS = {'bf16, two ranks': 2}
-COLUMNS = ('samples_per_s', 'peak_memory_mb', 'share_of_peak')
-SHOWN = ('samples/s', 'MiB', 'share of peak')
-SPAWN = multiprocessing.get_context('spawn')  # a forked process cannot use CUDA
+GRAPHS = (
+    ('SLANet', 'train.cuda_graph=true'),
+    ('CRNN', 'train.cuda_graph=true'),
+    ('PP-LiteSeg-STDC1', 'train.compile=true'),
+    ('PP-YOLOE-s', 'train.compile=true'),
+)
+PLAIN_STEP = ('norm_sync=off', 'ema=null', 'clip=null')  # a plain loop has none of these
 
 
-class Measuring:
-    """Processes, one per rank, that measure the cells of one family in turn."""
-
-    def __init__(self, family: str, device: str, ranks: int) -> None:
-        self.folder = tempfile.TemporaryDirectory()
-        ends = [SPAWN.Pipe() for _ in range(ranks)]
-        self.pipes = [own for own, _ in ends]
-        self.processes = [
-            SPAWN.Process(target=answer, args=(theirs, family, device, rank, ranks, self.folder.name), daemon=True)
-            for rank, (_, theirs) in enumerate(ends)
-        ]
-        for process, (_, theirs) in zip(self.processes, ends, strict=True):
-            process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
-
-    def ask(self, setting: str, seconds: float) -> dict[str, Any]:
-        """The figures of rank 0 in a setting within `seconds`, or the reason for none; its processes are of no use then."""
-        try:
-            for pipe in self.pipes:
-                pipe.send(setting)
-            return self.pipes[0].recv() if self.pipes[0].poll(seconds) else {'why': f'longer than {seconds:.0f} s'}
-        except (EOFError, ConnectionError):
-            return {'why': 'its process has died'}
-
-    def end(self) -> None:
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
-            pipe.close()  # at which the process ends, if it is not in the middle of something
-            process.join(5)
-            process.kill()
-            process.join()
-        self.folder.cleanup()
+def open_network(name: str, device: torch.device, *keys: str) -> Job:
+    network, tiny = NETWORKS[name], device.type == 'cpu'
+    size = f'{network.size}={network.on_cpu if tiny else network.on_gpu}'
+    batch = f'train.global_batch_size={2 if tiny else network.batch}'
+    words = (*network.keys, size, batch, 'train.workers=0', f'device={device.type}', *keys)
+    return open_job(network.recipe, [(word, word) for word in words])
 
 
-def answer(pipe: Connection, family: str, device: str, rank: int, ranks: int, folder: str) -> None:
-    """Measures the settings that come through `pipe`, as one of the ranks."""
-    if ranks > 1:  # NCCL takes one rank a device; over gloo the exchanges can be seen at work where there is one GPU
-        os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'LOCAL_RANK': '0'}
-        rendezvous = f'file://{folder}/rendezvous'
-        torch.distributed.init_process_group('gloo', init_method=rendezvous, rank=rank, world_size=ranks)
-        torch.set_num_threads(1)  # as a launcher gives them
-    recipe, on_gpu, on_cpu = RECIPES[family]
-    sizes = (*on_cpu, 'train.global_batch_size=4', 'train.workers=0') if device == 'cpu' else (*on_gpu, 'train.workers=4')
-    with process_group(device) as place, contextlib.suppress(EOFError, ConnectionError):  # when nobody asks any more
-        while True:
-            words = (*sizes, *SETTINGS[pipe.recv()], f'device={device}')
-            try:
-                job = open_job(recipe, [(word, word) for word in words])
-                figures, _ = measure(job, place, steps=2 if device == 'cpu' else 20, warmup=1)
-                found = {name: figures[name] for name in COLUMNS}
-            except (RuntimeError, ValueError) as error:  # out of memory, for instance
-                found = {'why': (str(error).splitlines() or [repr(error)])[0][:200]}
-            if rank == 0:
-                pipe.send(found)
-            gc.collect()
-            torch.cuda.empty_cache()
+class Side(NamedTuple):
+    """One of the trainings that are timed in turns."""
+
+    step: Callable[[ImageBatch], None]
+    seconds: list[float]  # per step
+
+
+def open_trainer(job: Job, device: torch.device, folder: str) -> tuple[Trainer, ImageBatch]:
+    trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
+    trainer.until = 10**6
+    batch = next(trainer.batches())
+    return trainer, batch.pin_memory() if device.type == 'cuda' else batch
+
+
+def train_step(trainer: Trainer, batch: ImageBatch) -> None:
+    trainer.train_step(batch)
+    trainer.progress.step += 1
+
+
+def time_steps(step: Callable[[ImageBatch], None], batch: ImageBatch, device: torch.device, steps: int) -> float:
+    """Mean seconds of `steps` steps."""
+    begin = read_clock(device)
+    for _ in range(steps):
+        step(batch)
+    return (read_clock(device) - begin) / steps
+
+
+def peak_mib(step: Callable[[ImageBatch], None], batch: ImageBatch, device: torch.device) -> float:
+    """Peak memory of a step above what is allocated before it, in MiB."""
+    if device.type == 'cpu':
+        return float('nan')
+    base = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step(batch)
+    return (torch.cuda.max_memory_allocated() - base) / MIB
+
+
+def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int, float]:
+    """Number of kernels and copies of a step, and the seconds in which one of them runs."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step(batch)
+        torch.cuda.synchronize()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end) for event in seen.events() or () if event.device_type.name == 'CUDA'
+    )
+    busy = end = 0.0
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return len(spans), busy / 1e6
+
+
+def plain(device: torch.device) -> Iterator[Row]:
+    """Both sides in one process, in turns: the ratio holds whatever else the machine does."""
+    for name in NETWORKS:
+        job = open_network(name, device, *BF16, *PLAIN_STEP)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, batch = open_trainer(job, device, folder)
+            other = PlainTraining(job, device)
+            sides = [Side(lambda batch, own=trainer: train_step(own, batch), []), Side(other.step, [])]  # type: ignore[misc]
+            for side in sides:
+                time_steps(side.step, batch, device, 5)  # kernels are chosen, memory is taken
+            for _ in range(9 if device.type == 'cuda' else 1):
+                for side in sides:
+                    side.seconds.append(time_steps(side.step, batch, device, 5 if device.type == 'cuda' else 1))
+            ours, theirs = (median(side.seconds) for side in sides)
+            memory = [peak_mib(side.step, batch, device) for side in sides]
+            row = {
+                'network': name,
+                'batch': str(len(batch)),
+                'Phalanx': f'{ours * 1e3:.2f} ms',
+                'plain': f'{theirs * 1e3:.2f} ms',
+            }
+            row |= {'time': f'{ours / theirs:.3f}', 'memory': f'{memory[0] / memory[1]:.3f}'}
+            if device.type == 'cuda':
+                count, busy = kernels(sides[0].step, batch)
+                row |= {'kernels per step': f'{count}', 'time without a kernel': f'{max(0, 1 - busy / ours):.0%}'}
+            yield row
+            del trainer, other, sides
+        free()
+
+
+def precision(device: torch.device) -> Iterator[Row]:
+    for (setting, keys), name in product(PRECISIONS.items(), FAMILIES):
+        job = open_network(name, device, *keys)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, batch = open_trainer(job, device, folder)
+            flops = step_flops(trainer, batch)
+            yield {'network': name, 'precision': setting, **timed(trainer, batch, flops)}
+            del trainer
+        free()
+
+
+PEAKS: dict[tuple[str, bool], float] = {}  # of this process; measured once
+
+
+def timed(trainer: Trainer, batch: ImageBatch, flops: int) -> Row:
+    device, options = trainer.device, trainer.recipe.precision
+    key = options.dtype, options.tf32
+    if key not in PEAKS:
+        PEAKS[key] = max(measure_peak(device, DTYPES[options.dtype], channels_last=True))
+    count = 20 if device.type == 'cuda' else 1
+    time_steps(lambda batch: train_step(trainer, batch), batch, device, 3)
+    if device.type == 'cuda':
+        torch.cuda.reset_peak_memory_stats()
+    step = time_steps(lambda batch: train_step(trainer, batch), batch, device, count)
+    memory = torch.cuda.max_memory_allocated() / MIB if device.type == 'cuda' else float('nan')
+    share = flops / step / PEAKS[key]
+    return {
+        'batch': str(len(batch)),
+        'step': f'{step * 1e3:.2f} ms',
+        'samples/s': f'{len(batch) / step:,.0f}',
+        'peak memory': f'{memory:,.0f} MiB',
+        'share of peak': f'{share:.1%}',
+    }
+
+
+def graphs(device: torch.device) -> Iterator[Row]:
+    for name, setting in GRAPHS:
+        seconds = []
+        begin = time.perf_counter()
+        for keys in ((), (setting,)):
+            with tempfile.TemporaryDirectory() as folder:
+                begin = time.perf_counter()
+                trainer, batch = open_trainer(open_network(name, device, *BF16, *keys), device, folder)
+                step = lambda batch, own=trainer: train_step(own, batch)  # noqa: E731
+                time_steps(step, batch, device, 4)
+                begin = time.perf_counter() - begin
+                seconds.append(median(time_steps(step, batch, device, 5) for _ in range(5)))
+                del trainer, step
+            free()
             torch.compiler.reset()
+        yield {
+            'network': name,
+            'setting': setting,
+            'without': f'{seconds[0] * 1e3:.2f} ms',
+            'with': f'{seconds[1] * 1e3:.2f} ms',
+            'time': f'{seconds[1] / seconds[0]:.3f}',
+            'until the fifth step': f'{begin:.1f} s',
+        }
 
 
-def shown(row: dict[str, Any]) -> dict[str, str]:
-    figures = [row.get('why', ''), '', '']
-    if 'why' not in row:
-        figures = [f'{row["samples_per_s"]:.1f}', f'{row["peak_memory_mb"]:,.0f}', format_peak_share(row['share_of_peak'])]
-    return {**{key: row[key] for key in ('family', 'setting')}, **dict(zip(SHOWN, figures, strict=True))}
+def fed(device: torch.device) -> Iterator[Row]:
+    """Published recipes on files: the step, and the share of it that waits for the loader."""
+    workers, cuda = os.cpu_count() or 1, device.type == 'cuda'
+    for family, batch in (('segmentation', 6), ('detection', 24), ('recognition', 128), ('table', 24)):
+        pipeline = PIPELINES[family]
+        with tempfile.TemporaryDirectory() as folder:
+            pipeline.make(Path(folder), default_rng(0))
+            serve_training_files_as_validation(Path(folder))
+            words = (pipeline.setting.format(folder), *BF16, f'train.workers={workers if cuda else 0}', f'device={device.type}')
+            words += (f'train.global_batch_size={batch if cuda else 2}',)
+            job = open_job(pipeline.recipe, [(word, word) for word in words])
+            figures, _ = measure(job, device, steps=20 if cuda else 1, warmup=2)
+        yield {
+            'recipe': pipeline.recipe,
+            'batch': str(figures['samples']),
+            'step': f'{figures["step_s"] * 1e3:.1f} ms',
+            'samples/s': f'{figures["samples_per_s"]:,.0f}',
+            'of one worker': f'{figures["loader_rate"]:,.0f}',
+            'waiting for samples': f'{figures["phases"]["data wait"] / figures["step_s"]:.0%}',
+        }
+        free()
 
 
-def table(device: str, seconds: float) -> list[dict[str, Any]]:
-    """All cells, printed as they come; those that the time does not suffice for say so."""
-    end, rows = time.monotonic() + seconds, []
-    at_work: dict[tuple[str, int], Measuring] = {}
-    for setting, family in product(SETTINGS, RECIPES):
-        key = family, RANKS.get(setting, 1)
-        found = {'why': 'left out: out of time'}
-        if (left := end - time.monotonic()) > 5:
-            if key not in at_work:
-                at_work[key] = Measuring(family, device, key[1])
-            found = at_work[key].ask(setting, left)
-            if 'why' in found or key[1] > 1:  # what is left of it may be in the way of others
-                at_work.pop(key).end()
-        rows.append({'family': family, 'setting': setting, **found})
-        widths = zip(shown(rows[-1]).values(), (14, 19, 9, 7, 5), strict=True)
-        print('  '.join(f'{said:>{width}}' for said, width in widths), flush=True)
-    for measuring in at_work.values():
-        measuring.end()
-    return rows
+def serve_training_files_as_validation(root: Path) -> None:
+    """Opening a recipe needs an evaluation set, which this benchmark does not use."""
+    for source, link in (('leftImg8bit/train', 'leftImg8bit/val'), ('gtFine/train', 'gtFine/val'), ('train2017', 'val2017')):
+        if (root / source).is_dir():
+            (root / link).symlink_to(root / source)
+    annotations = root / 'annotations'
+    for source, copy in (
+        (annotations / 'instances_train2017.json', annotations / 'instances_val2017.json'),
+        (root / 'rec_gt_train.txt', root / 'rec_gt_test.txt'),
+    ):
+        if source.is_file():
+            copy.write_text(source.read_text())
+    tables = root / 'PubTabNet_2.0.0.jsonl'
+    if tables.is_file():
+        text = tables.read_text()
+        tables.write_text(text + text.replace('"split": "train"', '"split": "val"'))
+        (root / 'val').symlink_to(root / 'train')
+
+
+def accuracy(device: torch.device) -> Iterator[Row]:
+    """Trainings of all seeds side by side: their results count here, not their time."""
+    seeds = range(3)
+
+    def train(case: tuple[str, int]) -> float:
+        setting, seed = case
+        with tempfile.TemporaryDirectory() as folder:
+            keys = [*PRECISIONS[setting], f'train.seed={seed}', f'device={device.type}', 'report.pictures=0']
+            keys += [] if device.type == 'cuda' else ['train.steps=2', 'data.eval_scenes=2']
+            line = [sys.executable, '-m', 'phalanx', 'train', DIGITS, '--save_dir', folder, '--set', *keys]
+            subprocess.run(line, capture_output=True, check=True)
+            return float(json.loads(Path(folder, 'summary.json').read_text())['best'])
+
+    cases = [(setting, seed) for setting in ('tf32', 'bf16', 'fp16') for seed in seeds]
+    with ThreadPoolExecutor(len(cases) if device.type == 'cuda' else 1) as pool:
+        found = [*pool.map(train, cases)]
+    for setting in ('tf32', 'bf16', 'fp16'):
+        values = [value for (of, _), value in zip(cases, found, strict=True) if of == setting]
+        each = ', '.join(f'{value:.4f}' for value in values)
+        yield {'precision': setting, 'mean IoU': each, 'mean': f'{fmean(values):.4f}', 'deviation': f'{stdev(values):.4f}'}
+
+
+def free() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+SECTIONS: dict[str, Callable[[torch.device], Iterator[Row]]] = {
+    'plain': plain,
+    'precision': precision,
+    'graphs': graphs,
+    'fed': fed,
+    'accuracy': accuracy,
+}
+
+
+def run_section(name: str, device: str, out: Path, seconds: float, write: Callable[[str, Row], None]) -> None:
+    """Rows of a section from a process of its own, which is killed after `seconds`."""
+    line = [sys.executable, __file__, '--section', name, '--device', device]
+    with (out / f'{name}.log').open('w') as log:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        timer = threading.Timer(seconds, process.kill)
+        timer.daemon = True
+        timer.start()
+        assert process.stdout is not None
+        for text in process.stdout:
+            if text.startswith('{'):
+                write(name, json.loads(text))
+        late = not timer.is_alive()
+        timer.cancel()
+        if process.wait() != 0:
+            last = ['out of time'] if late else (out / f'{name}.log').read_text().strip().splitlines()[-1:]
+            write(name, {'ended early': ' '.join(last)[:200]})
+
+
+def write_tables(head: str, rows: Sequence[tuple[str, Row]], out: Path) -> None:
+    (out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
+    text = [head]
+    for name in SECTIONS:
+        own = [row for section, row in rows if section == name]
+        # a row of the table needs all columns
+        columns = list(dict.fromkeys(column for row in own for column in row))
+        if own:
+            text += [f'### {name}', format_markdown([{column: row.get(column, '') for column in columns} for row in own])]
+    (out / 'gpu.md').write_text('\n\n'.join(text) + '\n')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
-    parser.add_argument('--seconds', type=float, default=390, help='of the whole table; cells that come later are left out')
+    parser.add_argument('--seconds', type=float, default=390, help='of the whole table; later sections are left out')
     parser.add_argument('--out', type=Path, default=Path('runs/gpu'))
+    parser.add_argument('--only', nargs='+', choices=SECTIONS, default=[*SECTIONS], help='sections')
+    parser.add_argument('--section', choices=SECTIONS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.device == 'cuda' and not torch.cuda.is_available():
         sys.exit('there is no CUDA device here; --device cpu shows that the benchmark works')
+    if given.section:
+        for row in SECTIONS[given.section](torch.device(given.device)):
+            print(json.dumps(row), flush=True)
+        return
     name = torch.cuda.get_device_name() if given.device == 'cuda' else f'{platform.processor() or "cpu"} (not a GPU)'
-    rows = table(given.device, given.seconds)
-    given.out.mkdir(parents=True, exist_ok=True)
     head = f'{name}, torch {torch.__version__}, {time.strftime("%Y-%m-%d")}, `make gpu`'
-    (given.out / 'gpu.json').write_text(json.dumps({'head': head, 'rows': rows}, indent=1) + '\n')
-    (given.out / 'gpu.md').write_text(f'{head}\n\n{format_markdown([shown(row) for row in rows])}\n')
+    given.out.mkdir(parents=True, exist_ok=True)
+    end, rows = time.monotonic() + given.seconds, list[tuple[str, Row]]()
+
+    def write(section: str, row: Row) -> None:
+        rows.append((section, row))
+        print(f'{section}: ' + ', '.join(f'{key} {value}' for key, value in row.items()), flush=True)
+        write_tables(head, rows, given.out)
+
+    for section in given.only:
+        if (left := end - time.monotonic()) < 10:
+            write(section, {'ended early': 'out of time'})
+        else:
+            run_section(section, given.device, given.out, left, write)
     print(f'{given.out}/gpu.md, {given.out}/gpu.json')
 
 

@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from phalanx.data.batch import ImageBatch
 from phalanx.data.samples import Draw
-from phalanx.engine.job import open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.engine.meters import peak_memory_mb
+from phalanx.engine.precision import DTYPES
 from phalanx.engine.validation import SingleBatchStep
 from phalanx.parallel.norms import BatchNorm2d
 
@@ -36,12 +38,34 @@ def with_norms_of_torch(model: nn.Module) -> nn.Module:
     return model
 
 
+class PlainTraining:
+    """The loop of PyTorch's documentation: autocast, gradient accumulation, DDP if there is a process group."""
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        train = job.recipe.train
+        self.task, self.device, self.parts = job.task, device, train.micro_batches
+        self.dtype = DTYPES[job.recipe.precision.dtype]
+        layout = torch.channels_last if train.channels_last else torch.contiguous_format
+        model = with_norms_of_torch(job.task.model()).train().to(device, memory_format=layout)
+        self.replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else None
+        self.model, self.optimizer = model, job.recipe.optimizer(model.parameters())
+
+    def step(self, batch: ImageBatch) -> None:
+        batch = batch.to(self.device)
+        for number, part in enumerate(batch.split(self.parts) if self.parts > 1 else [batch]):
+            with self.replica.no_sync() if self.replica and number < self.parts - 1 else nullcontext():
+                with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+                    loss = self.task.loss(self.task.outputs(self.replica or self.model, part), part, SingleBatchStep())
+                torch.autograd.backward(torch.stack([term.mean() for term in loss.values()]).sum() / self.parts)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def main() -> None:
     recipe, steps, *keys = sys.argv[1:]
     # data, network, loss and optimizer of the recipe; norms and the loop are plain PyTorch
     job = open_job(recipe, [(key, key) for key in keys])
-    train = job.recipe.train
-    size, parts = train.batch_size_per_rank or train.global_batch(1), train.micro_batches
+    size = job.recipe.train.batch_size_per_rank or job.recipe.train.global_batch(1)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if dist.is_torchelastic_launched():
@@ -49,25 +73,17 @@ def main() -> None:
     rank = dist.get_rank() if dist.is_initialized() else 0
     dataset = job.task.dataset('train')
     batch = job.task.collate([dataset[Draw(rank * size + number, 0, 0, 0)] for number in range(size)])
-    model = with_norms_of_torch(job.task.model()).train()
-    replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else None
-    optimizer = job.recipe.optimizer(model.parameters())
+    training = PlainTraining(job, CPU)
     base, seconds = peak_memory_mb(CPU), []
-    # gradient accumulation as in PyTorch's documentation
     for _ in range(WARMUP + int(steps)):
         begin = time.perf_counter()
-        for number, part in enumerate(batch.split(parts) if parts > 1 else [batch]):
-            with replica.no_sync() if replica and number < parts - 1 else nullcontext():
-                loss = job.task.loss(job.task.outputs(replica or model, part), part, SingleBatchStep())
-                torch.autograd.backward(torch.stack([term.mean() for term in loss.values()]).sum() / parts)
-        optimizer.step()
-        optimizer.zero_grad()
+        training.step(batch)
         seconds.append(time.perf_counter() - begin)
     # memory relative to the start, as training_step.py measures Phalanx
     if rank == 0:
         print(json.dumps({'step_s': statistics.fmean(seconds[WARMUP:]), 'memory_mb': peak_memory_mb(CPU) - base}))
     if dist.is_initialized():
-        del replica
+        del training
         dist.destroy_process_group()
 
 
