@@ -19,7 +19,7 @@ from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
 from phalanx.engine.schema import Recipe
-from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
+from phalanx.nn.backbones.timm_backbone import TimmBackbone, find_pretrained_backbones
 from phalanx.parallel.step import WholeStep
 from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError
@@ -59,6 +59,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
         if getattr(job.recipe.optimizer, 'func', None) in NEED_DECAY:
             job.recipe.optimizer(groups)
         check_norms(job, parts.train, model, world_size)
+        check_image_size(job, parts, model)
 
     # Run every check, so that one message lists all problems.
     problems: list[str] = []
@@ -94,14 +95,30 @@ def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: i
     at_once = train.global_batch(world_size) // (world_size * train.micro_batches)
     if at_once > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
         return
+    _try_sample(job, samples, model.train())
+
+
+def check_image_size(job: Job, parts: Parts, model: nn.Module) -> None:
+    """Raise ValueError if the network takes images of one size, and a sample of training or evaluation has another."""
+    if any(isinstance(part, TimmBackbone) and part.size for part in model.modules()):
+        for samples in (parts.train, parts.evaluation):
+            _try_sample(job, samples, model.eval())
+
+
+def _try_sample(job: Job, samples: Dataset[Any], model: nn.Module) -> None:
+    """Run `model` on one sample."""
     # Any sample will do: the sizes of the maps decide, not their content.
     try:
-        sample = samples[Draw(0, 0, 0, train.seed)]
+        sample = samples[Draw(0, 0, 0, job.recipe.train.seed)]
     except (SampleError, OSError):
         return  # the loader reports and counts it
-    # `align` pads the image as in a training step, so the maps have the sizes of a real step.
+    batch = job.task.collate([sample])
     with torch.no_grad():
-        job.task.outputs(model.train(), job.task.align(job.task.collate([sample]), WholeStep()))
+        # `align` pads the image as in a training step, so the maps have the sizes of a real step.
+        if model.training:
+            job.task.outputs(model, job.task.align(batch, WholeStep()))
+        else:
+            job.task.predict(model, batch)
 
 
 def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> None:

@@ -155,6 +155,28 @@ def test_an_image_of_another_size_than_that_of_the_network_is_refused() -> None:
             backbone(torch.rand(1, 3, 64, 64))
 
 
+def test_a_plain_transformer_for_one_size_is_built_for_the_size_of_the_images() -> None:
+    """CaiT and BEiT do not know timm's `dynamic_img_size`."""
+    backbone: Any = timm_backbone(SQUARE, model='cait_xxs24_224', img_size=(32, 48))
+    with torch.no_grad():
+        assert [tuple(x.shape[2:]) for x in backbone.eval()(torch.rand(1, 3, 32, 48))] == [(8, 12), (4, 6), (2, 3), (1, 2)]
+        with pytest.raises(ValueError, match=r'model.backbone.img_size is \[32, 48\], but an image has \[48, 48\]'):
+            backbone(torch.rand(1, 3, 48, 48))
+    with pytest.raises(ValueError, match=r'img_size: \[30, 48\] must be multiples of 16'):
+        timm_backbone(SQUARE, model='cait_xxs24_224', img_size=(30, 48))
+
+
+@pytest.mark.parametrize(('training', 'shown'), [((64, 64), r'\[64, 64\]'), ((64, 96), r'\[128, 96\]')])
+def test_images_of_another_size_are_found_before_the_training_starts(training: tuple[int, int], shown: str) -> None:
+    """Of training and of evaluation."""
+    backbone = 'model={name: deeplabv3p, backbone: {name: timm_backbone, model: botnet26t_256, img_size: [64, 96]}}'
+    sizes = {'transforms': list(training), 'eval_transforms': [128, 96]}
+    resized = [f'{key}=[{{name: resize, target_size: {size}}}]' for key, size in sizes.items()]
+    job = open_job('pp_liteseg_digits', [(text, '--set') for text in (backbone, DIGITS, 'loss=[dice]', *resized)])
+    with pytest.raises(RequestError, match=rf'img_size is \[64, 96\], but an image has {shown}; give that size, or make all'):
+        check_parts(job, 1)
+
+
 @pytest.mark.parametrize('name', ['test_resnet', 'test_efficientnet'])
 def test_batch_norm_and_drop_path_of_timm_are_replaced_by_ours(name: str) -> None:
     model = nn.Sequential(timm_backbone(SQUARE, model=name, drop_path=0.5))  # type: ignore[arg-type]

@@ -42,26 +42,36 @@ class TimmBackbone(nn.Module):
         self.channels: tuple[int, ...] = tuple(body.feature_info.channels())
         self.strides: tuple[int, ...] = tuple(body.feature_info.reduction())
 
-    def forward(self, images: Tensor) -> list[Tensor]:
-        # Pad to whole cells of the coarsest map, then crop: sizes are those that `Backbone` promises.
-        x = pad_to_multiple(images, self.strides[-1])
+    def pad(self, images: Tensor, multiple: int) -> Tensor:
+        """Pad to whole cells of the coarsest map, which later are cropped to the sizes that `Backbone` promises.
+
+        Raises ValueError if the network takes another size only.
+        """
+        x = pad_to_multiple(images, multiple)
         if self.size not in (None, x.shape[-2:]):
-            raise ValueError(f'model.backbone.img_size is {list(self.size)}, but an image has {list(x.shape[-2:])}')
+            cure = 'give that size, or make all images of training and evaluation equal in `transforms` and `eval_transforms`'
+            raise ValueError(f'model.backbone.img_size is {list(self.size)}, but an image has {list(x.shape[-2:])}; {cure}')
+        return x
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = self.pad(images, self.strides[-1])
         return crop_padding(self.body(x), self.strides, images)
 
 
 class TimmPyramid(TimmBackbone):
     """images [B, 3, H, W] -> simple feature pyramid on the last map of a plain vision transformer."""
 
-    def __init__(self, body: Any, weights: str | None, *, patch: int, strides: Sequence[int]) -> None:
+    def __init__(
+        self, body: Any, weights: str | None, *, patch: int, strides: Sequence[int], size: tuple[int, int] | None = None
+    ) -> None:
         """`patch`: pixels per side of its patches; `strides`: of the pyramid maps, each 4, 8, 16 or 32."""
-        super().__init__(body, weights)
+        super().__init__(body, weights, size=size)
         self.patch, C = patch, self.channels[-1]
         self.levels = nn.ModuleList(build_pyramid_level(C, stride) for stride in strides)
         self.channels, self.strides = (PYRAMID_CHANNELS,) * len(strides), tuple(strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x = pad_to_multiple(images, VIT_STRIDE)
+        x = self.pad(images, VIT_STRIDE)
         # Patches of 14 or 8 pixels: resize so that each is one cell of stride 16. (timm interpolates the position embedding.)
         if self.patch != VIT_STRIDE:
             x = F.interpolate(x, [side // VIT_STRIDE * self.patch for side in x.shape[-2:]], mode='bilinear')
@@ -164,8 +174,16 @@ def timm_backbone(
     body = _build_body(timm, model, options)
     reductions: list[int] = body.feature_info.reduction()
     if len(reductions) > 1 and len(set(reductions)) == 1:  # a plain transformer: all its blocks have one stride
-        body = _build_body(timm, model, {**options, 'out_indices': [-1], 'dynamic_img_size': True})
-        return TimmPyramid(body, weights, patch=reductions[0], strides=[step for step in strides if isinstance(step, int)])
+        patch = reductions[0]
+        if img_size is not None:  # of the network, whose input is resized
+            if any(side % VIT_STRIDE for side in img_size):
+                raise ValueError(
+                    f'img_size: {list(img_size)} must be multiples of {VIT_STRIDE} for {model}, a plain transformer'
+                )
+            options['img_size'] = tuple(side // VIT_STRIDE * patch for side in img_size)
+        body = _build_body(timm, model, {**options, 'out_indices': [-1]})
+        steps = [step for step in strides if isinstance(step, int)]
+        return TimmPyramid(body, weights, patch=patch, strides=steps, size=img_size)
     # Dilated convolutions keep the coarsest map at the stride that the network needs.
     if (coarsest := output_stride(strides)) < 32:
         options['output_stride'] = coarsest
