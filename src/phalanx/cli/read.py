@@ -10,6 +10,7 @@ from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_reader, read_files
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
+from phalanx.system.cores import count_cores
 from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.system.stops import interrupting_signal
 
@@ -32,6 +33,7 @@ def command(words: Sequence[str]) -> int:
         upside_down=given.upside_down,
         max_side=given.max_side,
         device=given.device,
+        threads=max(1, count_cores() // given.workers),
         save=tuple(save),
     )
     try:

@@ -90,17 +90,19 @@ def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
     mean, std = np.array(preparation['mean'], np.float32), np.array(preparation['std'], np.float32)
     levels: Floats = (np.arange(256, dtype=np.float32)[:, None] / np.float32(255) - mean) / std
     order = (0, 1, 2) if preparation['channels'] == 'RGB' else (2, 1, 0)
-    # A table of the 256 values per channel gives the same floats as computing each, in a third of the time and half of the
-    # memory.
+    # A table of the 256 values per channel gives the same floats as computing each, in less time and memory. OpenCV's look-up
+    # takes 0.03 s for 4000 x 2816 pixels, numpy's `take`, which buffers its output, 0.1 to 0.6 s.
     floats = np.empty((3, *image.shape[:2]), np.float32)
     for place, channel in enumerate(order):
-        np.take(levels[:, place], image[:, :, channel], out=floats[place])
+        cv2.LUT(cv2.extractChannel(image, channel), levels[:, place].copy(), dst=floats[place])
     return floats
 
 
 def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) -> Image:
     """Pad an image at the right and bottom with `colour` to sides that are multiples of `step`."""
     H, W = image.shape[:2]
+    if H % step == W % step == 0:
+        return image
     padded = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
     padded[:] = colour
     padded[:H, :W] = image

@@ -13,7 +13,8 @@ FORMAT = 1  # of the guide
 GUIDE = 'phalanx'  # key of the guide in the metadata of a file
 INPUT = 'images'
 # Numbers in an input, 4 million pixels. onnxruntime retains the memory of larger ones, twice as much as needed: for a page of
-# 4000 x 2816, PP-OCRv4's detector took 2.7 to 4 GB in 4 s, and 1.5 GB in 7 s without its arena (one core, 2026-11-26).
+# 4000 x 2816, PP-OCRv6's detector took 3.2 to 4.8 GB in 5.5 s, and without its arena 1.9 GB in 10.4 s, or 1.7 GB in 8.5 s if
+# onnxruntime also keeps the layout of images, since each layer then allocates less (processor time, 2026-11-26).
 MOST_IN_ARENA = 3 * 2**22
 PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # required entries of the guide
 
@@ -81,7 +82,7 @@ def open_with_onnxruntime(file: Path, threads: int) -> Opened:
 def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, arena: bool = True) -> Any:
     """Session of onnxruntime for an ONNX file, or its content; without `fused`, layers are not fused.
 
-    Without `arena` each layer allocates its memory from the system and frees it.
+    Without `arena` each layer allocates its memory from the system and frees it, and images keep their layout.
     """
     import onnxruntime
 
@@ -89,8 +90,10 @@ def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, a
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        levels.ORT_DISABLE_ALL if not fused else levels.ORT_ENABLE_ALL if arena else levels.ORT_ENABLE_EXTENDED
+    )
     return onnxruntime.InferenceSession(model, options, providers=['CPUExecutionProvider'])
 
 
