@@ -8,8 +8,9 @@ import hashlib
 import json
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
@@ -30,12 +31,11 @@ from phalanx.deploy.read import Reader
 from phalanx.report.page import render
 from phalanx.report.readable import pluralize
 from phalanx.runtime.prepare import MAX_SIDE
-from phalanx.system.cores import count_cores
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
 
 JOURNAL, SUMMARY = 'reading.jsonl', 'reading.html'
-AHEAD = 16  # pages per process that wait for it
+AHEAD = 4  # pages per process that are read or wait for it
 DOUBTFUL = 5  # least certain pages in the message
 
 
@@ -91,7 +91,6 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     pages, the number of those that were there, and the number of failures. The summary is written also when a signal stops the
     reading.
     """
-    options = Options(**{**asdict(options), 'threads': max(1, count_cores() // workers) if workers > 1 else options.threads})
     # Everything besides its pixels that the result of a page depends on.
     settings = json.dumps([phalanx.__version__, open_reader(options).identity, options.save])
     out.mkdir(parents=True, exist_ok=True)
@@ -180,18 +179,32 @@ def results_of(
         yield from ((page, work(page)) for page in pages)
         return
     pool = _pool(workers)
+    running = deque[tuple[Page, Future[dict[str, Any] | str]]]()
+    is_broken = False
+
+    def submit(page: Page) -> Future[dict[str, Any] | str]:
+        try:
+            return pool.submit(work, page)
+        except BrokenProcessPool as error:  # as if it had been submitted before
+            failure = Future[dict[str, Any] | str]()
+            failure.set_exception(error)
+            return failure
+
     try:
-        while batch := list(islice(pages, AHEAD * workers)):
-            died = False
-            # Only AHEAD pages per worker are submitted, so that neither pages nor results fill the memory.
-            for page, future in [(page, pool.submit(work, page)) for page in batch]:
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    died, result = True, _read_alone(work, page)
-                yield page, result
-            if died:
-                pool = _pool(workers)
+        # A window slides over the pages: when its first one is finished the next is submitted, so no process waits for the
+        # others, and neither pages nor results fill the memory.
+        running.extend((page, submit(page)) for page in islice(pages, AHEAD * workers))
+        while running:
+            page, future = running.popleft()
+            try:
+                result = future.result()
+            except BrokenProcessPool:  # all pages in the window fail with the one whose process died
+                is_broken, result = True, _read_alone(work, page)
+            yield page, result
+            if is_broken and not running:
+                pool, is_broken = _pool(workers), False
+            if not is_broken:
+                running.extend((page, submit(page)) for page in islice(pages, AHEAD * workers - len(running)))
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -37,7 +37,7 @@ def test_finished_pages_are_not_read_again(read: Any, tmp_path: Path, capsys: py
     (tmp_path / 'out' / 'a.txt').unlink()
     assert read() == 0
     assert '(1 of them read before)' in capsys.readouterr().out
-    assert (tmp_path / 'out' / 'a.txt').read_text() == 'ba\ta\nb\n'
+    assert (tmp_path / 'out' / 'a.txt').read_text() == 'ba\ta\nb\t\n'
 
 
 def test_changed_pages_and_other_options_are_read_again(
@@ -106,16 +106,18 @@ def die_of(name: str, page: Page) -> dict[str, Any] | str:
 
 @pytest.mark.long
 def test_a_page_that_kills_its_process_fails_and_the_others_are_read(tmp_path: Path) -> None:
-    pages = [Page(tmp_path, number, str(number), tmp_path, str(number)) for number in range(4)]
+    """More pages than wait for two processes; results come in the order of the pages."""
+    pages = [Page(tmp_path, number, str(number), tmp_path, str(number)) for number in range(10)]
     found = {page.name: result for page, result in results_of(partial(die_of, '1'), iter(pages), 2)}
+    assert list(found) == [page.name for page in pages]
     assert 'was killed' in str(found.pop('1'))
-    assert found == {name: name for name in '023'}
+    assert found == {name: name for name in '023456789'}
 
 
 @pytest.mark.long
 def test_processes_give_the_same_results(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read('--workers', '2') == 0
     assert '4 lines on 2 pages' in capsys.readouterr().out
-    assert (tmp_path / 'out' / 'a.txt').read_text() == 'ba\ta\nb\n'
+    assert (tmp_path / 'out' / 'a.txt').read_text() == 'ba\ta\nb\t\n'
     assert read() == 0
     assert '(2 of them read before)' in capsys.readouterr().out
