@@ -25,7 +25,7 @@ Grid = list[list[Line | None]]
 
 
 def order_rows(rows: Sequence[Row]) -> Grid:
-    """Rows in reading order: columns of prose one after the other, and None for the empty cells before texts of a table."""
+    """Rows in reading order: columns of prose one after the other, and None for the empty cells of a table."""
     return [row for block in blocks_of(rows) for row in _block_in_order(block)]
 
 
@@ -73,8 +73,10 @@ def _block_in_order(block: Sequence[Row]) -> Grid:
     found: Grid = []
     for row in block:
         cells: dict[int, Line | None] = {_column(text, columns): text.line for text in row}
-        first = 0 if len(row) > 1 or any(len(cells) > 1 for cells in found) else min(cells)  # a title above a table
-        found.append([cells.get(number) for number in range(first, max(cells) + 1)])
+        if len(row) > 1 or any(len(cells) > 1 for cells in found):
+            found.append([cells.get(number) for number in range(len(columns))])
+        else:  # a title above a table
+            found.append([text.line for text in row])
     return found
 
 

@@ -20,7 +20,7 @@ SAMPLE = 5  # texts read in both directions to find the top of a page
 # Slopes to try, as multiples of that of the rectangles: 0 and 0.5, since corners rounded to pixels give a straight page a slope
 # of up to half a degree; above 1 because PP-OCRv4's rectangles slant 4 to 8 % less than texts of 10 and 20 degrees.
 SLOPES = (0.0, 0.5, 1.0, 1.03, 1.06, 1.09, 1.12)
-STRIP, LOW = 8, 30  # a page gets a margin above this width / height, and up to this height in pixels: rapidocr's numbers
+STRIP, LOW = 8, 30  # a page gets margins above this length / width, and up to this width in pixels: rapidocr's numbers
 TOGETHER = 16  # lines per batch
 SURE = 0.9  # PP-OCRv4 reads 93 % of upright lines of receipts with more confidence, and 5 % of those upside down
 
@@ -116,23 +116,31 @@ def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_
     """Detect the texts of a page [H, W, 3] with `find`; regions are in pixels of the page.
 
     A page with a side above `max_side` is first reduced, to sides that are multiples of 32. A strip (more than STRIP times as
-    wide as high, or at most LOW pixels high) gets black rows above and below, up to a quarter of its width or 2 * LOW pixels,
-    as in rapidocr: detectors were trained on pages, and enlarge the shorter side of an image. Regions in these rows are
-    dropped.
+    long as wide, or at most LOW pixels wide) gets black margins along its longer sides, up to a quarter of its length or
+    2 * LOW pixels, as in rapidocr: detectors were trained on pages, and enlarge the shorter side of an image. Regions in the
+    margins are dropped. A strip without regions is one region: it may be a line that is cut out too tightly for a detector.
     """
     H, W = page.shape[:2]
     h, w = limited_size((H, W), max_side, 'max', max_side) if max(H, W) > max_side else (H, W)
-    rows = max(0, max(2 * w // STRIP, 2 * LOW) - h) // 2 if w > STRIP * h or h <= LOW else 0
-    if (h, w) == (H, W) and not rows:
-        return list(find(page))
-    prepared = cv2.copyMakeBorder(resize(page, h, w), rows, rows, 0, 0, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
+    rows, columns = _margin(h, w), _margin(w, h)
+    prepared = resize(page, h, w)
+    if rows or columns:
+        margins = (rows, rows, columns, columns)
+        prepared = cv2.copyMakeBorder(prepared, *margins, cv2.BORDER_CONSTANT).astype(np.uint8, copy=False)
     regions = []
     # Back to pixels of the page: without the margin, and scaled.
     for region in find(prepared):
-        points = tuple((x * W / w, min(max(y - rows, 0.0), h) * H / h) for x, y in region.points)
-        if len({y for _, y in points}) > 1:  # otherwise it is in the black rows
-            regions.append(TextRegion(region.score, points))
+        points = [(min(max(x - columns, 0.0), w), min(max(y - rows, 0.0), h)) for x, y in region.points]
+        if all(len(set(values)) > 1 for values in zip(*points, strict=True)):  # otherwise it is in a margin
+            regions.append(TextRegion(region.score, tuple((x * W / w, y * H / h) for x, y in points)))
+    if not regions and (rows or columns):
+        return [TextRegion(0.0, ((0.0, 0.0), (float(W), 0.0), (float(W), float(H)), (0.0, float(H))))]
     return regions
+
+
+def _margin(side: int, other: int) -> int:
+    """Pixels on both ends of `side` that make a strip of `side` x `other` wide enough for a detector; 0 for a page."""
+    return max(0, max(2 * other // STRIP, 2 * LOW) - side) // 2 if other > STRIP * side or side <= LOW else 0
 
 
 def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:

@@ -19,7 +19,7 @@ import phalanx
 from phalanx.data.samples import Draw, Image
 from phalanx.deploy.pages import as_hocr, as_text, draw_page
 from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
-from phalanx.runtime.reading import angle_of, cut_out
+from phalanx.runtime.reading import angle_of, cut_out, find_within
 from phalanx.runtime.text_detection import quad
 from running import run_here
 
@@ -61,7 +61,7 @@ def test_files_and_pictures_show_the_texts(
     assert 'skipped: ' in printed.err
     assert 'bad.png' in printed.err
     assert {file.name for file in out.iterdir()} == {'page.json', 'page.txt', 'page.hocr', 'page_read.jpg', *KEPT}
-    assert (out / 'page.txt').read_text() == 'ba\ta\nb\n'
+    assert (out / 'page.txt').read_text() == 'ba\ta\nb\t\n'
     assert [row['text'] for row in json.loads((out / 'page.json').read_text())] == ['ba', 'a', 'b']
     with PIL.Image.open(out / 'page_read.jpg') as picture:
         assert picture.size == (600, 200)
@@ -161,14 +161,17 @@ def test_rows_of_a_page_upside_down_stay_whole_where_rectangles_slant_by_chance(
 
 
 def test_empty_cells_of_a_table_stay_tabs(page: Image, tmp_path: Path) -> None:
-    """Quantity, article and price; a title above stays as it is, and a line across all columns ends the table."""
+    """Quantity, article and price; a title above stays as it is, and a line across all columns ends the table.
+
+    Every row of the table has all columns, also where the last ones are empty.
+    """
     lines = [line('Note', 110, 0, 200, 20), line('3', 10, 40, 30, 60), line('bolt', 100, 40, 300, 60)]
     lines += [line('9.5', 400, 40, 440, 60), line('nut', 100, 80, 180, 100), line('4.2', 400, 80, 440, 100)]
     lines += [line('(galvanised)', 100, 120, 250, 140), line('7', 10, 160, 30, 180), line('1.1', 400, 160, 440, 180)]
     lines += [line('delivered without packaging', 10, 200, 430, 220)]
     (file,) = as_text(lines, page, tmp_path / 'a')
     assert file.read_text().splitlines() == [
-        *('Note', '3\tbolt\t9.5', '\tnut\t4.2', '\t(galvanised)', '7\t\t1.1', 'delivered without packaging')
+        *('Note', '3\tbolt\t9.5', '\tnut\t4.2', '\t(galvanised)\t', '7\t\t1.1', 'delivered without packaging')
     ]
 
 
@@ -260,6 +263,27 @@ def test_a_line_that_is_turned_by_less_than_a_quarter_is_read_from_its_beginning
     along = cut[4:-4, 6:-6, 0].mean(0)
     assert (np.diff(along[::4]) > 0).all()
     assert angle_of(points) == pytest.approx(degrees, abs=2)
+
+
+@pytest.mark.parametrize('quarter', [0, 1])
+def test_a_strip_gets_margins_and_is_one_line_where_the_detector_finds_none(quarter: int) -> None:
+    """A strip of 80 x 4 gets margins of 28 pixels along both longer sides, so that it is 60 wide."""
+    strip = np.rot90(np.full((4, 80, 3), 200, np.uint8), quarter)
+    H, W = strip.shape[:2]
+    seen: list[tuple[int, ...]] = []
+
+    def nothing(page: Image) -> list[TextRegion]:
+        seen.append(page.shape[:2])
+        return []
+
+    assert [region.points for region in find_within(strip, nothing, 4000)] == [box(0, 0, W, H)]
+    assert seen == [(60, 80) if quarter == 0 else (80, 60)]
+    x, y = (20, 28) if quarter == 0 else (28, 20)  # in the page with margins
+    found = TextRegion(0.9, box(x, y, x + W // 2, y + H // 2))
+    in_margin = TextRegion(0.9, box(0, 0, W + 10, 20) if quarter == 0 else box(0, 0, 20, H + 10))
+    place = box(20, 0, 20 + W // 2, H // 2) if quarter == 0 else box(0, 20, W // 2, 20 + H // 2)
+    assert find_within(strip, lambda page: [found, in_margin], 4000) == [TextRegion(0.9, place)]
+    assert find_within(np.full((60, 80, 3), 200, np.uint8), nothing, 4000) == []
 
 
 def test_hocr_has_the_angle_of_a_text(page: Image, tmp_path: Path) -> None:
