@@ -18,6 +18,7 @@ from phalanx.launch.cluster import Cluster, find_interface
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
+from phalanx.launch.names import shorten_silent_lookups, split_list
 from phalanx.launch.preflight import free_disk, hash_parts
 from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
@@ -48,8 +49,10 @@ def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None
     available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
     if start.per == 'node' and available > 1 and not flags.asks_for_ranks:
         flags = replace(flags, nproc_per_node=available)
+    # addresses of pods appear as the pods start; a name typed by hand is wrong at once
+    patience = flags.join_timeout if start.per == 'node' or 'KUBERNETES_SERVICE_HOST' in os.environ else 0
     try:
-        cluster, warnings = Cluster.from_flags(flags, available, patience=flags.join_timeout if start.per == 'node' else 0)
+        cluster, warnings = Cluster.from_flags(flags, available, patience=patience)
     except ValueError as error:
         raise RequestError(str(error)) from None
     for warning in warnings:
@@ -69,11 +72,29 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
     # a foreign launcher has set up neither logs, nor the interface of gloo, nor threads
     log, rank = flags.log_dir or folder / 'log', dist.rank_of_environment()
     make_logs(log, append=flags.log_append)
-    if start.nodes != 1 and 'GLOO_SOCKET_IFNAME' not in os.environ and (interface := find_interface(start)):
-        os.environ['GLOO_SOCKET_IFNAME'] = interface
     if 'OMP_NUM_THREADS' not in os.environ and count_cores() == os.cpu_count():  # a scheduler has not given each rank its cores
         torch.set_num_threads(threads_per_rank(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
-    return run() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run, append=flags.log_append)
+
+    def run_connected() -> int:
+        _find_network(start, flags)
+        return run()
+
+    return run_connected() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run_connected, append=flags.log_append)
+
+
+def _find_network(start: Start, flags: Flags) -> None:
+    """Set the interface of gloo, unless all ranks are on this node. Raises RequestError if a node has no address in time."""
+    names = split_list(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
+    if start.nodes == 1 or 'GLOO_SOCKET_IFNAME' in os.environ or not all(names):
+        return
+    try:
+        interface = find_interface(names, flags.join_timeout)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    if interface is not None:
+        os.environ['GLOO_SOCKET_IFNAME'] = interface
+    if shorten_silent_lookups(os.environ.get('MASTER_ADDR', '')):
+        print('phalanx: no name server answers: the start takes longer; add the nodes to /etc/hosts', file=sys.stderr)
 
 
 def make_logs(log: Path, *, append: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import psutil
@@ -20,7 +21,6 @@ from phalanx.launch.names import (
     resolve_all,
     split_list,
 )
-from phalanx.launch.start import Start
 from phalanx.system.cores import count_cores, threads_per_rank
 
 
@@ -37,6 +37,7 @@ class Cluster:
     interface: str = 'lo'  # the network interface that has this address
     rendezvous: tuple[str, int] | None = None  # address and port on the first node; None: one node
     wanted_rank: int | None = None  # node rank requested by --rank
+    other_family: tuple[str, ...] = ()  # of a first node given by name: its addresses that the name may have on other nodes
 
     @property
     def hosts_rendezvous(self) -> bool:
@@ -93,13 +94,15 @@ def local_addresses() -> dict[str, str]:
     }
 
 
-def find_interface(start: Start) -> str | None:
-    """Network interface to the other nodes, for a rank under a foreign launcher; None if unknown."""
-    own = local_addresses()
-    names = split_list(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
+def find_interface(names: Sequence[str], patience: float = 0) -> str | None:
+    """Network interface to the nodes `names`, for a rank under a foreign launcher; None if unknown.
+
+    Waits up to `patience` seconds for the address of each name. Raises ValueError if one has none.
+    """
+    own, answers = local_addresses(), [resolve(name, patience) for name in names]
     with contextlib.suppress(ValueError):
-        for name in names:
-            for address in resolve(name):
+        for found in answers:
+            for address in found:
                 here = address if address in own else local_address_to(address)
                 if not is_loopback(here) and here in own:
                     return own[here]
@@ -177,6 +180,7 @@ def _read_list(here: Cluster, flags: Flags, addresses: Addresses, patience: floa
         address=mine[0],
         interface=addresses[mine[0]],
         rendezvous=(nodes[0], flags.start_port or START_PORT),
+        other_family=_other_family(mine[0], addresses) if nodes[0] == mine[0] != names[0] else (),
     )
 
 
@@ -214,7 +218,14 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
         interface=addresses[own],
         rendezvous=(master, int(port)),
         wanted_rank=flags.rank,
+        other_family=_other_family(own, addresses) if own == master != host.strip('[]') else (),
     )
+
+
+def _other_family(own: str, addresses: Addresses) -> tuple[str, ...]:
+    """IPv6 addresses at the interface of an IPv4 address of this node, or the reverse, as other nodes may know it."""
+    here = [address for address, interface in addresses.items() if interface == addresses[own]]
+    return tuple(address for address in here if (':' in address) != (':' in own) and not address.startswith('fe80:'))
 
 
 def _ways_to(host: str, flags: Flags, addresses: Addresses, *, alone: bool) -> tuple[str, str]:

@@ -35,6 +35,8 @@ def resolve(name: str, patience: float = 0) -> list[str]:
             return sorted(addresses, key=lambda address: (':' in address, is_loopback(address)))
         except (OSError, UnicodeError) as error:
             why = getattr(error, 'strerror', None) or str(error)
+            if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+                why = 'no name server gave an answer; see /etc/resolv.conf, or add the name to /etc/hosts'
         now = time.monotonic()
         if now - begun >= patience:
             waited = f'; gave up after {patience:.0f} s' if patience else ''

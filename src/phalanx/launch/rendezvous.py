@@ -93,6 +93,7 @@ class Rendezvous:
             )
         self.server: Any = _serve(self.address, self.port, self.connect) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
+        self.signposts = self._put_up_signposts() if cluster.hosts_rendezvous else []
         self.store = self._connect()
         self._compare_lists()
         self.number = self._number()
@@ -156,6 +157,13 @@ class Rendezvous:
         if self.server is not None:
             self.put('nodes', self.cluster.requested)
         (requested,) = self.wait(['nodes'], 60)
+        if (first := self.get('first')) is not None:
+            conflict = (
+                f'the name of the first node resolves to {first} there, but to {self.address} on {self.cluster.address}: '
+                'give its address instead of its name, on all nodes; nothing was started here'
+            )
+            self.put('conflict', conflict)
+            raise RendezvousError(conflict)
         if requested != self.cluster.requested:
             raise RendezvousError(self._lists_differ(self.address, requested))
 
@@ -270,7 +278,8 @@ class Rendezvous:
             if now - begun > self.patience:
                 error = f'{self._describe_missing(present)} after {self.patience:.0f} s; nothing was started'
             else:
-                error = self.get('conflict')
+                lost = [post.get('conflict') for post in self.signposts if attempt == 0 and post.check(['conflict'])]
+                error = json.loads(lost[0]) if lost else self.get('conflict')
             if error is not None:
                 self.put(f'{attempt}/members', {'error': error, 'numbers': present})
                 return
@@ -333,6 +342,16 @@ class Rendezvous:
                     conflict = self._lists_differ(address, str(json.loads(other.get('nodes'))))
                     other.set('conflict', json.dumps(conflict))
                     self.put('conflict', conflict)
+
+    def _put_up_signposts(self) -> list[Any]:
+        """Stores at the addresses of the other family, where a node arrives whose resolver gives it another one than ours."""
+        signposts = []
+        for address in self.cluster.other_family:
+            with contextlib.suppress(RendezvousError):  # another process has that port: nodes do not see a signpost then
+                signposts.append(_serve(address, self.port, self.connect, is_shared=False))
+                signposts[-1].set('first', json.dumps(self.address))
+                signposts[-1].set('nodes', json.dumps(self.cluster.requested))
+        return signposts
 
     def _lists_differ(self, other: str, requested: str) -> str:
         return (
@@ -411,18 +430,14 @@ def listen(address: str, port: int) -> socket.socket:
         ) from None
 
 
-def _serve(address: str, port: int, timeout: timedelta) -> Any:
-    """Store on a socket that is bound already: no other process can take the port, and only this address listens."""
+def _serve(address: str, port: int, timeout: timedelta, *, is_shared: bool = True) -> Any:
+    """Store on a socket that is bound already: no other process can take the port, and only this address listens.
+
+    `is_shared`: other stores of this process at the same port are this one; torch's agent opens it once more.
+    """
     sock = listen(address, port)
     return TCPStore(
-        address,
-        port,
-        None,
-        True,
-        timeout,
-        wait_for_workers=False,
-        multi_tenant=True,  # torch's agent opens the same store once more in this process
-        master_listen_fd=sock.detach(),
+        address, port, None, True, timeout, wait_for_workers=False, multi_tenant=is_shared, master_listen_fd=sock.detach()
     )
 
 
