@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from phalanx.curation.prepare.checks import AnnotationError, size_of
+from phalanx.data.checks import AnnotationError, size_of
 from phalanx.data.image import read_image, read_labels
 from phalanx.data.samples import SampleError
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.coco import read_coco
 from phalanx.curation.prepare.labelme import read_labelme
+from phalanx.data.checks import AnnotationError
 
 W, H = 6, 4
 LABELME = {

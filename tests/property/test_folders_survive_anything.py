@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import drawn
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.masks import infer_meaning
 from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import IMAGES, Tree
+from phalanx.data.checks import AnnotationError
 
 TRIALS = int(os.environ.get('READER_INPUTS', '20'))
 JUNK: tuple[Any, ...] = (

@@ -1,7 +1,6 @@
 """Files and lists of data sets: presence, encoding, paths, class names. Their content is untrusted."""
 
 import contextlib
-import json
 import os
 import re
 from collections import Counter
@@ -10,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 from xml.etree import ElementTree
+
+from phalanx.data.checks import AnnotationError, parse_json
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -90,21 +91,28 @@ def check_file(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file. Raises FileNotFoundError, and ValueError for invalid JSON."""
+    """Content of a JSON file. Raises FileNotFoundError, and AnnotationError for invalid JSON."""
     check_file(path)
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: is not JSON ({error!s:.200})') from None
+    return parse_json(path.read_bytes(), path)
 
 
 def read_text(path: Path) -> str:
-    """Text of a file. Raises FileNotFoundError, and ValueError when it is not UTF-8."""
+    """Text of a file. Raises FileNotFoundError, and AnnotationError for text that cannot be decoded."""
     check_file(path)
+    return decode_text(path.read_bytes(), path)
+
+
+def decode_text(data: bytes, path: Path) -> str:
+    """Text in UTF-8, or in the encoding of its byte order mark, which editors and PowerShell write. Raises AnnotationError."""
+    encoding = _marked_encoding(data) or 'utf-8'
     try:
-        return path.read_text(encoding='utf-8-sig')  # some editors write a byte-order mark
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None
+        raise AnnotationError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None
+    if '\0' in text:
+        line = text[: text.index('\0')].count('\n') + 1
+        raise AnnotationError(f'{path}:{line}: is not UTF-8 text, which has no zero byte; save it as such')
+    return text.replace('\r\n', '\n').replace('\r', '\n')
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
@@ -141,28 +149,33 @@ def read_class_names(classes: str | tuple[str, ...], root: Path) -> tuple[str, .
 
 
 def parse_xml(data: bytes, path: Path) -> ElementTree.Element:
-    """Root of an XML file. Raises ValueError, also for a document type, whose entities can grow without bound or read files."""
+    """Root of an XML file. Raises AnnotationError, also for a document type: its entities can grow or read files."""
     text = _decode_xml(data, path)
     if '<!DOCTYPE' in text or '<!ENTITY' in text:
-        raise ValueError(f'{path}: has a document type; annotations need none, remove it')
+        raise AnnotationError(f'{path}: has a document type; annotations need none, remove it')
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
-        raise ValueError(f'{path}: is not well-formed XML ({error})') from None
+        raise AnnotationError(f'{path}: is not well-formed XML ({error})') from None
+
+
+def _marked_encoding(data: bytes) -> str | None:
+    """Encoding of the byte order mark, if there is one."""
+    return next((name for bom, name in MARKS.items() if data.startswith(bom)), None)
 
 
 def _decode_xml(data: bytes, path: Path) -> str:
     """Text of an XML file: by its byte order mark, else in the encoding that it declares, else as UTF-8.
 
-    Raises ValueError.
+    Raises AnnotationError.
     """
     # A byte order mark is right even if the declaration says otherwise: editors convert files without changing it.
     declared = re.match(rb'\s*<\?xml[^>]*\bencoding=["\']([\w.:-]+)', data)
     # Three candidates, most reliable first: byte order mark, declaration, UTF-8.
-    mark = next((name for bom, name in MARKS.items() if data.startswith(bom)), None)
+    mark = _marked_encoding(data)
     named = declared[1].decode() if declared else 'UTF-8'
     for encoding in (mark,) if mark else (CHINESE.get(named.lower(), named), 'utf-8'):
         with contextlib.suppress(UnicodeDecodeError, LookupError):
             if '\0' not in (text := data.decode(encoding)):
                 return text
-    raise ValueError(f'{path}: is not {named} text, its declared or default encoding; save it as UTF-8')
+    raise AnnotationError(f'{path}: is not {named} text, its declared or default encoding; save it as UTF-8')

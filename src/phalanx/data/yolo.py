@@ -3,6 +3,8 @@
 import math
 from typing import Any, Literal, NamedTuple
 
+from phalanx.data.checks import AnnotationError
+
 FIELDS = 'class x y width height, the last four as fractions of the image (x, y: the middle)'
 SLACK = 0.02  # of the image, by which keypoints may lie outside their box
 
@@ -29,10 +31,10 @@ class PoseGuess:
             self._shapes = own if self._shapes is None else self._shapes & own
 
     def check(self, where: object) -> None:
-        """Raise ValueError if all polygons may be poses."""
+        """Raise AnnotationError if all polygons may be poses."""
         if self._shapes:
             count, size = max(self._shapes, key=lambda shape: shape[1])
-            raise ValueError(
+            raise AnnotationError(
                 f'{where}: each line may be a polygon, or a box with {count} keypoints in it; '
                 f'say so in data.yaml: `kpt_shape: [{count}, {size}]` for keypoints, `kpt_shape: []` for polygons'
             )
@@ -51,7 +53,7 @@ def _may_be(values: list[float], size: int) -> bool:
 def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
     """Parse a box, with or without a confidence or `keypoints` numbers behind it, or a polygon.
 
-    Raises ValueError, beginning with `where`.
+    Raises AnnotationError, beginning with `where`.
     """
     try:
         row = [float(word) for word in line.split()]
@@ -69,7 +71,7 @@ def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
     is_valid = is_known and row[0] >= 0 and row[0] % 1 == 0 and all(-1 <= value <= 2 for value in places)
     if not is_valid or not all(map(math.isfinite, row)):
         pixels = ', which may be pixels' if is_known and max(places, key=abs) > 2 else ''
-        raise ValueError(f'{where}: expected {expected}, got {line.strip()[:80]!r}{pixels}{hint}')
+        raise AnnotationError(f'{where}: expected {expected}, got {line.strip()[:80]!r}{pixels}{hint}')
     if count > 6 and not keypoints:
         points = tuple(zip(row[1::2], row[2::2], strict=True))
         xs, ys = zip(*points, strict=True)

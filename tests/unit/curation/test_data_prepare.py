@@ -14,9 +14,9 @@ from pycocotools import mask as coco_masks
 
 import phalanx.cli.main as cli
 from phalanx.curation.prepare import label_maps
-from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.shapes import polygon, runs
+from phalanx.data.checks import AnnotationError
 from phalanx.data.samples import Draw
+from phalanx.data.shapes import polygon, runs
 from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.labels import VOID
 
@@ -285,14 +285,18 @@ def test_small_coco_objects_lie_over_large_ones_and_all_over_crowds(coco: dict[s
 @pytest.mark.parametrize(
     ('place', 'value', 'message'),
     [
-        (('images', 0, 'file_name'), '../json/b.json', "images[0]: '../json/b.json' lies outside"),
-        (('images', 0, 'height'), 60, 'images[0]: was made for 8 x 60 pixels'),
-        (('annotations', 0, 'category_id'), 9, 'annotations[0]: there is no category 9'),
-        (('annotations', 0, 'image_id'), 9, 'annotations[0]: there is no image 9'),
-        (('annotations', 0, 'segmentation'), [], "annotations[0] ('cat'): has no outline"),
-        (('annotations', 0, 'segmentation'), [[1, 2, 3]], "annotations[0] ('cat'): expected lists x0, y0, x1, y1"),
+        (('images', 0, 'file_name'), '../json/b.json', "image 1: '../json/b.json' lies outside"),
+        (('images', 0, 'height'), 60, 'image 1: was made for 8 x 60 pixels'),
+        (('annotations', 0, 'category_id'), 9, 'annotations[0]: category_id 9 is not the id of a category (they are 3, 7)'),
+        (('annotations', 0, 'image_id'), 9, 'annotations[0]: image_id 9 is not the id of an image'),
+        (('annotations', 0, 'segmentation'), [], 'annotations[0] has no `bbox`'),
+        (
+            ('annotations', 0, 'segmentation'),
+            [[1, 2, 3]],
+            'annotations[0]: has no `bbox`, and no `segmentation` to take it from',
+        ),
         (('annotations', 1, 'segmentation', 'size'), [W, H], "annotations[1] ('dog'): its run lengths are for a size"),
-        (('annotations', 1, 'segmentation', 'counts'), [5], "annotations[1] ('dog'): run lengths add up to 5"),
+        (('annotations', 1, 'segmentation', 'counts'), [5], 'annotations[1]: segmentation: run lengths add up to 5'),
     ],
 )
 def test_a_coco_entry_that_cannot_be_used_is_reported(
@@ -309,8 +313,8 @@ def test_a_coco_entry_that_cannot_be_used_is_reported(
 
 def test_a_coco_file_without_its_parts_is_a_wrong_request(coco: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     for content, message in (
-        (coco | {'categories': coco['categories'] * 2}, "categories[2]: the category 7 ('cat') occurs twice"),
-        ({}, 'categories: expected list, got None'),
+        (coco | {'categories': coco['categories'] * 2}, "category 7, 'cat': the id or the name is used twice"),
+        ({}, 'is not in the format of COCO: it needs lists'),
     ):
         assert from_coco(content) == 2
         assert f'instances.json: {message}' in capsys.readouterr().err

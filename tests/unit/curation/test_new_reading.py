@@ -26,13 +26,13 @@ from phalanx.curation.new.plan import (
     segmentation_sides,
     text_sides,
 )
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import deal, val_share
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.targets import Written
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.families.text_detection.data.label_files import LabelFiles

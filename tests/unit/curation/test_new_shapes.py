@@ -13,11 +13,11 @@ from PIL import Image
 
 import drawn
 from phalanx.curation.prepare.bitmaps import decode_brush
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import torch
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 
-from phalanx.curation.prepare.checks import size_of
 from phalanx.data import pdf
 from phalanx.data.batch import channels_first, normalise_images, stack_images
+from phalanx.data.checks import size_of
 from phalanx.data.image import Pages, file_bit_depth, file_orientation, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 

@@ -17,7 +17,6 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.dealing import collect_splits, deal, val_share
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.masks import is_mask
@@ -25,6 +24,7 @@ from phalanx.curation.prepare.samples import SPLIT_NAMES, AnnotationSet, Family,
 from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
+from phalanx.data.checks import AnnotationError
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.curation.prepare.checks import AnnotationError, open_image
 from phalanx.curation.prepare.tree import IMAGES, Tree
+from phalanx.data.checks import AnnotationError, open_image
 
 READ = 5  # images per folder that are looked at
 FEW = 64  # colours; a photograph has more

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import PIL.Image
 
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import Instance
-from phalanx.curation.prepare.shapes import Mask, Runs, encode_runs
+from phalanx.data.checks import AnnotationError
 from phalanx.data.image import open_with_pillow
+from phalanx.data.shapes import Mask, Runs, encode_runs
 
 
 def bitmap_instance(
@@ -46,13 +46,14 @@ def decode_png(data: bytes, size: tuple[int, int], where: str, *, stretch: bool 
         with open_with_pillow(data) as picture:
             if stretch and picture.size != size:
                 picture = picture.resize(size, PIL.Image.Resampling.NEAREST)
-            if picture.width > size[0] or picture.height > size[1]:
-                raise AnnotationError(f'{where}: its bitmap is larger than the image')
             has_alpha = picture.mode in ('RGBA', 'LA') or (picture.mode == 'P' and 'transparency' in picture.info)
             grey = picture.convert('RGBA').getchannel('A') if has_alpha else picture.convert('L')
-            return np.array(grey) > 0
+            mask = np.array(grey) > 0
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None
+    if mask.shape[1] > size[0] or mask.shape[0] > size[1]:
+        raise AnnotationError(f'{where}: its bitmap is larger than the image')
+    return mask
 
 
 def decode_rows(counts: Sequence[float], width: int, height: int, where: str) -> Mask:

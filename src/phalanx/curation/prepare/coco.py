@@ -1,5 +1,6 @@
 """COCO instances: a JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,22 +9,12 @@ from typing import Any
 import numpy as np
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance
-from phalanx.curation.prepare.checks import (
-    AnnotationError,
-    check_floats,
-    check_size,
-    find_file,
-    get_member,
-    open_image,
-    parse_number,
-    read_json,
-)
 from phalanx.curation.prepare.label_maps import BACKGROUND
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, bounding_box
-from phalanx.curation.prepare.shapes import Polygon, Shape, polygon, sized_runs
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
 from phalanx.curation.prepare.tree import Tree
-
-Key = int | str | float  # ids as exporters write them
+from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, open_image, read_json
+from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
+from phalanx.data.shapes import Shape, polygon, sized_runs
 
 
 def read_coco(file: Path, images: Path, *, outlined: bool) -> AnnotationSet:
@@ -52,7 +43,7 @@ def find_coco(tree: Tree, found: AnnotationSet) -> None:
 
 
 def read_content(
-    content: dict[str, Any],
+    content: object,
     file: Path,
     image_of: Callable[[str, Path, str], Path],
     found: AnnotationSet,
@@ -61,32 +52,45 @@ def read_content(
     outlined: bool = False,
 ) -> None:
     """Add the samples of a COCO file to `found`; `outlined`: objects must have outlines. Raises AnnotationError."""
-    labels, notes, first = _categories(content, file, outlined), list[str](), len(found.samples)
+    parts = check_parts(content, file)
+    labels, notes, first = _labels(parts, file, outlined), defaultdict[str, list[str]](list), len(found.samples)
     found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
-    of_image: dict[Key, list[tuple[int, dict[str, Any]]]] = {}
-    for number, entry in enumerate(get_member(content, 'annotations', list, f'{file}')):
-        image_id = get_member(entry, 'image_id', (int, str, float), f'{file}: annotations[{number}]')
-        of_image.setdefault(image_id, []).append((number, entry))
-    for number, entry in enumerate(get_member(content, 'images', list, f'{file}')):
+    # Objects by the id of their image; those without a readable one may belong to any image.
+    listed = [entry.get('id') for entry in parts['images'] if isinstance(entry, dict)]
+    of_image: dict[Key, list[tuple[str, dict[str, Any]]]] = {key: [] for key in listed if isinstance(key, int | str)}
+    orphans = []
+    for number, entry in enumerate(parts['annotations']):
         with found.left_out.catch():
-            where = f'{file}: images[{number}]'
-            annotations = of_image.pop(get_member(entry, 'id', (int, str, float), where), [])
-            image = image_of(get_member(entry, 'file_name', str, where), file, where)
+            where = place_of(file, 'annotation', number, entry)
+            orphans.append(where)
+            key = parse_key(entry, 'image_id', where, of_image)
+            if key not in of_image:
+                raise AnnotationError(f'{where}: image_id {key} is not the id of an image')
+            of_image[key].append((where, entry))
+            orphans.pop()
+    # Images; one that is listed twice gets the objects of both entries when samples are joined.
+    owners: dict[Key, tuple[str, Path]] = {}
+    for number, entry in enumerate(parts['images']):
+        with found.left_out.catch():
+            where = place_of(file, 'image', number, entry)
+            key, name, size = parse_image(entry, where)
+            image = image_of(name, file, where)
             with found.dropping(image):
-                size = check_size((entry.get('width') or None, entry.get('height') or None), image, where)
+                other, first_image = owners.setdefault(key, (name, image))
+                if other != name:
+                    found.dropped.add(first_image)
+                    raise AnnotationError(f'{where}: the id is used twice, for {other} and {name}: neither is used')
+                real = check_size(size if any(size) else (None, None), image, where)
                 instances = []
-                for place, one in annotations:
-                    at = f'{file}: annotations[{place}]'
-                    if 'segments_info' in one:
-                        instances += _panoptic(one, file, size, labels, at)
+                for at, one in of_image.get(key, ()):
+                    if isinstance(one, dict) and 'segments_info' in one:
+                        instances += _panoptic(one, file, real, labels, at)
                     else:
-                        instances.append(_instance(one, size, labels, at, outlined, notes))
+                        instances.append(_instance(one, key, real, labels, at, outlined, notes))
                 instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))
                 found.samples.append(Sample(image, split, tuple(instances)))
-    if notes:
-        found.notes.append(f'outlines that cannot be used, of boxes that can: {len(notes)}, such as {notes[0]}')
-    found.left_out += [f'{file}: annotations[{left[0][0]}]: there is no image {image}' for image, left in of_image.items()]
-    if of_image:  # objects of unknown images: an image that seems to show nothing may be theirs
+    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items()]
+    if orphans:  # an image that seems to show nothing may be theirs
         bare = [sample for sample in found.samples[first:] if not sample.instances]
         found.samples[first:] = [sample for sample in found.samples[first:] if sample.instances]
         found.left_out += [
@@ -94,52 +98,36 @@ def read_content(
         ]
 
 
-def _categories(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
+def _labels(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
     """Category names by id, sorted; `outlined`: none may be called like the background. Raises AnnotationError."""
-    found: dict[Key, str] = {}
-    for number, entry in enumerate(get_member(content, 'categories', list, f'{file}')):
-        where = f'{file}: categories[{number}]'
-        identity = get_member(entry, 'id', (int, str, float), where)
-        name = str(get_member(entry, 'name', (str, int, float), where)).strip()
-        if identity in found or name in found.values() or (outlined and name == BACKGROUND):
-            raise AnnotationError(f'{where}: the category {identity} ({name!r}) occurs twice, or is the background')
-        found[identity] = name
+    found = parse_categories(content, file)
+    if outlined and BACKGROUND in found.values():
+        raise AnnotationError(f'{file}: a category is called {BACKGROUND!r}, as the pixels without an object; rename it')
     return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
 
-def _bbox(values: object, where: str) -> list[float]:
-    """Numbers of a box, which some tools write as strings. Raises AnnotationError."""
-    if isinstance(values, list) and len(values) == 4 and all(isinstance(value, str) for value in values):
-        return [parse_number(value, where) for value in values]
-    return check_floats(values, 4, where)
-
-
 def _instance(
-    annotation: dict[str, Any], size: tuple[int, int], labels: dict[Key, str], where: str, outlined: bool, notes: list[str]
+    annotation: dict[str, Any],
+    image: Key,
+    size: tuple[int, int],
+    labels: dict[Key, str],
+    where: str,
+    outlined: bool,
+    notes: dict[str, list[str]],
 ) -> Instance:
     """Object of an annotation. An outline that cannot be used becomes a note if there is a box and `outlined` is False."""
-    if 'caption' in annotation:
-        raise AnnotationError(f'{where}: is a caption of the image, which no family learns')
-    category = get_member(annotation, 'category_id', (int, str, float), where)
-    if category not in labels:
-        raise AnnotationError(f'{where}: there is no category {category}')
-    label = labels[category]
+    one = parse_object(annotation, (image,), labels, where)
+    label, shapes = labels[one.category], list[Shape]()
     try:
-        shapes = _shapes(annotation, size, f'{where} ({label!r})') if outlined or annotation.get('segmentation') else []
+        if outlined or annotation.get('segmentation'):
+            shapes = _shapes(annotation, size, f'{where} ({label!r})')
     except AnnotationError as error:
-        if outlined or 'bbox' not in annotation:
+        if outlined or not annotation.get('bbox'):
             raise
-        notes.append(str(error))
-        shapes = []
-    if 'bbox' in annotation:
-        x, y, width, height = _bbox(annotation['bbox'], f'{where}: bbox')
-        box = (x, y, x + width, y + height)
-    else:
-        corners = [point for shape in shapes if isinstance(shape, Polygon) for point in shape.points.tolist()]
-        if not corners and not outlined:
-            raise AnnotationError(f'{where} ({label!r}): has no bbox')
-        box = bounding_box(corners or [(0, 0), size])
-    return Instance(label, box, tuple(shapes), ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')))
+        notes['outlines that cannot be used, of boxes that can'].append(str(error))
+    if one.has_keypoints:
+        notes['objects with keypoints, of which the boxes are used'].append(where)
+    return Instance(label, one.box, tuple(shapes), one.corners, ignored=one.ignored)
 
 
 def _panoptic(
@@ -158,7 +146,7 @@ def _panoptic(
     instances = []
     for number, segment in enumerate(get_member(annotation, 'segments_info', list, where)):
         at = f'{where}: segments_info[{number}]'
-        category = get_member(segment, 'category_id', (int, str, float), at)
+        category = parse_key(segment, 'category_id', at)
         if category not in labels:
             raise AnnotationError(f'{at}: there is no category {category}')
         mask = numbers == get_member(segment, 'id', int, at)

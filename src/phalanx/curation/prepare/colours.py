@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.curation.prepare.checks import AnnotationError, check_size, size_of
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
+from phalanx.data.checks import AnnotationError, check_size, size_of
 from phalanx.data.samples import Image
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.config.arguments import add_command
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.coco import read_coco
 from phalanx.curation.prepare.colours import pair_masks, parse_colours, read_colour_file
 from phalanx.curation.prepare.dealing import deal
@@ -18,6 +17,7 @@ from phalanx.curation.prepare.masks import Meaning, name_colours
 from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import normalise_path, parse_path
 

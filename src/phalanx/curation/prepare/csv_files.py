@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, runs_instance
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, parse_json, parse_number
 from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.json_files import parse_via_cells, via_instance
-from phalanx.curation.prepare.samples import AnnotationSet, Box, Instance, Sample, SplitName
-from phalanx.curation.prepare.shapes import runs
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
 from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.data.checks import AnnotationError, check_floats, parse_json, parse_number
+from phalanx.data.shapes import Box, runs
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {

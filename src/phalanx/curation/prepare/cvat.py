@@ -5,11 +5,11 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_rows
-from phalanx.curation.prepare.checks import AnnotationError, parse_number
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import parse_xml
+from phalanx.data.checks import AnnotationError, parse_number
+from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
 TEXTS = ('text', 'transcription', 'transcript', 'value')  # attributes that hold what is written
 SHAPES = ('box', 'polygon', 'ellipse', 'mask')  # those with an area

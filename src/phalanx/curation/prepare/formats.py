@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.coco import find_coco
 from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.cvat import read_cvat
@@ -23,6 +22,7 @@ from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
 from phalanx.curation.prepare.yolo import read_yolo
+from phalanx.data.checks import AnnotationError
 
 
 class Format(NamedTuple):
@@ -106,12 +106,15 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
             instances = []
             for instance in sample.instances:
                 x0, y0, x1, y1 = instance.box
+                if x1 < x0 or y1 < y0:  # drawn from right to left, or upwards
+                    x0, y0, x1, y1 = min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)
+                    counts['boxes whose corners were exchanged'] += 1
                 box = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
                 if box[2] - box[0] < 1 or box[3] - box[1] < 1:
                     counts['boxes smaller than a pixel or outside their image, left out'] += 1
                     continue
                 slack = max(1.0, 0.005 * max(width, height))
-                if any(abs(one - other) > slack for one, other in zip(box, instance.box, strict=True)):
+                if any(abs(one - other) > slack for one, other in zip(box, (x0, y0, x1, y1), strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 instances.append(replace(instance, box=box))
             split = splits.get(sample.image) or sample.split

@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, parse_json, shorten
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.data.checks import AnnotationError, parse_json, shorten
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out

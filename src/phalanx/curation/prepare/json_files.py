@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import runs_instance
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate, sized_runs
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate, sized_runs
 
 NAMED = ('class', 'label', 'type', 'name', 'category', 'object')  # attributes that VIA's users call the class by
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-from phalanx.curation.prepare.checks import size_of
 from phalanx.curation.prepare.samples import Sample
-from phalanx.curation.prepare.shapes import Polygon, rectangle
+from phalanx.data.checks import size_of
 from phalanx.data.image import LabelMap, palette
+from phalanx.data.shapes import Polygon, rectangle
 
 VOID = 255  # of pixels that are ignored
 BACKGROUND = 'background'

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import corners_of, ellipse, polygon, rotate
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
 KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 'rectangle', 'polygon', 'ellipse', 'brush')
 GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image

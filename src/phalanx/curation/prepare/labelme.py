@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
-from phalanx.curation.prepare.checks import AnnotationError, check_size, find_file, get_member, read_json
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import Polygon, corners_of, ellipse, polygon
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, read_json
+from phalanx.data.shapes import Polygon, bounding_box, corners_of, ellipse, polygon
 
 
 def read_labelme(folder: Path, classes: Sequence[str] | None) -> AnnotationSet:
@@ -64,8 +64,9 @@ def _instance(shape: dict[str, Any], label: str, size: tuple[int, int], where: s
     text = shape.get('description') or None
     if kind == 'mask':
         (left, top), _ = polygon([*points, *points[:1]], size, where).points[:2].tolist()
+        packed = get_member(shape, 'mask', str, where)
         try:
-            data = base64.b64decode(get_member(shape, 'mask', str, where), validate=True)
+            data = base64.b64decode(packed, validate=True)
         except ValueError as error:
             raise AnnotationError(f'{where}: its mask cannot be decoded: {error}') from None
         return bitmap_instance(label, decode_png(data, size, where), int(left), int(top), size, where, text)

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.curation.prepare.class_files import find_class_file
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import corners_of
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
+from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.data.shapes import bounding_box, corners_of
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 ILLEGIBLE = ('###', '*')  # transcriptions of illegible texts

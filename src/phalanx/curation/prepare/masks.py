@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.curation.prepare.checks import AnnotationError, open_image, size_of
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError, open_image, size_of
 from phalanx.data.image import LabelMap
 
 WORDS = (

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError, parse_number, shorten
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import polygon
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
+from phalanx.data.checks import AnnotationError, parse_number, shorten
+from phalanx.data.shapes import bounding_box, polygon
 
 NUMBER = r'-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?'
 DOTA = re.compile(rf'((?:{NUMBER}\s+){{8}})(\S.*?)\s+([012])')  # corners, class, difficulty

@@ -6,15 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from phalanx.curation.prepare.checks import AnnotationError
-from phalanx.curation.prepare.shapes import Shape
+from phalanx.data.checks import AnnotationError
+from phalanx.data.shapes import Box, Corners, Shape
 
 Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
 FAMILIES: tuple[Family, ...] = get_args(Family)
 SplitName = Literal['train', 'val', 'test', '']  # '': not given by the annotations
 SPLIT_NAMES: tuple[SplitName, ...] = ('train', 'val', 'test')
-Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
-Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,3 @@ class AnnotationSet:
             ['segmentation', 'detection'] if outlined and (is_stuff or not self.boxes_first) else ['detection', 'segmentation']
         )
         return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
-
-
-def bounding_box(corners: Corners) -> Box:
-    xs, ys = [float(corner[0]) for corner in corners], [float(corner[1]) for corner in corners]
-    return min(xs), min(ys), max(xs), max(ys)

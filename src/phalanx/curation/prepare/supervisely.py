@@ -5,10 +5,10 @@ import zlib
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
-from phalanx.curation.prepare.checks import AnnotationError, check_floats, check_size, get_member
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, bounding_box
-from phalanx.curation.prepare.shapes import Shape, polygon
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member
+from phalanx.data.shapes import Shape, bounding_box, polygon
 
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
 
@@ -58,8 +58,9 @@ def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Sh
 
 def _bitmap(label: str, bitmap: dict[str, Any], size: tuple[int, int], where: str) -> Instance:
     origin = check_floats(get_member(bitmap, 'origin', list, where)[:2], 2, f'{where}: origin')
+    text = get_member(bitmap, 'data', str, where)
     try:
-        packed = base64.b64decode(get_member(bitmap, 'data', str, where), validate=True)
+        packed = base64.b64decode(text, validate=True)
         data = zlib.decompressobj().decompress(packed, MOST_BITMAP)
     except (ValueError, zlib.error) as error:
         raise AnnotationError(f'{where}: its bitmap cannot be decoded: {error}') from None

@@ -16,14 +16,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from phalanx.curation.prepare.checks import AnnotationError, open_image, size_of
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
 from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
-from phalanx.curation.prepare.samples import AnnotationSet, Corners, Family, Instance, LeftOut, Sample, SplitName
-from phalanx.curation.prepare.shapes import Polygon, corners_of
+from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
+from phalanx.data.checks import AnnotationError, open_image, size_of
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
+from phalanx.data.shapes import Corners, Polygon, corners_of
 from phalanx.runtime.reading import cut_out
 from phalanx.system.paths import normalise_path
 

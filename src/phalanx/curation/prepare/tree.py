@@ -7,8 +7,9 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from phalanx.curation.prepare.checks import AnnotationError, parse_json, shorten, size_of
 from phalanx.curation.prepare.samples import LeftOut, SplitName
+from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
+from phalanx.data.folders import decode_text
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 MOST_TEXT = 2**29  # bytes of an annotation file
@@ -58,7 +59,7 @@ class Tree:
         found = {}
         for path in self.having('.json'):
             with self.unreadable.catch():
-                found[path] = parse_json(read_text(path), path)
+                found[path] = parse_json(read_bytes(path), path)
         return found
 
     def image(self, name: str, beside: Path, where: str) -> Path:
@@ -131,11 +132,5 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read an annotation file as UTF-8 text. Raises AnnotationError."""
-    data = read_bytes(path)
-    if data.startswith((b'\xff\xfe', b'\xfe\xff')) or b'\0' in data:
-        raise AnnotationError(f'{path}: is not UTF-8 text; save it as such')
-    try:
-        return data.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise AnnotationError(f'{path}: is not UTF-8 text (byte {error.start}); save it as such') from None
+    """Read the text of an annotation file. Raises AnnotationError."""
+    return decode_text(read_bytes(path), path)

@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.tree import IMAGES
+from phalanx.data.checks import AnnotationError
 
 MOST_FILES = 500_000
 MOST_BYTES = 2**37  # in all, once unpacked

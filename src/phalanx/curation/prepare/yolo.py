@@ -4,11 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx.curation.prepare.checks import AnnotationError
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
-from phalanx.curation.prepare.shapes import polygon
 from phalanx.curation.prepare.splits import yaml_settings
 from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.data.checks import AnnotationError
+from phalanx.data.shapes import polygon
 from phalanx.data.yolo import PoseGuess, YoloRow, keypoint_fields, names_in, parse_row
 
 MOST_CLASSES = 10_000
@@ -47,7 +47,7 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
     if not shapes:
         try:
             poses.check(f'{tree.root}')
-        except ValueError as error:
+        except AnnotationError as error:
             found.left_out.append(str(error))
             found.samples.clear()
     found.class_names = tuple(names or (f'class_{number}' for number in range(highest + 1)))
@@ -62,10 +62,7 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
 def _rows(path: Path, keypoints: int) -> list[YoloRow]:
     """The objects of a file. Raises AnnotationError."""
     lines = enumerate(read_text(path).splitlines(), 1)
-    try:
-        rows = [parse_row(line, f'{path}:{number}', keypoints) for number, line in lines if line.strip()]
-    except ValueError as error:
-        raise AnnotationError(str(error)) from None
+    rows = [parse_row(line, f'{path}:{number}', keypoints) for number, line in lines if line.strip()]
     if high := [row.label for row in rows if row.label >= MOST_CLASSES]:
         raise AnnotationError(f'{path}: class {high[0]} is not below {MOST_CLASSES}')
     return rows

@@ -350,14 +350,18 @@ def test_a_document_type_cannot_hide_in_another_encoding(voc: Path) -> None:
         PascalVOC(root=voc).split('train')
 
 
+YOLO_UNSEEN = 'images without a file of labels (an empty one: no object), left out'
+
+
 @pytest.fixture
 def yolo(tmp_path: Path) -> Path:
-    """Two images for training, one of them without labels."""
-    for name in ('train/a', 'train/b', 'val/c'):
+    """Three images for training, one of them without objects and one that nobody annotated."""
+    for name in ('train/a', 'train/b', 'train/unseen', 'val/c'):
         write_image(tmp_path / f'images/{name}.png')
     for split in ('train', 'val'):
         (tmp_path / 'labels' / split).mkdir(parents=True)
     (tmp_path / 'labels/train/a.txt').write_text('1 0.5 0.5 0.2 0.5\n\n0 0.05 0.05 0.2 0.1\n')
+    (tmp_path / 'labels/train/b.txt').touch()
     (tmp_path / 'labels/val/c.txt').write_text('1 0.5 0.5 0.2 0.5\n')
     (tmp_path / 'data.yaml').write_text('names: {0: cat, 1: dog}\n')
     return tmp_path
@@ -374,7 +378,7 @@ def test_yolo_boxes_are_fractions_around_their_middle(yolo: Path) -> None:
     np.testing.assert_allclose(objects.areas, [240, 48], rtol=1e-5)
     assert len(train.read(Draw(1))[1]) == 0
     assert train.notes == {
-        'images without a file of labels': 1,
+        YOLO_UNSEEN: 1,
         'boxes that reach out of their image, cut off in training': 1,
         'images without objects': 1,
     }
@@ -461,11 +465,11 @@ def test_all_that_is_wrong_with_labels_is_reported_at_once(yolo: Path, voc: Path
 def test_a_check_of_the_data_reports_what_was_odd_about_the_boxes(yolo: Path) -> None:
     survey = BoxSurvey(YoloText(root=yolo).split('train'), ('cat', 'dog'), lambda image: (1.0, 1.0))
     assert survey.notes == [
-        '1 images without a file of labels',
+        f'1 {YOLO_UNSEEN}',
         '1 boxes that reach out of their image, cut off in training',
         '1 images without objects',
     ]
-    assert Census({'train': survey}, {}, [], []).remarks()[0] == 'train: 1 images without a file of labels'
+    assert Census({'train': survey}, {}, [], []).remarks()[0] == f'train: 1 {YOLO_UNSEEN}'
 
 
 def test_a_missing_folder_of_images_is_reported_with_the_keys_that_name_it(yolo: Path) -> None:
@@ -478,7 +482,7 @@ def test_a_missing_folder_of_images_is_reported_with_the_keys_that_name_it(yolo:
 
 def test_yolo_labels_in_the_wrong_place_are_reported(yolo: Path) -> None:
     (yolo / 'labels').rename(yolo / 'label')
-    with pytest.raises(ValueError, match='not one of 2 images has an object'):
+    with pytest.raises(ValueError, match=r'no image has a file of labels; that of images/train/unseen.png is expected at'):
         YoloText(root=yolo).split('train')
 
 

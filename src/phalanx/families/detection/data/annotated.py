@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,15 @@ from phalanx.data.folders import check_present
 from phalanx.data.image import read_image, turned_hint
 from phalanx.data.listed import Files, Packed
 from phalanx.data.samples import Draw, Image, SampleError
+from phalanx.data.shapes import Box
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
 
-Box = tuple[float, float, float, float]
 Integers = npt.NDArray[np.int64]
 UNKNOWN = (0, 0)  # size of an image without one in its annotation
-LARGEST = 2**31  # pixels; larger numbers are mistakes
 FEW = 10  # boxes: fewer say nothing about a data set
+KEYPOINTS = 'objects with keypoints, of which the boxes are taken'  # notes that several formats need
+POLYGONS = 'polygons, of which the bounding boxes are taken'
+ROTATED = 'rotated boxes, of which the bounding boxes are taken'
 
 
 class Annotations:
@@ -43,6 +44,9 @@ class Annotations:
         self.cut_off = 0  # boxes that were clipped to their image before they were added
         self.notes: Counter[str] = Counter()  # oddities and their number
 
+    def __len__(self) -> int:
+        return len(self._paths)
+
     def add_image(self, path: str, size: tuple[int, int] = UNKNOWN) -> int:
         """Add the image at `path`, relative to the root, with its annotated `size` (height, width); return its number."""
         self._paths.append(path)
@@ -54,6 +58,10 @@ class Annotations:
         self._missing[self.add_image(path)] = annotation
 
     def add_box(self, image: int, box: Box, label: int, *, area: float | None = None, ignored: bool = False) -> None:
+        x0, y0, x1, y1 = box
+        if x1 < x0 or y1 < y0:  # drawn from right to left, or upwards
+            self.notes['boxes whose corners were exchanged'] += 1
+            box = (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
         self._owners.append(image)
         self._boxes.extend(box)
         self._labels.append(label)
@@ -151,24 +159,3 @@ class AnnotatedImages(Files):
             boxes = objects.boxes * np.array([size[1], size[0]] * 2, np.float32)
             objects = replace(objects, boxes=boxes, areas=areas_of(boxes))
         return image, objects
-
-
-def numbers(values: object, count: int, where: str, what: str) -> list[float]:
-    """`values`, a list of `count` numbers within LARGEST. Raises ValueError, naming `where` and `what`."""
-    items: list[Any] = values if isinstance(values, list) else [values]
-    try:
-        result = [float(value) for value in items]
-    except (TypeError, ValueError, OverflowError):
-        result = []
-    if len(result) != count or not all(abs(value) <= LARGEST for value in result):  # false for NaN too
-        raise ValueError(f'{where}: expected {what}, got {_format_values(items) or "nothing"}')
-    return result
-
-
-def _format_values(values: list[Any]) -> str:
-    """Values for a message; types of values without bounded length."""
-
-    def is_short(value: object) -> bool:
-        return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
-
-    return ' '.join(f'{value!s:.20}' if is_short(value) else type(value).__name__ for value in values[:10])

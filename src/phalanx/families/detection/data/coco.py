@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
+from phalanx.data.checks import AnnotationError
+from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_object, place_of
 from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names, read_json
 from phalanx.data.samples import Split
-from phalanx.families.detection.data.annotated import LARGEST, AnnotatedImages, Annotations, numbers
+from phalanx.families.detection.data.annotated import KEYPOINTS, ROTATED, AnnotatedImages, Annotations
 
 
 class CocoJson:
@@ -86,7 +87,7 @@ class Objects365(CocoJson):
         return place
 
 
-def read_annotations(path: Path, root: Path) -> tuple[dict[Any, str], Annotations]:
+def read_annotations(path: Path, root: Path) -> tuple[dict[Key, str], Annotations]:
     """The categories of a JSON file (id -> name), and its annotations below `root`; labels are indices of categories.
 
     The result is cached and must not be modified. Raises FileNotFoundError and ValueError.
@@ -97,57 +98,50 @@ def read_annotations(path: Path, root: Path) -> tuple[dict[Any, str], Annotation
 
 
 @lru_cache(maxsize=2)  # of training and of evaluation
-def _read_annotations(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Any, str], Annotations]:
+def _read_annotations(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Key, str], Annotations]:
     """Cached until the file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
     # Categories first: annotations refer to their ids.
-    content = _parse(path)
-    categories = _categories(content, path)
-    labels = {number: place for place, number in enumerate(categories)}
-    annotations, images, problems = Annotations(root, path), {}, Problems()
+    content = check_parts(read_json(path), path)
+    categories = parse_categories(content, path)
+    labels = {key: place for place, key in enumerate(categories)}
+    annotations, problems = Annotations(root, path), Problems()
     # Ids of images need not be consecutive: map them to numbers in the order of the file.
-    for image in content['images']:
+    images: dict[Key, int] = {}
+    of_name: dict[str, int] = {}  # an image that is listed twice has the objects of both entries
+    for place, entry in enumerate(content['images']):
         with problems:
-            number = _field(image, 'id', 'an image', path)
-            name = _field(image, 'file_name', f'image {number}', path)
-            if number in images:
-                raise ValueError(f'{path}: image {number}: the id is used twice; give {name} another')
-            check_inside(str(name), root, f'{path}: image {number}: file_name')
-            side = numbers(
-                [image.get('height') or 0, image.get('width') or 0], 2, f'{path}: image {number}', 'height and width'
-            )
-            images[number] = annotations.add_image(str(name), (int(side[0]), int(side[1])))
+            where = place_of(path, 'image', place, entry)
+            image = parse_image(entry, where)
+            number = of_name.get(image.name)
+            if images.get(image.key, number) != number:
+                raise AnnotationError(f'{where}: the id is used twice; give {image.name} another')
+            if number is None:
+                check_inside(image.name, root, f'{where}: file_name')
+                number = of_name[image.name] = annotations.add_image(image.name, image.size[::-1])
+            images[image.key] = number
     problems.check()  # stop here: each box of a faulty image would be reported too
-    for annotation in content['annotations']:
+    # An object in both entries of such an image counts once.
+    joined = len(of_name) < len(images)
+    known: set[tuple[int, int, tuple[int, ...]]] = set()
+    for place, entry in enumerate(content['annotations']):
         with problems:
-            _add(annotation, annotations, images, labels, path)
+            where = place_of(path, 'annotation', place, entry)
+            one = parse_object(entry, images, categories, where)
+            number, label = images[one.image], labels[one.category]
+            if joined:
+                row = number, label, tuple(round(value) for value in one.box)
+                if row in known:
+                    annotations.notes['boxes of images listed twice, counted once'] += 1
+                    continue
+                known.add(row)
+            if one.has_keypoints or one.corners:
+                annotations.notes[KEYPOINTS if one.has_keypoints else ROTATED] += 1
+            annotations.add_box(number, one.box, label, area=one.area, ignored=one.ignored)
     problems.check()
     return categories, annotations
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    lists = [content.get(key) for key in ('images', 'annotations', 'categories')] if isinstance(content, dict) else [None]
-    if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
-        raise ValueError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')
-    assert isinstance(content, dict)
-    return content
-
-
-def _categories(content: dict[str, Any], path: Path) -> dict[Any, str]:
-    """Category id -> name. Ids may begin anywhere and have gaps: COCO's 80 go up to 90."""
-    names_by_id: dict[Any, str] = {}
-    names: set[str] = set()
-    for category in content['categories']:
-        number = _field(category, 'id', 'a category', path)
-        name = str(_field(category, 'name', f'category {number}', path))
-        if number in names_by_id or name in names:
-            raise ValueError(f'{path}: category {number}, {name!r}: the id or the name is used twice')
-        names_by_id[number] = name
-        names.add(name)
-    return names_by_id
-
-
-def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Path) -> list[int]:
+def _classes(categories: dict[Key, str], class_names: tuple[str, ...], path: Path) -> list[int]:
     """Class of each category, by name, in order."""
     numbers_of = {name: number for number, name in enumerate(class_names)}
     if unknown := [name for name in categories.values() if name not in numbers_of]:
@@ -156,35 +150,3 @@ def _classes(categories: dict[Any, str], class_names: tuple[str, ...], path: Pat
             f'name them in data.classes (now {len(class_names)}: {", ".join(class_names[:5])} ...)'
         )
     return [numbers_of[name] for name in categories.values()]
-
-
-def _add(
-    annotation: dict[str, Any], annotations: Annotations, images: dict[Any, int], labels: dict[Any, int], path: Path
-) -> None:
-    where = f'annotation {annotation.get("id", "without id")}'
-    image = _field(annotation, 'image_id', where, path)
-    category = _field(annotation, 'category_id', where, path)
-    if image not in images:
-        raise ValueError(f'{path}: {where}: image_id {image} is not the id of an image; fix or remove the annotation')
-    if category not in labels:
-        known = ', '.join(map(str, list(labels)[:10])) + (' ...' if len(labels) > 10 else '')
-        raise ValueError(f'{path}: {where}: category_id {category} is not the id of a category (they are {known})')
-    bbox = _field(annotation, 'bbox', where, path)
-    x, y, width, height = numbers(bbox, 4, f'{path}: {where}: bbox', 'x, y, width and height')
-    area = annotation.get('area')
-    # The annotated area is that of the outline; COCO's size classes are defined by it. Without one, use the box.
-    annotations.add_box(
-        images[image],
-        (x, y, x + width, y + height),
-        labels[category],
-        area=area if isinstance(area, int | float) and 0 < area <= LARGEST**2 else None,
-        ignored=bool(annotation.get('iscrowd') or annotation.get('ignore')),
-    )
-
-
-def _field(row: dict[str, Any], key: str, what: str, path: Path) -> Any:
-    """Required value: a number, a string, or a list for `bbox` (ids must be hashable)."""
-    value = row.get(key)
-    if value is None or isinstance(value, dict) or (isinstance(value, list) and key != 'bbox'):
-        raise ValueError(f'{path}: {what} has {"no" if value is None else "an invalid"} `{key}`')
-    return value

@@ -2,11 +2,13 @@
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
-from phalanx.data.folders import Problems, check_folder, check_inside, parse_xml, read_class_names, read_lines
+from phalanx.data.checks import AnnotationError
+from phalanx.data.folders import Problems, check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
-from phalanx.families.detection.data.annotated import UNKNOWN, AnnotatedImages, Annotations, Box, numbers
+from phalanx.data.shapes import Box
+from phalanx.data.voc import VocFile, correct_sizes, read_voc_file
+from phalanx.families.detection.data.annotated import POLYGONS, ROTATED, UNKNOWN, AnnotatedImages, Annotations
 
 IMAGES, SUFFIXES = 'JPEGImages', ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif')
 MOST_SPACES = 100  # in a line of a list: each space costs a look at the disk
@@ -48,13 +50,24 @@ class PascalVOC:
         listed = self.root / self.lists[split]
         labels = {name: label for label, name in enumerate(self.class_names)}
         annotations, problems, images = Annotations(self.root, listed), Problems(), _images_in(self.root / IMAGES)
+        listing: list[tuple[str, str, VocFile | None]] = []  # image, annotation and its content, if it exists
         for number, line in read_lines(listed):
             with problems:
                 image, xml = self._pair(line.strip(), images, f'{listed}:{number}')
-                if (self.root / xml).is_file():
-                    _add(image, self.root / xml, annotations, labels, learn_difficult=self.learn_difficult and split == 'train')
-                else:
+                path = self.root / xml
+                listing.append((image, xml, read_voc_file(path, path.read_bytes()) if path.is_file() else None))
+                if path.is_file() and listing[-1][2] is None:
+                    raise AnnotationError(f'{path}: is not an annotation of VOC, whose root element is `annotation`')
+        corrected, count = correct_sizes(file for _, _, file in listing if file)
+        annotations.notes['sizes with width and height exchanged, as the boxes show'] = count
+        known = iter(corrected)
+        for image, xml, file in listing:
+            with problems:
+                if file is None:
                     annotations.add_missing(image, xml)
+                else:
+                    is_learned = self.learn_difficult and split == 'train'
+                    _add(image, next(known), annotations, labels, learn_difficult=is_learned)
         problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
@@ -78,35 +91,23 @@ def _images_in(folder: Path) -> dict[str, str]:
     return {Path(name).stem: name for name in sorted(names, key=lambda name: (name.endswith('.jpg'), name))}
 
 
-def _add(image: str, path: Path, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
-    """Adds an image and the boxes of its annotation file. Raises ValueError."""
-    tree = parse_xml(path.read_bytes(), path)
-    size = tree.find('size')
-    annotated = UNKNOWN
-    if size is not None:
-        height, width = numbers([size.findtext('height'), size.findtext('width')], 2, f'{path}: size', 'height and width')
-        annotated = (int(height), int(width))
+def _add(image: str, file: VocFile, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
+    """Add an image and the boxes of its annotation file. Raises AnnotationError."""
+    annotated = file.size[::-1]
     number = annotations.add_image(image, annotated)
-    for place, element in enumerate(tree.findall('object'), 1):
-        where = f'{path}: object {place}'
-        name = (element.findtext('name') or '').strip()
-        if name not in labels:
-            raise ValueError(
-                f'{where}: {name!r} is not a class; data.classes names {len(labels)}: {", ".join(list(labels)[:5])} ...'
-            )
-        # Difficult objects may be trained on, but are never evaluated.
-        difficult = (element.findtext('difficult') or '0').strip() not in ('0', '')
-        box = _box(element, where)
+    for one in file.objects:
+        if one.label not in labels:
+            first = ', '.join(list(labels)[:5])
+            raise AnnotationError(f'{one.where}: {one.label!r} is not a class; data.classes names {len(labels)}: {first} ...')
+        if one.box is None:
+            raise AnnotationError(f'{one.where}: is a bitmap without a box; `phalanx data prepare voc` reads it')
         # VOC counts from 1: a box that ends one pixel too far is not a mistake of the annotator.
-        inside = _inside(box, annotated)
-        annotations.cut_off += max(abs(a - b) for a, b in zip(box, inside, strict=True)) > 1 + SHIFT
-        annotations.add_box(number, inside, labels[name], ignored=difficult and not learn_difficult)
-
-
-def _box(element: ElementTree.Element, where: str) -> Box:
-    corners = [element.findtext(f'bndbox/{name}') for name in ('xmin', 'ymin', 'xmax', 'ymax')]
-    x0, y0, x1, y1 = numbers(corners, 4, f'{where}: bndbox', 'xmin, ymin, xmax and ymax')
-    return x0, y0, x1, y1
+        inside = _inside(one.box, annotated)
+        annotations.cut_off += max(abs(a - b) for a, b in zip(one.box, inside, strict=True)) > 1 + SHIFT
+        annotations.notes[ROTATED] += bool(one.corners)
+        annotations.notes[POLYGONS] += bool(one.outline)
+        # Difficult objects may be trained on, but are never evaluated.
+        annotations.add_box(number, inside, labels[one.label], ignored=one.difficult and not learn_difficult)
 
 
 def _inside(box: Box, size: tuple[int, int]) -> Box:

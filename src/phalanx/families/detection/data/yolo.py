@@ -7,23 +7,20 @@ from phalanx.config.read import ConfigError, load_yaml
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, read_class_names, read_lines, read_text
 from phalanx.data.samples import Split
 from phalanx.data.yolo import PoseGuess, keypoint_fields, names_in, parse_row
-from phalanx.families.detection.data.annotated import AnnotatedImages, Annotations
+from phalanx.families.detection.data.annotated import KEYPOINTS, POLYGONS, AnnotatedImages, Annotations
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
-KINDS = {
-    'confidence': 'boxes with a confidence, which is left out',
-    'keypoints': 'objects with keypoints, of which the boxes are taken',
-    'polygon': 'polygons, of which the bounding boxes are taken',
-}
+KINDS = {'confidence': 'boxes with a confidence, which is left out', 'keypoints': KEYPOINTS, 'polygon': POLYGONS}
 
 
 class YoloText:
     """Images in the folders `train` and `eval` below `root`, or listed in text files of that name, one path per line.
 
-    The boxes of `images/train/X.jpg` are in `labels/train/X.txt`; an image without such a file has no objects. `classes`:
-    names, or a file below `root`: text with one name per line, or YAML with `names` (`data.yaml`). `empty_images`: train also
-    on images without objects, as YOLO does. A polygon (`class x1 y1 x2 y2 x3 y3 ...`) becomes its bounding box; a confidence at
-    the end of a line is left out, and so are the keypoints of poses (`kpt_shape` in data.yaml).
+    The boxes of `images/train/X.jpg` are in `labels/train/X.txt`; if this file is empty, the image has no objects, and if there
+    is none, the image is left out: nobody annotated it. `classes`: names, or a file below `root`: text with one name per line,
+    or YAML with `names` (`data.yaml`). `empty_images`: train also on images without objects, as YOLO does. A polygon
+    (`class x1 y1 x2 y2 x3 y3 ...`) becomes its bounding box; a confidence at the end of a line is left out, and so are the
+    keypoints of poses (`kpt_shape` in data.yaml).
     """
 
     def __init__(
@@ -49,11 +46,13 @@ class YoloText:
         annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
         poses = PoseGuess()
         for image in self._images(self.places[split]):
-            number, labels = annotations.add_image(image), self.root / label_path(image)
+            labels = self.root / label_path(image)
             if labels.is_file():
-                self._add(number, labels, annotations, problems, poses)
+                self._add(annotations.add_image(image), labels, annotations, problems, poses)
             else:
-                annotations.notes['images without a file of labels'] += 1
+                annotations.notes['images without a file of labels (an empty one: no object), left out'] += 1
+        if not len(annotations):
+            raise ValueError(f'{annotations.place}: no image has a file of labels; that of {image} is expected at {labels}')
         if self._keypoints is None:
             with problems:
                 poses.check(annotations.place)

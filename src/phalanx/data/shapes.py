@@ -1,16 +1,19 @@
 """Regions of an image: polygons, and run lengths in the order of COCO."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.curation.prepare.checks import AnnotationError, shorten
+from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.image import LabelMap
 
 CORNERS = 64  # of a polygon in the place of an ellipse
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
+Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 Mask = npt.NDArray[np.bool_]  # [H, W]
 Points = npt.NDArray[np.float64]  # [N, 2] x, y; the first pixel lies between 0 and 1
 
@@ -90,6 +93,11 @@ def sized_runs(segmentation: dict[str, Any], size: tuple[int, int], where: str) 
 
 def rectangle(box: tuple[float, float, float, float]) -> Polygon:
     return Polygon(np.array(corners_of(*box), np.float64))
+
+
+def bounding_box(corners: Corners) -> Box:
+    xs, ys = [float(corner[0]) for corner in corners], [float(corner[1]) for corner in corners]
+    return min(xs), min(ys), max(xs), max(ys)
 
 
 def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:

@@ -14,18 +14,25 @@ from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
 
 MOST = 1e9  # limit of coordinates
+LARGEST = 2**31  # pixels; larger numbers are mistakes
+FLAGS = {
+    **dict.fromkeys(('1', 'true', 'yes', 'y', 't'), True),
+    **dict.fromkeys(('0', 'false', 'no', 'n', 'f', '', 'none', 'unspecified'), False),
+}
 
 
-class AnnotationError(Exception):
+class AnnotationError(ValueError):
     """Annotation that cannot be used; the message names file, place and problem."""
 
 
 def parse_json(text: str | bytes, where: object) -> Any:
-    """Parse JSON. Raises AnnotationError."""
+    """Parse JSON, as bytes in UTF-8, UTF-16 or UTF-32. Raises AnnotationError."""
     try:
         return json.loads(text)
+    except UnicodeDecodeError as error:
+        raise AnnotationError(f'{where}: is not UTF-8 text (byte {error.start}); save it as such') from None
     except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: is not JSON: {error}') from None
+        raise AnnotationError(f'{where}: is not JSON ({error!s:.200})') from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,6 +74,40 @@ def check_floats(values: object, count: int, where: str) -> list[float]:
     return [float(value) for value in given]
 
 
+def parse_numbers(values: object, count: int, where: str, what: str) -> list[float]:
+    """Parse a list of `count` numbers within LARGEST, which may be texts. Raises AnnotationError that names `what`."""
+    items: list[Any] = values if isinstance(values, list) else [values]
+    try:
+        result = [float(value) for value in items]
+    except (TypeError, ValueError, OverflowError):
+        result = []
+    if len(result) != count or not all(abs(value) <= LARGEST for value in result):  # false for NaN too
+        raise AnnotationError(f'{where}: expected {what}, got {_format_values(items) or "nothing"}')
+    return result
+
+
+def _format_values(values: list[Any]) -> str:
+    """Values for a message; types of values without bounded length."""
+
+    def is_short(value: object) -> bool:
+        return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
+
+    return ' '.join(f'{value!s:.20}' if is_short(value) else type(value).__name__ for value in values[:10])
+
+
+def parse_flag(value: object, where: str) -> bool:
+    """Parse a flag: a boolean, a number, or a text such as `0`, `false` or `Unspecified`; missing: False.
+
+    Raises AnnotationError.
+    """
+    if value is None or type(value) in (bool, int, float):
+        return bool(value)
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word not in FLAGS:
+        raise AnnotationError(f'{where}: expected 0 or 1, got {shorten(value)}')
+    return FLAGS[word]
+
+
 def find_file(root: Path, folder: Path, name: str, where: str) -> Path:
     """Find the file `name` relative to `folder`. Raises AnnotationError if it lies outside `root` or does not exist."""
     path = Path(os.path.normpath(folder.relative_to(root) / name.replace('\\', '/')))
@@ -83,6 +124,8 @@ def open_image(image: Path) -> Iterator[PIL.Image.Image]:
     try:
         with open_with_pillow(image) as picture:
             yield picture
+    except AnnotationError:
+        raise
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 

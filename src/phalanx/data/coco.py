@@ -1,0 +1,158 @@
+"""COCO's JSON of images, annotations and categories, read for the data sets of recipes and for `phalanx new`.
+
+Entries are parsed one by one: a data set of a recipe reports all that cannot be read, `phalanx new` leaves their images out.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phalanx.data.checks import LARGEST, AnnotationError, parse_flag, parse_numbers, shorten
+from phalanx.data.shapes import Box, bounding_box, corners_of, rotate, runs
+
+Key = int | str  # an id
+
+
+class CocoImage(NamedTuple):
+    key: Key
+    name: str  # its path, as written; folders are divided by /
+    size: tuple[int, int]  # (width, height); (0, 0) if the file does not say
+
+
+class CocoObject(NamedTuple):
+    image: Key
+    category: Key
+    box: Box  # x0, y0, x1, y1
+    corners: list[list[float]]  # of a rotated box (CVAT's attribute `rotation`); else empty
+    area: float | None  # as annotated: of the outline, by which COCO's size classes are defined
+    ignored: bool  # a crowd, or COCO's `ignore`
+    has_keypoints: bool
+
+
+def check_parts(content: object, path: Path) -> dict[str, Any]:
+    """Return the content of a file with all parts of COCO's format. Raises AnnotationError."""
+    parts = ('images', 'annotations', 'categories')
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in parts):
+        raise AnnotationError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')
+    return content
+
+
+def parse_categories(content: dict[str, Any], path: Path) -> dict[Key, str]:
+    """Name by id, in the order of the file. Ids may begin anywhere and have gaps: COCO's 80 go up to 90.
+
+    Raises AnnotationError.
+    """
+    names: dict[Key, str] = {}
+    used: set[str] = set()
+    for number, entry in enumerate(content['categories']):
+        key = parse_key(entry, 'id', f'{path}: categories[{number}]')
+        name = str(_field(entry, 'name', f'{path}: category {key}')).strip()
+        if key in names or name in used:
+            raise AnnotationError(f'{path}: category {key}, {name!r}: the id or the name is used twice')
+        names[key] = name
+        used.add(name)
+    return names
+
+
+def place_of(path: Path, kind: str, number: int, entry: object) -> str:
+    """Beginning of a message about an image or annotation, by its id or, without one, its place in the file."""
+    key = entry.get('id') if isinstance(entry, dict) else None
+    return f'{path}: {kind} {key}' if isinstance(key, int | str) else f'{path}: {kind}s[{number}]'
+
+
+def parse_key(entry: dict[str, Any], name: str, where: str, known: Collection[Key] = ()) -> Key:
+    """The id in a field; 7.0 is 7, and a number in quotes is the number if only that is `known`, and the other way round.
+
+    Raises AnnotationError.
+    """
+    value = _field(entry, name, where)
+    key: Key = (
+        int(value) if isinstance(value, float) and value.is_integer() else value if isinstance(value, int) else str(value)
+    )
+    if key in known or not known:
+        return key
+    other: Key = str(key) if isinstance(key, int) else int(key) if key.isascii() and key.isdigit() and len(key) < 20 else key
+    return other if other in known and str(other) == str(key) else key
+
+
+def parse_image(entry: dict[str, Any], where: str) -> CocoImage:
+    """Parse an entry of `images`. Raises AnnotationError."""
+    key = parse_key(entry, 'id', where)
+    name = str(_field(entry, 'file_name', where)).replace('\\', '/')
+    values = [entry.get('height') or 0, entry.get('width') or 0]
+    height, width = parse_numbers(values, 2, where, 'height and width')
+    if (width == 0) != (height == 0):
+        raise AnnotationError(f'{where}: expected height and width, got only one of them')
+    return CocoImage(key, name, (int(width), int(height)))
+
+
+def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dict[Key, str], where: str) -> CocoObject:
+    """Parse an entry of `annotations`. Without `bbox`, the box is that of its outline. Raises AnnotationError."""
+    _check_object(entry, where)
+    if 'caption' in entry:
+        raise AnnotationError(f'{where}: is a caption of the image, which no family learns')
+    if 'segments_info' in entry:
+        raise AnnotationError(f'{where}: is panoptic, with objects in an image; `phalanx data prepare coco` reads them')
+    image, category = parse_key(entry, 'image_id', where, images), parse_key(entry, 'category_id', where, categories)
+    if image not in images:
+        raise AnnotationError(f'{where}: image_id {image} is not the id of an image; fix or remove the annotation')
+    if category not in categories:
+        known = ', '.join(map(str, list(categories)[:10])) + (' ...' if len(categories) > 10 else '')
+        raise AnnotationError(f'{where}: category_id {category} is not the id of a category (they are {known})')
+    bbox, outline = entry.get('bbox'), entry.get('segmentation')
+    if bbox or not outline:
+        x, y, width, height = parse_numbers(_field(entry, 'bbox', where), 4, f'{where}: bbox', 'x, y, width and height')
+        box = (x, y, x + width, y + height)
+    else:
+        box = _box_of_outline(outline, where)
+    # CVAT turns a box about its centre, clockwise
+    attributes, corners = entry.get('attributes'), list[list[float]]()
+    if isinstance(attributes, dict) and attributes.get('rotation') and not outline:
+        (degrees,) = parse_numbers(attributes['rotation'], 1, f'{where}: rotation', 'degrees')
+        corners = rotate(corners_of(*box), degrees, ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)) if degrees % 360 else []
+        box = bounding_box(corners) if corners else box
+    area = entry.get('area')
+    return CocoObject(
+        image,
+        category,
+        box,
+        corners,
+        area if isinstance(area, int | float) and 0 < area <= LARGEST**2 else None,
+        parse_flag(entry.get('iscrowd'), f'{where}: iscrowd') or parse_flag(entry.get('ignore'), f'{where}: ignore'),
+        bool(entry.get('keypoints')),
+    )
+
+
+def _box_of_outline(outline: object, where: str) -> Box:
+    """Box around polygons or run lengths. Raises AnnotationError."""
+    if isinstance(outline, list) and all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in outline):
+        flat = [value for polygon in outline for value in polygon]
+        values = parse_numbers(flat, max(2, len(flat)), f'{where}: segmentation', 'lists x0, y0, x1, y1, ...')
+        return bounding_box(list(zip(values[::2], values[1::2], strict=True)))
+    size = outline.get('size') if isinstance(outline, dict) else None
+    if not isinstance(outline, dict) or not isinstance(size, list):
+        raise AnnotationError(f'{where}: has no `bbox`, and no `segmentation` to take it from')
+    height, width = (int(value) for value in parse_numbers(size, 2, f'{where}: segmentation: size', 'height and width'))
+    canvas = np.zeros((height, width), np.uint8)
+    runs(outline.get('counts'), (width, height), f'{where}: segmentation').paint(canvas, 1)
+    rows, columns = np.nonzero(canvas)
+    if not len(rows):
+        raise AnnotationError(f'{where}: its run lengths mark no pixel')
+    return float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1)
+
+
+def _check_object(row: object, where: str) -> None:
+    """Raise AnnotationError for an entry without keys."""
+    if not isinstance(row, dict):
+        raise AnnotationError(f'{where}: expected an object, got {shorten(row)}')
+
+
+def _field(row: dict[str, Any], key: str, where: str) -> Any:
+    """Required value: a number, a text, or a list for `bbox`. Raises AnnotationError."""
+    _check_object(row, where)
+    value = row.get(key)
+    if value is None or type(value) in (dict, bool) or (type(value) is list and key != 'bbox'):
+        raise AnnotationError(f'{where} has {"no" if value is None else "an invalid"} `{key}`')
+    return value
