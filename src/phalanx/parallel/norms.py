@@ -212,8 +212,9 @@ class _SharedOnCuda(torch.autograd.Function):
         of_ranks = dist.gather(own, group)  # [R, 2 C + 1]
         means, inverses = of_ranks[:, :-1].chunk(2, dim=1)
         counts = of_ranks[:, -1].contiguous()
-        # Combined by torch's kernel, weighted by count. Momentum 0: running statistics are updated elsewhere.
-        mean, inverse = torch.batch_norm_gather_stats_with_counts(x, means, inverses, None, None, 0.0, eps, counts)
+        # Combined by torch's kernel, weighted by count. It wants counts of the type of the running statistics (without them, of
+        # `x`, and bfloat16 cannot count); with momentum 0 the two given here, no longer needed, keep their values.
+        mean, inverse = torch.batch_norm_gather_stats_with_counts(x, means, inverses, own_mean, own_inverse, 0.0, eps, counts)
         ctx.save_for_backward(x, weight, mean, inverse, counts.int())
         ctx.group = group
         var = inverse.pow(-2).sub_(eps)
