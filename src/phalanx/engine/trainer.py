@@ -150,7 +150,7 @@ class Trainer:
         if self.needs_evaluation():  # the run was stopped during it, or is to end at this step
             self.clock.resume()
             self.between_steps()
-        batches = self.clock.time_waits(self.batches())
+        batches = self.batches()
         # DDP orders its buckets after its first backward pass. Do that pass now, so that a resumed run sums gradients in the
         # same order as an uninterrupted one.
         if dist.world_size() > 1 and self.progress.step < self.until:
@@ -161,7 +161,7 @@ class Trainer:
             batches = chain([first], batches) if may_continue and first is not None else iter(())
         # The loop. Work other than steps (log lines, evaluations, checkpoints, stops) happens between two of them.
         self.clock.resume()
-        for batch in batches:
+        for batch in self.clock.time_waits(batches):
             self.train_step(batch)
             self.progress.step += 1
             if self.progress.step == self.until or self.progress.step % self.recipe.report.every == 0:
