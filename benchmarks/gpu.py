@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -114,11 +115,14 @@ class Side(NamedTuple):
     seconds: list[float]  # per step
 
 
-def open_trainer(job: Job, device: torch.device, folder: str) -> tuple[Trainer, ImageBatch]:
+def open_trainer(job: Job, device: torch.device, folder: str, batch: ImageBatch | None = None) -> tuple[Trainer, ImageBatch]:
     trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
     trainer.until = 10**6
-    batch = next(trainer.batches())
-    return trainer, batch.pin_memory() if device.type == 'cuda' else batch
+    trainer.model.train()
+    if batch is None:
+        drawn = next(trainer.batches())
+        batch = drawn.pin_memory() if device.type == 'cuda' else drawn
+    return trainer, batch
 
 
 def train_step(trainer: Trainer, batch: ImageBatch) -> None:
@@ -167,7 +171,7 @@ def plain(device: torch.device) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             trainer, batch = open_trainer(job, device, folder)
             other = PlainTraining(job, device)
-            sides = [Side(lambda batch, own=trainer: train_step(own, batch), []), Side(other.step, [])]  # type: ignore[misc]
+            sides = [Side(partial(train_step, trainer), []), Side(other.step, [])]
             for side in sides:
                 time_steps(side.step, batch, device, 5)  # kernels are chosen, memory is taken
             for _ in range(9 if device.type == 'cuda' else 1):
@@ -191,10 +195,12 @@ def plain(device: torch.device) -> Iterator[Row]:
 
 
 def precision(device: torch.device) -> Iterator[Row]:
-    for (setting, keys), name in product(PRECISIONS.items(), FAMILIES):
+    batches = dict[str, ImageBatch]()  # drawn once per network
+    for name, (setting, keys) in product(FAMILIES, PRECISIONS.items()):
         job = open_network(name, device, *keys)
         with tempfile.TemporaryDirectory() as folder:
-            trainer, batch = open_trainer(job, device, folder)
+            trainer, batch = open_trainer(job, device, folder, batches.get(name))
+            batches[name] = batch
             flops = step_flops(trainer, batch)
             yield {'network': name, 'precision': setting, **timed(trainer, batch, flops)}
             del trainer
@@ -210,10 +216,10 @@ def timed(trainer: Trainer, batch: ImageBatch, flops: int) -> Row:
     if key not in PEAKS:
         PEAKS[key] = max(measure_peak(device, DTYPES[options.dtype], channels_last=True))
     count = 20 if device.type == 'cuda' else 1
-    time_steps(lambda batch: train_step(trainer, batch), batch, device, 3)
+    time_steps(partial(train_step, trainer), batch, device, 3)
     if device.type == 'cuda':
         torch.cuda.reset_peak_memory_stats()
-    step = time_steps(lambda batch: train_step(trainer, batch), batch, device, count)
+    step = time_steps(partial(train_step, trainer), batch, device, count)
     memory = torch.cuda.max_memory_allocated() / MIB if device.type == 'cuda' else float('nan')
     share = flops / step / PEAKS[key]
     return {
@@ -227,27 +233,21 @@ def timed(trainer: Trainer, batch: ImageBatch, flops: int) -> Row:
 
 def graphs(device: torch.device) -> Iterator[Row]:
     for name, setting in GRAPHS:
-        seconds = []
-        begin = time.perf_counter()
+        seconds, batch = list[float](), None
         for keys in ((), (setting,)):
             with tempfile.TemporaryDirectory() as folder:
                 begin = time.perf_counter()
-                trainer, batch = open_trainer(open_network(name, device, *BF16, *keys), device, folder)
-                step = lambda batch, own=trainer: train_step(own, batch)  # noqa: E731
+                trainer, batch = open_trainer(open_network(name, device, *BF16, *keys), device, folder, batch)
+                step = partial(train_step, trainer)
                 time_steps(step, batch, device, 4)
-                begin = time.perf_counter() - begin
+                start = time.perf_counter() - begin
                 seconds.append(median(time_steps(step, batch, device, 5) for _ in range(5)))
                 del trainer, step
             free()
             torch.compiler.reset()
-        yield {
-            'network': name,
-            'setting': setting,
-            'without': f'{seconds[0] * 1e3:.2f} ms',
-            'with': f'{seconds[1] * 1e3:.2f} ms',
-            'time': f'{seconds[1] / seconds[0]:.3f}',
-            'until the fifth step': f'{begin:.1f} s',
-        }
+        times = {'without': f'{seconds[0] * 1e3:.2f} ms', 'with': f'{seconds[1] * 1e3:.2f} ms'}
+        ratio = f'{seconds[1] / seconds[0]:.3f}'
+        yield {'network': name, 'setting': setting, **times, 'time': ratio, 'until the fifth step': f'{start:.1f} s'}
 
 
 def fed(device: torch.device) -> Iterator[Row]:
@@ -259,8 +259,8 @@ def fed(device: torch.device) -> Iterator[Row]:
             pipeline.make(Path(folder), default_rng(0))
             serve_training_files_as_validation(Path(folder))
             words = (pipeline.setting.format(folder), *BF16, f'train.workers={workers if cuda else 0}', f'device={device.type}')
-            words += (f'train.global_batch_size={batch if cuda else 2}',)
-            job = open_job(pipeline.recipe, [(word, word) for word in words])
+            size = f'train.global_batch_size={batch if cuda else 2}'
+            job = open_job(pipeline.recipe, [(word, word) for word in (*words, size)])
             figures, _ = measure(job, device, steps=20 if cuda else 1, warmup=2)
         yield {
             'recipe': pipeline.recipe,
@@ -275,16 +275,18 @@ def fed(device: torch.device) -> Iterator[Row]:
 
 def serve_training_files_as_validation(root: Path) -> None:
     """Opening a recipe needs an evaluation set, which this benchmark does not use."""
-    for source, link in (('leftImg8bit/train', 'leftImg8bit/val'), ('gtFine/train', 'gtFine/val'), ('train2017', 'val2017')):
-        if (root / source).is_dir():
-            (root / link).symlink_to(root / source)
-    annotations = root / 'annotations'
-    for source, copy in (
-        (annotations / 'instances_train2017.json', annotations / 'instances_val2017.json'),
-        (root / 'rec_gt_train.txt', root / 'rec_gt_test.txt'),
-    ):
-        if source.is_file():
-            copy.write_text(source.read_text())
+    for folder in ('leftImg8bit', 'gtFine'):
+        if (root / folder).is_dir():
+            (root / folder / 'val').symlink_to(root / folder / 'train')
+    copies = {
+        'annotations/instances_train2017.json': 'annotations/instances_val2017.json',
+        'rec_gt_train.txt': 'rec_gt_test.txt',
+    }
+    for source, copy in copies.items():
+        if (root / source).is_file():
+            (root / copy).write_text((root / source).read_text())
+    if (root / 'train2017').is_dir():
+        (root / 'val2017').symlink_to(root / 'train2017')
     tables = root / 'PubTabNet_2.0.0.jsonl'
     if tables.is_file():
         text = tables.read_text()

@@ -46,7 +46,7 @@ class PlainTraining:
         self.task, self.device, self.parts = job.task, device, train.micro_batches
         self.dtype = DTYPES[job.recipe.precision.dtype]
         layout = torch.channels_last if train.channels_last else torch.contiguous_format
-        model = with_norms_of_torch(job.task.model()).train().to(device, memory_format=layout)
+        model = with_norms_of_torch(job.task.model()).train().to(device).to(memory_format=layout)
         self.replica = DistributedDataParallel(model, gradient_as_bucket_view=True) if dist.is_initialized() else None
         self.model, self.optimizer = model, job.recipe.optimizer(model.parameters())
 
