@@ -83,7 +83,9 @@ def read_parser() -> Parser:
     parser.add_argument('--rec', metavar='MODEL', help='reads lines: the same')
     parser.add_argument('--lang', metavar='LANGUAGE', help='language of the default models: en, de, arabic, korean ...')
     parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument('--save', metavar='A,B,..', help='which files, of json, text, hocr and picture (default: all)')
+    parser.add_argument(
+        '--save', metavar='A,B,..', help='which files, of json, text, hocr, picture and pdf (default: all but pdf)'
+    )
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
     parser.add_argument('--upside_down', action='store_true', help='also read lines turned by 180 degrees')
     sides = 'reduce pages to N pixels on the longer side for detection; fewer need less time and memory (4000)'

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.cli.deploy_options import read_parser
+from phalanx.data import pdf
 from phalanx.data.video import VIDEOS
 from phalanx.deploy.inputs import is_camera, list_files
 from phalanx.deploy.pages import WRITERS
@@ -21,6 +22,8 @@ def command(words: Sequence[str]) -> int:
     # check the request before models are loaded
     save = given.save.split(',') if given.save else ()
     WRITERS.check(save)
+    if 'pdf' in save and not pdf.is_installed():
+        raise RequestError('--save pdf: needs pypdfium2: pip install "phalanx-vision[pdf]"')
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:

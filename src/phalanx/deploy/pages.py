@@ -1,7 +1,6 @@
-"""Result files of read pages: JSON, text, hOCR, and a picture."""
+"""Result files of read pages: JSON, text, hOCR, searchable PDF, and a picture."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from html import escape
@@ -13,11 +12,13 @@ import PIL.ImageDraw
 
 import phalanx
 from phalanx.data.samples import Image
+from phalanx.deploy.documents import as_pdf
+from phalanx.deploy.words import words_of
 from phalanx.families.recognition.draw import find_font, find_fonts
 from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.prepare import MAX_SIDE, resize, rounded_size
-from phalanx.runtime.reading import angle_of, grid_of, is_upright
+from phalanx.runtime.reading import angle_of, grid_of
 from phalanx.runtime.results import Line, Outline
 
 HOCR = """<?xml version="1.0" encoding="UTF-8"?>
@@ -50,7 +51,7 @@ def as_text(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 
 
 def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    """Write hOCR 1.2, from which other tools make searchable PDF files: lines and words with their boxes.
+    """Write hOCR 1.2: lines and words with their boxes.
 
     The width of a word within its line is estimated from its number of characters; its confidence is that of the line, in per
     cent. The angle of a turned line is in whole degrees, counter-clockwise.
@@ -74,22 +75,6 @@ def as_hocr(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
 def bbox(points: Outline) -> str:
     xs, ys = zip(*points, strict=True)
     return f'bbox {min(xs):.0f} {min(ys):.0f} {max(xs):.0f} {max(ys):.0f}'
-
-
-def words_of(line: Line) -> list[tuple[str, Outline]]:
-    """Words of a line, each with its part of the outline, assuming characters of equal width."""
-    if len(line.points) != 4:
-        return [(line.text, line.points)]
-    a, b, c, d = np.array(line.points)
-    # Sides along the text: of a vertical text, the left and the right one.
-    starts, ends = ((a, b), (d, c)) if is_upright(np.hypot(*(b - a)), np.hypot(*(d - a))) else ((a, d), (b, c))
-    words = []
-    for match in re.finditer(r'\S+', line.text):
-        # Where the word begins and ends, as fractions of the line.
-        near, far = (place / len(line.text) for place in match.span())
-        edges = [start + share * (end - start) for share in (near, far) for start, end in zip(starts, ends, strict=True)]
-        words.append((match[0], tuple((float(x), float(y)) for x, y in edges)))
-    return words
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
@@ -123,5 +108,5 @@ def draw_page(page: Image, lines: Sequence[Line]) -> Image:
     return np.concatenate([outlined, np.asarray(beside)], axis=1)
 
 
-WAYS = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
-WRITERS = Writers(draw_page, WAYS, default=tuple(WAYS))
+DEFAULT = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
+WRITERS = Writers(draw_page, {**DEFAULT, 'pdf': as_pdf}, default=tuple(DEFAULT))

@@ -2,6 +2,8 @@
 
 OUT/reading.jsonl   one line for each finished page, appended as pages finish
 OUT/reading.html    the summary, the least certain pages first
+
+Each page has files of its own; hOCR and PDF files of the pages of one file are merged when all of them are read.
 """
 
 import hashlib
@@ -9,10 +11,10 @@ import json
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
@@ -26,6 +28,7 @@ from rich.progress import track
 import phalanx
 from phalanx.data.image import Pages
 from phalanx.data.samples import SampleError
+from phalanx.deploy.documents import MERGERS, merge_pages, remove_parts
 from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.read import Reader
 from phalanx.report.page import render
@@ -69,6 +72,8 @@ class Page:
     name: str  # for messages
     out: Path  # folder of the results
     stem: str  # of the results, below `out`
+    key: str = ''  # as in ReadPage
+    document: str = ''  # stem of the results of the whole file, if it has several pages
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,9 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     settings = json.dumps([phalanx.__version__, open_reader(options).identity, options.save])
     out.mkdir(parents=True, exist_ok=True)
     known = read_journal(out / JOURNAL)
-    done: list[ReadPage] = []
+    done: dict[str, ReadPage] = {}  # by the stems of their results
+    documents: dict[str, list[Page]] = {}
     failures: list[str] = []
-    keys: dict[Page, str] = {}
     reused = 0
 
     def fail(message: str) -> None:
@@ -108,36 +113,76 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
         nonlocal reused
         for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True):
             try:
-                pages = _open_pages(file)
+                pages = list_pages(file, stem, out, settings)
             except (SampleError, OSError) as error:
                 fail(describe_error(error))
                 continue
-            content, several = pages.content_hash(), len(pages) > 1
-            for number in range(len(pages)):
-                own = stem.with_name(f'{stem.name}-p{number + 1:04}') if several else stem
-                page = Page(file, number, f'{file}, page {number + 1}' if several else str(file), out, str(own))
-                keys[page] = hashlib.sha256(f'{content} {number} {own} {settings}'.encode()).hexdigest()
-                row = known.get(keys[page])
-                if row is not None and all((out / name).is_file() for name in row.files):
-                    reused += 1
-                    done.append(row)
-                else:
-                    yield page
+            if len(pages) > 1:
+                documents[pages[0].document] = pages
+            rows = find_read(out, pages, known)
+            reused += len(rows)
+            done.update(rows)
+            yield from (page for page in pages if page.stem not in rows)
 
-    try:
-        with (out / JOURNAL).open('a', encoding='utf-8') as journal:
-            if journal.tell():
-                journal.write('\n')  # a stop may have cut off the last line
+    with (out / JOURNAL).open('a', encoding='utf-8') as journal:
+        if journal.tell():
+            journal.write('\n')  # a stop may have cut off the last line
+
+        def record(rows: Sequence[ReadPage]) -> None:
+            done.update({row.page: row for row in rows})
+            journal.writelines(f'{json.dumps(asdict(row), ensure_ascii=False)}\n' for row in rows)
+            journal.flush()  # so that a killed reading loses no finished page
+
+        def merge_if_complete(document: str) -> None:
+            rows = [done[page.stem] for page in documents.get(document, ()) if page.stem in done]
+            if len(rows) < len(documents.get(document, ())):
+                return
+            before = [tuple(row.files) for row in rows]
+            try:
+                after = merge_pages(out, document, before)
+            except Exception as error:  # noqa: BLE001 - the pages have files of their own, and the others go on
+                fail(f'{document}: the files of its pages cannot be merged: {describe_error(error) or type(error).__name__}')
+                return
+            if after != before:
+                record([replace(row, files=files) for row, files in zip(rows, after, strict=True)])
+                remove_parts(out, before, after)
+
+        try:
             for page, result in results_of(partial(read_page, options), unread(), workers):
                 if isinstance(result, str):
                     fail(result)
-                    continue
-                done.append(ReadPage(key=keys.pop(page), **result))
-                journal.write(f'{json.dumps(asdict(done[-1]), ensure_ascii=False)}\n')
-                journal.flush()  # so that a killed reading loses no finished page
-    finally:
-        write_summary(out, done, failures)
-    return done, reused, len(failures)
+                else:
+                    record([ReadPage(key=page.key, **result)])
+                    merge_if_complete(page.document)
+            for document in documents:  # also those that a stop left unmerged
+                merge_if_complete(document)
+        finally:
+            write_summary(out, list(done.values()), failures)
+    return list(done.values()), reused, len(failures)
+
+
+def list_pages(file: Path, stem: Path, out: Path, settings: str) -> list[Page]:
+    """Pages in a file. Raises SampleError and OSError."""
+    pages = _open_pages(file)
+    content, found = pages.content_hash(), []
+    for number in range(len(pages)):
+        own, name, document = str(stem), str(file), ''
+        if len(pages) > 1:
+            own, name, document = f'{stem}-p{number + 1:04}', f'{file}, page {number + 1}', str(stem)
+        key = hashlib.sha256(f'{content} {number} {own} {settings}'.encode()).hexdigest()
+        found.append(Page(file, number, name, out, own, key, document))
+    return found
+
+
+def find_read(out: Path, pages: Sequence[Page], known: Mapping[str, ReadPage]) -> dict[str, ReadPage]:
+    """Find the pages of a file that were read before and whose results exist, by the stems of the results.
+
+    If their results were merged into files of the document, all pages or none: these files are written from all of them.
+    """
+    rows = {page.stem: known[page.key] for page in pages if page.key in known}
+    there = {stem: row for stem, row in rows.items() if all((out / name).is_file() for name in row.files)}
+    is_merged = any(f'{page.document}{ending}' in row.files for page in pages for ending in MERGERS for row in rows.values())
+    return {} if is_merged and len(there) < len(pages) else there
 
 
 def read_page(options: Options, page: Page) -> dict[str, Any] | str:

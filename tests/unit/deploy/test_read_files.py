@@ -8,8 +8,10 @@ import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import parse
 
 import PIL.Image
+import pypdfium2
 import pytest
 
 from phalanx.data.samples import Image
@@ -87,6 +89,45 @@ def test_the_summary_lists_failures_and_the_least_certain_pages_first(read: Any,
     assert places == sorted(places) and len(places) == 2
     assert summary.index('empty.png</td>') > places[-1]  # without lines it has no confidence
     assert 'bad.png' in summary and 'href="a.txt"' in summary
+
+
+@pytest.fixture
+def document(read: Any, page: Image, tmp_path: Path) -> Any:
+    """`phalanx read` for a file of two pages with three lines and one; the folder has nothing else."""
+    one, other = PIL.Image.fromarray(page), PIL.Image.fromarray(page[:70, 150:])
+    for file in (tmp_path / 'scans').iterdir():
+        file.unlink()
+    one.save(tmp_path / 'scans' / 'note & more.tif', save_all=True, append_images=[other])
+    return partial(read, '--save', 'text,hocr,pdf')
+
+
+def test_a_file_of_several_pages_has_one_hocr_and_one_searchable_pdf(document: Any, tmp_path: Path) -> None:
+    assert document() == 0
+    out = tmp_path / 'out'
+    names = {file.name for file in out.iterdir()}
+    texts = {f'note & more-p000{number}.txt' for number in (1, 2)}
+    assert names == {'note & more.hocr', 'note & more.pdf', *texts, 'reading.jsonl', 'reading.html'}
+    page_divisions = parse(out / 'note & more.hocr').findall('.//{*}div')
+    assert [len(division.findall('{*}span')) for division in page_divisions] == [3, 1]
+    identities = [each.get('id') for each in parse(out / 'note & more.hocr').iter() if each.get('id')]
+    assert len(set(identities)) == len(identities) == 2 + 4 + 4  # pages, lines, words
+
+    # Places of characters in points from the lower left, at 200 dots per inch: the first line is 80 x 20 pixels at (20, 20).
+    pages = list(pypdfium2.PdfDocument(out / 'note & more.pdf'))
+    assert [page.get_textpage().get_text_bounded().split() for page in pages] == [['ba', 'a', 'b'], ['a']]
+    assert pages[0].get_size() == pytest.approx((300 * 0.36, 200 * 0.36), abs=0.01)
+    assert pages[0].get_textpage().get_charbox(1, loose=True) == pytest.approx(
+        [60 * 0.36, 160 * 0.36, 100 * 0.36, 180 * 0.36], abs=1
+    )
+
+
+def test_a_merged_document_is_read_again_as_a_whole(document: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document()
+    document()
+    assert '(2 of them read before)' in capsys.readouterr().out
+    (tmp_path / 'out' / 'note & more-p0002.txt').unlink()
+    document()
+    assert 'read before' not in capsys.readouterr().out
 
 
 def test_the_last_line_names_the_least_certain_pages() -> None:

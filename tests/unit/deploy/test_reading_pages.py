@@ -80,7 +80,7 @@ def test_files_and_pictures_show_the_texts(
             ('--det', 'det.onnx', '--rec', 'det.onnx'),
             '--rec det.onnx: is a model for text_detection, and recognition is needed',
         ),
-        (('--det', 'det.onnx', '--rec', 'rec.onnx', '--save', 'json,pdf'), "'pdf' is not one of json, text, hocr, picture"),
+        (('--det', 'det.onnx', '--rec', 'rec.onnx', '--save', 'json,docx'), "'docx' is not one of json, text, hocr, picture"),
         (('--det', 'det.onnx', '--rec', 'rec.onnx', '--threshold', '2'), 'a confidence is between 0 and 1, got 2'),
         (('--det', 'absent', '--rec', 'rec.onnx'), 'absent: no such file or shipped recipe'),
     ],
