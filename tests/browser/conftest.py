@@ -16,11 +16,12 @@ Open = Callable[[str, int], Any]  # address, width -> context of Playwright's Pa
 
 # Text that is cut off or sticks out of its box; elements that scroll by themselves, and hidden ones, apart.
 OVERFLOWING = """() => {
+  // The strips of a chart show their values under the pointer only.
   const scrolls = element => element && (
     /(auto|scroll)/.test(getComputedStyle(element).overflowX) || scrolls(element.parentElement))
   return [...document.querySelectorAll('body *')].filter(element => {
     const style = getComputedStyle(element), box = element.getBoundingClientRect()
-    if (!box.width || style.display === 'inline' || scrolls(element) || element.closest('svg, select')) return false
+    if (!box.width || style.display === 'inline' || scrolls(element) || element.closest('svg, select, .plot')) return false
     return element.scrollWidth > element.clientWidth + 1 || box.right > innerWidth + 1 || box.left < -1
   }).map(element => `${element.tagName} ${element.className}: ${element.textContent.slice(0, 60)}`)
 }"""

@@ -1,20 +1,20 @@
 """HTML page of a census: numbers, tables and pictures in one file, without scripts or network."""
 
 import base64
+import io
+from typing import Any
 
-import cv2
-import numpy as np
+from PIL import Image as Picture
 
 from phalanx.curation.census import Census, spread_evenly
 from phalanx.curation.prepare.colours import format_colour
 from phalanx.curation.tables import class_rows, duplicate_rows, problem_rows, size_rows, summarize
 from phalanx.data.image import palette
-from phalanx.data.samples import Image
 from phalanx.report.page import render
-from phalanx.report.readable import format_number
+from phalanx.report.readable import format_number, shorten_paths
 
 PICTURES = 8  # per split
-WIDTH = 480  # of a picture, in pixels
+WIDTH = 290  # of a picture, in pixels
 
 
 def render_page(census: Census, name: str) -> str:
@@ -46,19 +46,21 @@ def render_page(census: Census, name: str) -> str:
     )
 
 
-def _pictures(census: Census) -> list[dict[str, str]]:
-    figures = []
+def _pictures(census: Census) -> list[dict[str, Any]]:
+    figures: list[dict[str, Any]] = []
     for split, survey in census.surveys.items():
         indices = census.splits[split].indices
         for index in (indices[place] for place in spread_evenly(len(indices), PICTURES)):
-            data = f'data:image/jpeg;base64,{_jpeg(survey.picture(index))}'
-            figures.append({'caption': f'{survey.name(index)} ({split})', 'data': data})
-    return figures
+            picture = Picture.fromarray(survey.picture(index))
+            picture.thumbnail((WIDTH, WIDTH))
+            data = f'data:image/jpeg;base64,{_jpeg(picture)}'
+            figures.append({'caption': f'{survey.name(index)} ({split})', 'data': data, 'width': picture.width})
+    captions = shorten_paths([figure['caption'] for figure in figures])
+    return [figure | {'caption': caption} for figure, caption in zip(figures, captions, strict=True)]
 
 
-def _jpeg(picture: Image) -> str:
-    """Encode the picture, reduced to WIDTH, as base64 JPEG."""
-    scale = min(1, WIDTH / max(picture.shape[:2]))
-    small = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA) if scale < 1 else picture
-    _, data = cv2.imencode('.jpg', np.ascontiguousarray(small[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, 85])
-    return base64.b64encode(data.tobytes()).decode()
+def _jpeg(picture: Picture.Image) -> str:
+    """Encode a picture as base64 JPEG."""
+    file = io.BytesIO()
+    picture.save(file, 'JPEG', quality=85)
+    return base64.b64encode(file.getvalue()).decode()

@@ -9,6 +9,7 @@ import io
 import os
 import stat
 import struct
+from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ PILLOW_ERRORS = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, struct.error),
     PIL.Image.DecompressionBombError,
 )
+BACKGROUNDS = ('background', 'bg')  # names of a class, apart from underscores around them
 HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 
 
@@ -327,6 +329,11 @@ def palette(K: int) -> npt.NDArray[np.uint8]:
     shades = ((0.8, 0.95), (0.9, 0.5), (0.4, 0.9), (0.5, 0.6), (1, 0.75))  # saturation, value
     colours = [colorsys.hsv_to_rgb(0.6 + number * golden % 1, *shades[number % len(shades)]) for number in range(K)]
     return (np.array(colours).reshape(K, 3) * 255).round().astype(np.uint8)
+
+
+def find_background(class_names: Sequence[str]) -> int | None:
+    """Return the number of the class that pictures leave uncoloured: background is all that is none of the objects."""
+    return next((number for number, name in enumerate(class_names) if name.lower().strip('_') in BACKGROUNDS), None)
 
 
 def overlay(image: Image, colours: Image, alpha: float) -> Image:

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.report.readable import format_number
 
-COLOURS = 6
+COLOURS = 8
 FINE = 400  # maximum number of points per curve
 DOTTED = 40  # up to this number of points a curve has dots: a single point would be invisible
 STRIPS = 100  # maximum number of positions at which the pointer shows values
@@ -185,11 +185,11 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str
     mistakes = [sum(own) + sum(row[n] for row in counts) - 2 * own[n] for n, own in enumerate(counts)]
     shown = sorted(sorted(range(len(counts)), key=lambda n: -mistakes[n])[:MOST_CLASSES])
     rows = []
-    for truth in shown:
+    for truth in (n for n in shown if any(counts[n])):  # a class without samples has no shares
         total, cells = sum(counts[truth]), []
         for n in shown:
             count = counts[truth][n]
-            share = 100 * count / total if total else 0.0
+            share = 100 * count / total
             text = f'{share:.0f}' if share >= 0.5 else ('·' if count else '')
             cells.append((share, text, f'{names[truth]} taken for {names[n]}: {count:,} of {total:,}'))
         rows.append((names[truth], cells))

@@ -17,10 +17,12 @@ from typing import Any, Self
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
+from phalanx.data.image import PILLOW_ERRORS, size_of
 from phalanx.report.charts import Chart, Line, Points, chart, confusion, smooth
-from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
+from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize, shorten_paths
 from phalanx.system.disk import write_atomically
 
+FEWEST = 3  # points of a chart about speed, memory or learning rate
 NOT_METRICS = ('kind', 'step', 'samples', 'seconds', 'raw')
 
 
@@ -50,6 +52,7 @@ def _page(run: Run) -> str:
             'run': run,
             'pills': _pills(run),
             'tiles': _tiles(run),
+            'metric_rows': _metric_rows(run),
             'charts': _charts(run),
             'pictures': [{'caption': '', 'cells': row} for row in (_embed(run.folder, row) for row in run.pictures) if row],
             **detail_values(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
@@ -153,34 +156,41 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     main_metric = summary.get('main_metric') or next(iter(final), '')
     tiles = []
     if main_metric:
-        tiles.append(
-            (main_metric, format_number(final.get(main_metric)), f'final, step {format_number(summary.get("steps", run.step))}')
-        )
         scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
-        best, step = max(scored, key=lambda pair: pair[0], default=(None, None))  # the first of equals, as in training
+        best, step = max(scored, default=(None, None))  # the last of equals, as in training
         best, step = summary.get('best', best), summary.get('best_step', step)
-        tiles.append((f'best {main_metric}', format_number(best), f'step {format_number(step)}'))
-    # with EMA, the main metric of the weights without it
-    if raw := [line for line in run.evaluations if main_metric in line.get('raw', {})]:
-        tiles.append(
-            (
-                f'{main_metric} as trained',
-                format_number(raw[-1]['raw'][main_metric]),
-                f'without the EMA, step {raw[-1]["step"]:,}',
-            )
-        )
-    tiles += [(name, format_number(value), 'final') for name, value in final.items() if name != main_metric]
-    # loss, speed, waiting, time and memory
+        note = f'step {format_number(step)}, used by predict and export'
+        tiles.append((f'best {main_metric}', format_number(best), note))
+        at = f'final, step {format_number(summary.get("steps", run.step))}'
+        tiles.append((main_metric, format_number(final.get(main_metric)), at))
+    # Loss, speed, time and memory; all other metrics are in a table.
     tiles.append(('loss', format_number(last.get('loss')), f'step {format_number(last.get("step"))}'))
+    if 'seconds' in summary:
+        epochs = f', {summary["epochs"]:.2f} epochs' if 'epochs' in summary else ''
+        tiles.append(('time', format_duration(summary['seconds']), f'of all starts{epochs}'))
     speed, wait = (summary.get(key, last.get(key)) for key in ('samples_per_s', 'data_wait'))
     ranks = summary.get('world_size', len(run.start.get('ranks', [])) or None)
-    tiles.append(('samples/s', format_number(speed), '' if ranks is None else pluralize(ranks, 'rank')))
-    tiles.append(('data wait', format_percent(wait), 'of the training time'))
-    if 'seconds' in summary:
-        epochs = f'{summary["epochs"]:.2f} epochs' if 'epochs' in summary else ''
-        tiles.append(('time', format_duration(summary['seconds']), epochs))
+    waited = f'{format_percent(wait)} of the time waiting for data'
+    tiles.append(('samples/s', format_number(speed), waited if ranks is None else f'{pluralize(ranks, "rank")}, {waited}'))
     tiles.append(('peak memory', format_mebibytes(summary.get('peak_memory_mb', last.get('memory_mb'))), 'of one rank'))
     return tiles
+
+
+def _metric_rows(run: Run) -> list[dict[str, Any]]:
+    """Return a row for each metric: at the best evaluation, at the last one and, with an EMA, without it."""
+    if not run.evaluations:
+        return []
+    final = run.evaluations[-1]
+    main_metric = run.summary.get('main_metric') or next(iter(_metrics(final)), '')
+    best_step = run.summary.get('best_step')
+    if best_step is None:
+        scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
+        best_step = max(scored, default=(None, final['step']))[1]
+    best: dict[str, Any] = next((line for line in reversed(run.evaluations) if line['step'] == best_step), {})
+    raw: dict[str, Any] = next((line['raw'] for line in reversed(run.evaluations) if line.get('raw')), {})
+    columns = {f'best, step {best_step:,}': best, f'last, step {final["step"]:,}': final}
+    columns |= {'last without EMA': raw} if raw else {}
+    return [{'metric': name, **{title: line.get(name) for title, line in columns.items()}} for name in _metrics(final)]
 
 
 def _charts(run: Run) -> list[Chart]:
@@ -188,11 +198,11 @@ def _charts(run: Run) -> list[Chart]:
     terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
     last = max(run.step, 1)
     charts = chart('Loss', _smooth('loss', _points(run.train, 'loss'), 0), last, tall=True)
+    charts += _metric_charts(run.evaluations, last, run.summary.get('main_metric'))
     if len(terms) > 1:
         by_step = [{'step': line['step'], **line['terms']} for line in run.train]
         lines = [line for colour, term in enumerate(terms) for line in _smooth(term, _points(by_step, term), colour)]
         charts += chart('Loss terms', lines, last)
-    charts += _metric_charts(run.evaluations, last)
     for title, name, key, unit, scale in (
         ('Learning rate', 'lr', 'lr', '', 1),
         ('Throughput', 'samples/s', 'samples_per_s', 'samples/s', 1),
@@ -200,7 +210,8 @@ def _charts(run: Run) -> list[Chart]:
         ('Peak memory', 'memory', 'memory_mb', 'GiB', 1 / 1024),
     ):
         points = [(step, None if value is None else scale * value) for step, value in _points(run.train, key)]
-        charts += chart(title, [Line(name, points, 0)], last, unit=unit, zero=True)
+        drawn = chart(title, [Line(name, points, 0)], last, unit=unit, zero=True)
+        charts += drawn if len(points) >= FEWEST else []
     return charts
 
 
@@ -215,17 +226,27 @@ def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:
     return [(line['step'], line[key]) for line in lines if key in line]
 
 
-def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int) -> list[Chart]:
-    """Return one chart of all metrics between -1 and 1, and one for each other metric; integers are counts."""
+def _metric_charts(evaluations: Sequence[Mapping[str, Any]], last: int, main_metric: str | None) -> list[Chart]:
+    """Return one chart of the main metric (by default the first one), one of all others between -1 and 1, and one for each
+    other metric that is not always 0; integers are counts.
+    """
     curves = {name: _points(evaluations, name) for name in dict.fromkeys(key for line in evaluations for key in _metrics(line))}
-    if raw := [line for line in evaluations if 'raw' in line]:
-        first = next(iter(curves))
-        curves[f'{first} as trained'] = [(line['step'], line['raw'][first]) for line in raw]
+    main_metric = main_metric or next(iter(curves), '')
+    if raw := [line for line in evaluations if main_metric in line.get('raw', {})]:
+        curves[f'{main_metric} as trained'] = [(line['step'], line['raw'][main_metric]) for line in raw]
     shares = [name for name, points in curves.items() if all(_is_share(value, -1) for _, value in points)]
-    charts = chart('Metrics', [Line(name, curves[name], colour) for colour, name in enumerate(shares)], last, linear=True)
-    for name in [name for name in curves if name not in shares]:
+    main = [name for name in shares if name.removesuffix(' as trained') == main_metric]
+    charts = list[Chart]()
+    for title, names in ((' '.join(main[:1]), main), ('Other metrics', [name for name in shares if name not in main])):
+        charts += chart(title, [Line(name, curves[name], colour) for colour, name in enumerate(names)], last, linear=True)
+    for name in [name for name in curves if name not in shares and any(map(_is_known, dict(curves[name]).values()))]:
         charts += chart(name, [Line(name, curves[name], 0)], last)
     return charts
+
+
+def _is_known(value: object) -> bool:
+    """True unless a value of a table is missing or 0."""
+    return value is not None and value != 0
 
 
 def _is_share(value: object, least: float) -> bool:
@@ -240,20 +261,24 @@ def detail_values(folder: Path, rows: Sequence[Mapping[str, Any]], figures: Sequ
     """Return the template values of an evaluation: its table, and its figures as in table.json of `folder`."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return {
-        'figures': [_figure(folder, figure) for figure in figures],
-        'rows': [{column: row.get(column) for column in columns} for row in rows],
+        'figures': [figure for figure in (_figure(folder, figure) for figure in figures) if figure['kind'] != 'none'],
+        'rows': [
+            {column: row.get(column) for column in columns} for row in rows if any(map(_is_known, list(row.values())[1:]))
+        ],
         'bars': [column for column in columns if all(_is_share(row.get(column), 0) for row in rows)],
     }
 
 
-def _embed(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return pictures as data URLs, without those whose files are missing."""
+def _embed(folder: Path, cells: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return pictures as data URLs, with their widths, without those whose files are missing."""
     found = []
     for cell in cells:
         path = folder / 'pictures' / cell['file']
         if _is_own(folder / 'pictures', cell['file']):
             kind, data = 'png' if path.suffix == '.png' else 'jpeg', base64.b64encode(path.read_bytes()).decode()
-            found.append({'caption': cell['caption'], 'data': f'data:image/{kind};base64,{data}'})
+            with contextlib.suppress(*PILLOW_ERRORS):  # not a picture
+                width, _ = size_of(path)
+                found.append({'caption': cell['caption'], 'data': f'data:image/{kind};base64,{data}', 'width': width})
     return found
 
 
@@ -273,9 +298,14 @@ def _figure(folder: Path, figure: Mapping[str, Any]) -> dict[str, Any]:
             drawn = chart(figure['title'], lines, last, over=figure['x'], unit=figure['y'], zero=True, tall=True)
             return {'kind': 'curves', 'charts': drawn}
         case 'matrix':
-            return {**figure, 'matrix': confusion(figure['names'], figure['counts'])}
+            matrix = confusion(figure['names'], figure['counts'])
+            return {**figure, 'matrix': matrix} if len(matrix['rows']) > 1 else {**figure, 'kind': 'none'}
         case 'pictures':
-            rows = [{'caption': row['caption'], 'cells': _embed(folder, row['cells'])} for row in figure['rows']]
+            captions = shorten_paths([row['caption'] for row in figure['rows']])
+            rows = [
+                {'caption': caption, 'cells': _embed(folder, row['cells'])}
+                for caption, row in zip(captions, figure['rows'], strict=True)
+            ]
             return {**figure, 'rows': [row for row in rows if row['cells']]}
         case _:
             return dict(figure)

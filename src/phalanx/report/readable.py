@@ -1,6 +1,8 @@
-"""Numbers formatted for people."""
+"""Numbers and paths formatted for people."""
 
 import math
+from collections.abc import Sequence
+from os.path import commonpath
 
 MISSING = '–'
 
@@ -44,3 +46,12 @@ def format_duration(seconds: float | None) -> str:
         return f'{seconds:.1f} s'
     minutes, rest = divmod(round(seconds), 60)
     return f'{minutes} min {rest:02} s' if minutes < 60 else f'{minutes // 60} h {minutes % 60:02} min'
+
+
+def shorten_paths(captions: Sequence[str]) -> list[str]:
+    """Remove the folder that all captions have in common, if they begin with absolute paths."""
+    if not captions or not all(caption.startswith('/') for caption in captions):
+        return list(captions)
+    paths = [caption.partition(': ')[0] for caption in captions]
+    common = commonpath([path.rpartition('/')[0] or '/' for path in paths]).rstrip('/')
+    return [caption[len(common) + 1 :] for caption in captions]

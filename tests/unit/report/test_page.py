@@ -13,53 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from phalanx.report.charts import Line, chart, confusion, log_ticks, nice_ticks, smooth, thin_out
 from phalanx.report.page import PageError, write_page
-from phalanx.report.readable import format_duration, format_number
-
-NAUGHTY = '<b>"truck" & co</b>'
-
-
-def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-
-
-def train_line(step: int, loss: float | None) -> dict[str, Any]:
-    terms = {'main': loss, NAUGHTY: 0.125}
-    rest = {'lr': 0.01, 'samples_per_s': 100.0, 'data_wait': 0.25, 'memory_mb': 2048.0}
-    return {'kind': 'train', 'step': step, 'epoch': step / 8, 'loss': loss, 'terms': terms, **rest}
+from phalanx.report.readable import format_duration, format_number, shorten_paths
+from run_folder import NAUGHTY, finish, train_line, write_lines, write_run
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of 40 steps, as `Report` leaves it."""
-    metrics = [train_line(step, 1 / step if step != 7 else None) for step in range(1, 41)]
-    metrics.append({'kind': 'eval', 'step': 20, 'mean_iou': 0.8125, 'psnr': 31.5, 'samples': 13, 'seconds': 2.0})
-    metrics.append({'kind': 'eval', 'step': 40, 'mean_iou': 0.6875, 'psnr': 32.5, 'samples': 13, 'seconds': 2.0})
-    write_lines(tmp_path / 'metrics.jsonl', metrics)
-    facts, ranks = {'recipe': NAUGHTY}, [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 4321}]
-    write_lines(
-        tmp_path / 'journal.jsonl',
-        [
-            {'kind': 'start', 'name': NAUGHTY, 'total_steps': 40, 'facts': facts, 'ranks': ranks, 'step': 0, 'time': 1.0},
-            {'kind': 'warning', 'text': f'skipped {NAUGHTY}', 'step': 3, 'time': 2.0},
-            {'kind': 'warning', 'text': f'skipped {NAUGHTY}', 'step': 5, 'time': 3.0},
-        ],
-    )
-    rows = [{'class': NAUGHTY, 'iou': 0.625, 'pixels': 51234.0}, {'class': 'car', 'iou': None, 'pixels': 0.0}]
-    (tmp_path / 'table.json').write_text(json.dumps({'step': 40, 'rows': rows}))
-    (tmp_path / 'config.yml').write_text(f'task: segmentation  # {NAUGHTY} from http://example.org/recipe.yml\n')
-    (tmp_path / 'pictures').mkdir()
-    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / 'pictures' / '00_0.png')
-    (tmp_path / 'pictures' / 'index.json').write_text(json.dumps([[{'caption': NAUGHTY, 'file': '00_0.png'}]]))
+    write_run(tmp_path)
     return tmp_path
-
-
-def finish(folder: Path) -> None:
-    summary = {'metrics': {'mean_iou': 0.6875}, 'main_metric': 'mean_iou', 'best': 0.8125, 'best_step': 20, 'steps': 40}
-    (folder / 'summary.json').write_text(json.dumps({**summary, 'seconds': 75.0, 'world_size': 1, 'samples_per_s': 99.5}))
 
 
 class Balance(HTMLParser):
@@ -96,7 +60,7 @@ def test_the_page_holds_the_numbers_of_the_run(folder: Path) -> None:
     text = write_page(folder).read_text()
     for shown in ('finished', 'step 40 of 40', '0.6875', '0.8125', 'step 20', '99.5', '1 min 15 s', '0.6250', '51,234', '4321'):
         assert shown in text, shown
-    for title in ('Loss', 'Loss terms', 'Metrics', 'psnr', 'Learning rate', 'Throughput', 'Peak memory'):
+    for title in ('Loss', 'Loss terms', 'mean_iou', 'psnr', 'Learning rate', 'Throughput', 'Peak memory'):
         assert f'<h3>{title}<' in text, title
 
 
@@ -148,7 +112,7 @@ def test_a_confusion_table_has_the_shares_of_each_row(folder: Path) -> None:
     assert '<td class=deep style="--v:75" title="a taken for a: 3 of 4">75</td>' in page
     assert '<td style="--v:25" title="a taken for b: 1 of 4">25</td>' in page
     assert '<td style="--v:0" title="b taken for a: 1 of 1,000">·</td>' in page
-    assert 'taken for a: 0 of 0"></td>' in page
+    assert '0 of 0' not in page  # a class without samples has no row
 
 
 def test_of_many_classes_the_most_mistaken_are_shown() -> None:
@@ -199,7 +163,7 @@ def test_shares_have_a_linear_axis_without_counts(folder: Path) -> None:
     shares = [{'kind': 'eval', 'step': step, 'iou': iou, 'too_long': 1} for step, iou in ((20, 0.001), (40, 0.5))]
     write_lines(folder / 'metrics.jsonl', shares)
     page = write_page(folder).read_text()
-    assert '<h3>Metrics<small></small></h3>' in page
+    assert '<h3>iou<small></small></h3>' in page
     assert '<h3>too_long<small></small></h3>' in page
 
 
@@ -305,3 +269,38 @@ def test_a_log_that_no_run_writes_is_refused_and_the_page_stays(changed: str, tm
     with pytest.raises(PageError, match=str(tmp_path)):
         write_page(tmp_path)
     assert (tmp_path / 'report.html').read_bytes() == page
+
+
+def test_the_best_value_comes_first_and_other_metrics_are_in_a_table(folder: Path) -> None:
+    finish(folder)
+    page = write_page(folder).read_text()
+    best, final = '<strong>0.8125</strong>', '<strong>0.6875</strong>'
+    assert 0 < page.index(best) < page.index(final)
+    assert '<strong>32.5' not in page
+    assert re.search(r'<td class="word">psnr</td><td>31.5</td><td>32.5</td>', page)
+
+
+def test_curves_have_a_colour_each_and_the_main_metric_a_chart_of_its_own(folder: Path) -> None:
+    names = ['iou', *(f'part{number}' for number in range(7))]
+    lines = [{'kind': 'eval', 'step': step, **dict.fromkeys(names, 0.5), 'raw': {'iou': 0.25}} for step in (20, 40)]
+    write_lines(folder / 'metrics.jsonl', lines)
+    page = write_page(folder).read_text()
+    for title in ('iou', 'Other metrics'):
+        legend = page.partition(f'<h3>{title}<')[2].partition('</p>')[0]
+        colours = re.findall(r'<span class="(c\d)">', legend)
+        assert len(set(colours)) == len(colours) == (2 if title == 'iou' else 7)
+
+
+def test_tables_have_no_rows_without_values(folder: Path) -> None:
+    rows = [{'class': 'seen', 'iou': 0.5, 'pixels': 9}, {'class': 'absent', 'iou': None, 'pixels': 0}]
+    (folder / 'table.json').write_text(json.dumps({'step': 40, 'rows': rows}))
+    page = write_page(folder).read_text()
+    assert 'seen' in page and 'absent' not in page
+
+
+def test_paths_are_shown_below_the_folder_that_they_share() -> None:
+    assert shorten_paths(['/data/a/1.png: bad', '/data/b/2.png: c/d']) == ['a/1.png: bad', 'b/2.png: c/d']
+    assert shorten_paths(['/data/ab/1.png', '/data/ac/1.png']) == ['ab/1.png', 'ac/1.png']
+    assert shorten_paths(['/1.png']) == ['1.png']
+    assert shorten_paths(['train 1', '/data/1.png']) == ['train 1', '/data/1.png']
+    assert shorten_paths([]) == []

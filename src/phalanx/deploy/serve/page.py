@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.image import palette
+from phalanx.data.image import find_background, palette
 from phalanx.report.page import render
 from phalanx.report.readable import format_number, pluralize
 
-BACKGROUNDS = ('background', '_background_', '__background__', 'bg')  # names of a class that is not coloured
 CELL_COLOURS = 12  # of tables
 
 
@@ -18,7 +17,7 @@ def render_page(guide: Mapping[str, Any], file: Path) -> str:
     task, reading, metric = guide['task'], guide['reading'], guide.get('metric')
     classes = [str(name) for name in reading.get('classes', ())]
     colours = ['#{:02x}{:02x}{:02x}'.format(*colour) for colour in palette(len(classes) or CELL_COLOURS).tolist()]
-    background = next((label for label, name in enumerate(classes) if name.lower() in BACKGROUNDS), None)
+    background = find_background(classes)
     pills = [('', f'{task.replace("_", " ")}: {guide.get("model") or file.stem}')]
     if metric:
         pills.append(('good', f'{metric["name"]} {format_number(metric["value"])} at step {format_number(metric["step"])}'))

@@ -24,21 +24,42 @@ font_of_size = cache(PIL.ImageFont.load_default)
 
 
 def draw_boxes(image: Image, boxes: Sequence[Sequence[float]], captions: Sequence[str], colours: Sequence[Colour]) -> Image:
-    """Draw boxes (xyxy) with captions on a copy of `image`."""
+    """Draw boxes (xyxy) on a copy of `image`, and their captions where they cover no other caption."""
     canvas = PIL.Image.fromarray(image)
     pen = PIL.ImageDraw.Draw(canvas)
     side = max(image.shape[:2])
     width, font = max(1, side // 300), font_of_size(max(9, side // 50))
-    for (x0, y0, x1, y1), caption, colour in zip(boxes, captions, colours, strict=True):
+    for (x0, y0, x1, y1), colour in zip(boxes, colours, strict=True):
         # Right and bottom sides are exclusive: draw the last column and row inside.
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=width)
-        if caption:
-            left, top, right, bottom = pen.textbbox((0, 0), caption, font=font)
-            w, h = right - left + 3, bottom - top + 3
-            x, y = max(0, min(x0, image.shape[1] - w)), max(0, y0 - h)  # above the box, or inside where there is no room
-            pen.rectangle((x, y, x + w, y + h), fill=colour)
+    taken: list[tuple[float, float, float, float]] = []
+    # Captions come after all boxes, and the last one, which is in front, has the first choice of a place.
+    for box, caption, colour in reversed([*zip(boxes, captions, colours, strict=True)]):
+        left, top, right, bottom = pen.textbbox((0, 0), caption, font=font)
+        w, h = right - left + 3, bottom - top + 3
+        if caption and (place := find_place(box, w, h, image.shape[:2], taken)):
+            x, y = place
+            taken.append((x, y, x + w, y + h))
+            pen.rectangle(taken[-1], fill=colour)
             pen.text((x + 2 - left, y + 1 - top), caption, font=font, fill=_contrasting(colour))
     return np.asarray(canvas)
+
+
+def find_place(
+    box: Sequence[float], w: float, h: float, size: tuple[int, ...], taken: Sequence[tuple[float, float, float, float]]
+) -> tuple[float, float] | None:
+    """Upper left corner of a caption of `w` x `h` pixels for `box`: above it, inside or below; None if all is `taken`.
+
+    The image has `size` (height, width).
+    """
+    (x0, top), bottom = box[:2], box[3]
+    x = max(0.0, min(x0, size[1] - w))
+    inside = np.arange(top + h, bottom - 2 * h, h).tolist()
+    for y in (top - h, top, bottom - h, bottom, *inside):
+        is_free = not any(x < right and left < x + w and y < low and high < y + h for left, high, right, low in taken)
+        if y >= 0 and y + h <= size[0] and is_free:
+            return x, y
+    return None
 
 
 def draw_detections(image: Image, detections: Sequence[Found]) -> Image:

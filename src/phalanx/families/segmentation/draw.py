@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-from phalanx.data.image import LabelMap, overlay, palette
+from phalanx.data.image import LabelMap, find_background, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.writing import Write, Writers, picture_writer, write_text
@@ -22,22 +22,29 @@ def draw_class_map(class_map: LabelMap) -> Image:
     return COLOURS[class_map]
 
 
-def draw_overlay(image: Image, class_map: LabelMap) -> Image:
-    """Return the image blended with the colours of its classes."""
-    return overlay(image, draw_class_map(class_map), 0.5)
+def draw_overlay(image: Image, class_map: LabelMap, class_names: Sequence[str], alpha: float = 0.5) -> Image:
+    """Return the image blended with the colours of its classes; void and a class named background stay uncoloured."""
+    is_plain = (class_map == VOID) | (class_map == find_background(class_names))
+    return np.where(is_plain[..., None], image, overlay(image, draw_class_map(class_map), alpha))
 
 
-def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap) -> list[tuple[str, Image]]:
-    """Return captioned pictures: the image, ground truth and prediction over it. Void pixels of the truth stay uncoloured."""
-    truth_overlay = np.where(truth[..., None] == VOID, image, overlay(image, draw_class_map(truth), 0.6))
-    return [('image', image), ('truth', truth_overlay), ('prediction', overlay(image, draw_class_map(prediction), 0.6))]
+def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap, class_names: Sequence[str]) -> list[tuple[str, Image]]:
+    """Return captioned pictures: the image, ground truth and prediction over it."""
+    pictures = [
+        (name, draw_overlay(image, labels, class_names, 0.6)) for name, labels in (('truth', truth), ('prediction', prediction))
+    ]
+    return [('image', image), *pictures]
 
 
 def build_writers(class_names: Sequence[str]) -> Writers:
     """Return the writers of the formats that `phalanx predict` offers."""
-    pictures = picture_writer(draw_overlay, '_overlay.jpg')
+
+    def draw(image: Image, class_map: LabelMap) -> Image:
+        return draw_overlay(image, class_map, class_names)
+
+    pictures = picture_writer(draw, '_overlay.jpg')
     ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}
-    return Writers(draw_overlay, ways, default=('masks', 'pictures'))
+    return Writers(draw, ways, default=('masks', 'pictures'))
 
 
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:

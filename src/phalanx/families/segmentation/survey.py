@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.data.image import overlay
 from phalanx.data.samples import Draw, FromSource, Image
-from phalanx.families.segmentation.draw import draw_class_map
+from phalanx.families.segmentation.draw import draw_overlay
 from phalanx.families.segmentation.labels import VOID
 
 
@@ -28,6 +27,6 @@ class PixelSurvey(FromSource):
         return image, {names[value]: int(pixels[value]) for value in np.flatnonzero(pixels).tolist()}
 
     def picture(self, index: int) -> Image:
-        """Return the image blended with the colours of its classes; void pixels stay uncoloured."""
+        """Return the image blended with the colours of its classes; void and background stay uncoloured."""
         image, labels = self.source.read(Draw(index))
-        return np.where(labels[..., None] == VOID, image, overlay(image, draw_class_map(labels), 0.5))
+        return draw_overlay(image, labels, self.class_names)

@@ -249,7 +249,7 @@ class Segmentation(Family):
         size = (len(sample.labels), sample.labels.shape[1])
         # The report shows the image at its original size.
         image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.sizes_before, size).round().byte()
-        return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result)
+        return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result, self.data().class_names)
 
     @property
     def writers(self) -> Writers:

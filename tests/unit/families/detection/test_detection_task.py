@@ -22,7 +22,7 @@ from phalanx.engine.loader import Stream
 from phalanx.engine.schema import Recipe
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.decode import REACH, Raw
-from phalanx.families.detection.draw import IGNORED, Found, draw_boxes, draw_objects
+from phalanx.families.detection.draw import IGNORED, Found, draw_boxes, draw_objects, find_place
 from phalanx.families.detection.loss import LOSSES
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
@@ -319,3 +319,13 @@ def test_thresholds_are_shares() -> None:
 def test_a_sample_travels_between_processes() -> None:
     sample = pickle.loads(pickle.dumps(task().dataset('eval')[Draw(0, 0, 0, 0)]))  # noqa: S301 - our own
     assert isinstance(sample, Sample) and sample.size == (48, 64)
+
+
+def test_captions_of_neighbours_do_not_cover_each_other() -> None:
+    """At the upper edge there is no room above the boxes; the third caption has no place left in a box of its own size."""
+    size, taken = (100, 200), list[tuple[float, float, float, float]]()
+    for box in ((10, 0, 90, 60), (14, 2, 96, 66), (12, 1, 40, 12)):
+        if place := find_place(box, 50, 11, size, taken):
+            taken.append((*place, place[0] + 50, place[1] + 11))
+    assert taken == [(10, 0, 60, 11), (14, 55, 64, 66), (12, 12, 62, 23)]
+    assert find_place((10, 0, 90, 11), 50, 11, (20, 200), taken) is None

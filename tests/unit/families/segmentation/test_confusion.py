@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard
 from torch import Tensor
 
 from phalanx.families.figures import Legend, Matrix
-from phalanx.families.segmentation.draw import draw_class_map
+from phalanx.families.segmentation.draw import draw_class_map, draw_overlay
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.metric import Confusion
 
@@ -124,3 +124,14 @@ def test_an_image_is_graded_by_its_own_mean_iou() -> None:
     assert grade is not None and grade.value == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
     assert grade.reason == f'mean IoU 0.78; {NAMES[1]} taken for {NAMES[0]} on 17% of the image'
     assert right is None
+
+
+def test_background_has_no_colour_in_pictures_and_no_place_in_the_legend() -> None:
+    image = np.full((1, 3, 3), 100, np.uint8)
+    names = ['_background_', 'leaf']
+    drawn = draw_overlay(image, np.array([[0, 1, VOID]], np.uint8), names)
+    assert (drawn[0, [0, 2]] == 100).all() and (drawn[0, 1] != 100).any()
+    metric = Confusion(names)
+    metric.update([torch.tensor([[0, 1]])], SimpleNamespace(truths=[torch.tensor([[0, 1]])]))
+    _, legend = metric.figures()
+    assert isinstance(legend, Legend) and list(legend.colours) == ['leaf']

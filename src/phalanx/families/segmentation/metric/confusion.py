@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from phalanx.data.image import find_background
 from phalanx.families.figures import Figure, Grade, Legend, Matrix
 from phalanx.families.segmentation.draw import COLOURS
 from phalanx.families.segmentation.labels import VOID
@@ -100,9 +101,11 @@ class Confusion:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def figures(self) -> list[Figure]:
-        """Return the confusion matrix, and the colours of the classes present in truth or predictions."""
+        """Return the confusion matrix, and the colours of the classes present in truth or predictions, without background."""
         _, predicted, true = _areas(self._counts)
-        present = {name: number for number, name in enumerate(self.class_names) if predicted[number] + true[number]}
+        background = find_background(self.class_names)
+        numbers = [number for number in range(len(self.class_names)) if predicted[number] + true[number]]
+        present = {self.class_names[number]: number for number in numbers if number != background}
         colours = {name: '#{:02x}{:02x}{:02x}'.format(*COLOURS[number]) for name, number in present.items()}
         return [Matrix('Confusion matrix, by pixels', self.class_names, self._counts.tolist()), Legend(colours)]
 

@@ -1,0 +1,54 @@
+"""Report and data page fit the screen, without errors, at every width."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from browser.conftest import WIDTHS, Open
+from phalanx.curation.census import take_census
+from phalanx.curation.page import render_page
+from phalanx.engine.job import open_job
+from phalanx.report.page import write_page
+from run_folder import finish, write_run
+
+LONG = '/data/a_folder_with_a_long_name/' + 20 * 'and_more_' + '.png'
+
+
+@pytest.mark.parametrize('width', WIDTHS)
+def test_the_report_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> None:
+    """Small and large pictures, long names, wide tables."""
+    write_run(tmp_path)
+    finish(tmp_path)
+    for name, size in (('large', (700, 500)), ('small', (90, 60)), ('line', (640, 48))):
+        Image.fromarray(np.full((size[1], size[0], 3), 99, np.uint8)).save(tmp_path / 'pictures' / f'{name}.png')
+    rows = [[{'caption': 'image', 'file': f'{name}.png'} for name in names] for names in (['large'] * 3, ['small'] * 2)]
+    (tmp_path / 'pictures' / 'index.json').write_text(json.dumps(rows))
+    lines = [{'caption': f'{LONG}: read wrongly', 'cells': [{'caption': '', 'file': 'line.png'}]}] * 3
+    classes = ['background', 'a class with a long name', 'car', 'road']
+    figures = [
+        {'kind': 'matrix', 'title': 'Confusion', 'names': classes, 'counts': [[5, 1, 2, 3]] * 4},
+        {'kind': 'pictures', 'title': 'Worst', 'rows': lines},
+        {'kind': 'legend', 'colours': dict.fromkeys(classes, '#225577')},
+    ]
+    table = [{'class': name, **{f'metric {n}': 0.123456 for n in range(9)}} for name in classes]
+    (tmp_path / 'table.json').write_text(json.dumps({'step': 40, 'rows': table, 'figures': figures}))
+    with (tmp_path / 'journal.jsonl').open('a') as journal:
+        journal.write(json.dumps({'kind': 'warning', 'text': f'{LONG}: cannot be read', 'step': 1234567, 'time': 4.0}) + '\n')
+    with visit(write_page(tmp_path).as_uri(), width) as page:
+        widths = page.locator('.pictures img').evaluate_all('images => images.map(image => image.width)')
+        assert all(now <= own for now, own in zip(widths, (700, 700, 700, 90, 90), strict=True))  # never enlarged
+        assert widths[3:] == [90, 90]  # a small picture has its own size
+
+
+@pytest.mark.parametrize('width', WIDTHS)
+def test_the_data_page_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> None:
+    job = open_job('unet_digits', [('data.size=[64,96]', '--set')])
+    census = take_census(job.task, limit=3, workers=1, advance=lambda split, done, total: None)
+    (tmp_path / 'data.html').write_text(render_page(census, 'digits with a name that is rather long'))
+    with visit((tmp_path / 'data.html').as_uri(), width) as page:
+        assert page.locator('img').count() == 6
