@@ -14,7 +14,7 @@ import yaml
 
 import drawn
 from phalanx.config.read import to_plain
-from phalanx.curation.new import create, plan
+from phalanx.curation.new import create, plan, published
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
 from phalanx.engine.job import open_job
@@ -53,8 +53,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly any trial, and no published weights of packages that happen to be installed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(create, 'TRIED', 0)
+    monkeypatch.setattr(published, 'find_in_package', lambda package, file: None)
 
 
 @pytest.mark.parametrize('drawing', DRAWN, ids=lambda drawing: drawing.__name__)
