@@ -7,6 +7,7 @@ import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,13 +349,16 @@ def samples(count: int) -> list[Sample]:
 
 def test_each_class_is_dealt_out_by_the_shares() -> None:
     """Of 40 images 4 show a rare class: one of them, and 10 of all, are to evaluate with."""
-    given = samples(40)
-    labels = {sample.image: {'common', 'rare'} if number % 10 == 3 else {'common'} for number, sample in enumerate(given)}
+    names = [('common', 'rare') if number % 10 == 3 else ('common',) for number in range(40)]
+    given = [
+        replace(sample, instances=tuple(Instance(name, (0, 0, 9, 9)) for name in labels))
+        for sample, labels in zip(samples(40), names, strict=True)
+    ]
     for seed in range(5):
-        train, val = deal(given, [0.75, 0.25], seed, None, lambda sample: labels[sample.image])
+        train, val = deal(given, [0.75, 0.25], seed, None)
         assert (len(train), len(val)) == (30, 10)
-        assert sum('rare' in labels[sample.image] for sample in val) == 1
-    assert deal(given, [0.75, 0.25], 0, None, lambda _: ()) != deal(given, [0.75, 0.25], 1, None, lambda _: ())
+        assert sum(len(sample.instances) == 2 for sample in val) == 1
+    assert deal(given, [0.75, 0.25], 0, None) != deal(given, [0.75, 0.25], 1, None)
 
 
 def test_equal_files_copies_of_an_image_and_named_groups_stay_together() -> None:
@@ -364,13 +368,13 @@ def test_equal_files_copies_of_an_image_and_named_groups_stay_together() -> None
         Path(name).write_bytes(name.encode())
         given.append(Sample(Path(name)))
     for seed in range(8):
-        train, val = deal(given, [0.5, 0.5], seed, None, lambda _: ())
+        train, val = deal(given, [0.5, 0.5], seed, None)
         for pair in (('000.png', '011.png'), ('a_jpg.rf.0123abcd.jpg', 'a_jpg.rf.ffff0000.jpg')):
             assert len({sample in train for sample in given if sample.image.name in pair}) == 1
-    train, val = deal(given[:12], [0.5, 0.5], 0, r'0(\d)\d\.png', lambda _: ())
+    train, val = deal(given[:12], [0.5, 0.5], 0, r'0(\d)\d\.png')
     assert sorted(map(len, (train, val))) == [2, 10]
     with pytest.raises(ValueError, match='12 images in 1 group, too few for 2 lists'):
-        deal(given[:12], [0.5, 0.5], 0, 'folder', lambda _: ())
+        deal(given[:12], [0.5, 0.5], 0, 'folder')
 
 
 def test_test_images_stay_apart_and_training_images_are_dealt_out() -> None:

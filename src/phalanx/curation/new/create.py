@@ -17,10 +17,10 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
-from phalanx.curation.prepare.dealing import collect_splits, deal, val_share
+from phalanx.curation.prepare.dealing import split_samples
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.masks import is_mask
-from phalanx.curation.prepare.samples import SPLIT_NAMES, AnnotationSet, Family, LeftOut, Sample, SplitName
+from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample, SplitName
 from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
@@ -140,33 +140,14 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
 
 def _lists(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
     """Samples per split, with a warning for a split without objects. Raises ValueError."""
-    lists = _split(found, given)
+    lists, how = split_samples(found.samples, given.val, given.seed, given.groups)
+    print(f'  split {how}')
     if any(sample.instances for samples in lists.values() for sample in samples):
         for split in ('train', 'val'):
             if not any(sample.instances for sample in lists.get(split, [])):
                 verb = 'learned' if split == 'train' else 'measured'
                 print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; change --val or --seed')
     return lists
-
-
-def _split(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
-    """Samples per split: as the annotations give them, or at random. Raises ValueError."""
-
-    def labels_of(sample: Sample) -> set[str]:
-        return {instance.label for instance in sample.instances if instance.text is None}
-
-    lists = collect_splits(found.samples)
-    if 'val' in lists and given.val is None:
-        print('  split as the annotations say')
-        return {split: lists[split] for split in SPLIT_NAMES if split in lists}
-    test = lists.get('test', [])
-    rest = lists['train'] + lists.get('val', []) if lists else found.samples
-    share = given.val or val_share(len(rest))
-    train, val = deal(rest, [1 - share, share], given.seed, given.groups, labels_of)
-    apart = '; the test images stay apart' if test else ''
-    print(f'  split at random (seed {given.seed}), {share:.0%} to evaluate with{apart}')
-    dealt: dict[SplitName, list[Sample]] = {'train': train, 'val': val, 'test': test}
-    return {split: samples for split, samples in dealt.items() if samples}
 
 
 def _print_findings(family: Family, found: AnnotationSet, written: Written, tree: Tree, weights: Path | None) -> None:

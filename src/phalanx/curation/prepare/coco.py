@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.label_maps import BACKGROUND
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, open_image, read_json
 from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
@@ -25,6 +25,7 @@ def read_coco(file: Path, images: Path, *, outlined: bool) -> AnnotationSet:
     """
     found = AnnotationSet(boxes_first=True)
     read_content(read_json(file), file, lambda name, _, where: find_file(images, images, name, where), found, outlined=outlined)
+    found.samples = [join(same, f'{same[0].image}') for same in found.by_image()]
     return found
 
 

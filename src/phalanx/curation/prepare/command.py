@@ -4,17 +4,19 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.config.arguments import add_command
 from phalanx.curation.prepare.coco import read_coco
 from phalanx.curation.prepare.colours import pair_masks, parse_colours, read_colour_file
-from phalanx.curation.prepare.dealing import deal
+from phalanx.curation.prepare.dealing import deal, split_samples
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
 from phalanx.curation.prepare.labelme import read_labelme
 from phalanx.curation.prepare.masks import Meaning, name_colours
 from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut
+from phalanx.curation.prepare.splits import listed_splits
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError
@@ -40,9 +42,8 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
         own.add_argument(
             '--out', type=parse_path, required=True, metavar='DIR', help='the folder to make; it must not be there yet'
         )
-        own.add_argument(
-            '--split', metavar='SHARES', default='0.8,0.2', help='shares of train, val and, if there is a third, test'
-        )
+        shares = 'shares of train, val and, if there is a third, test (default: as the annotations say, else 0.8,0.2)'
+        own.add_argument('--split', metavar='SHARES', help=shares)
         own.add_argument('--seed', type=int, metavar='N', default=0, help='of the random choice which image belongs to which')
         own.add_argument('--skip', action='store_true', help='leave out what cannot be used, instead of stopping')
 
@@ -143,7 +144,12 @@ def _from_folder(given: argparse.Namespace) -> int:
 
 
 def _label_maps(given: argparse.Namespace, found: AnnotationSet, root: Path, meaning: Meaning | None = None) -> int:
-    """Write label maps with copies of the images below `root`."""
+    """Write label maps with copies of the images below `root`, split as lists or folders of images say."""
+    tree = Tree(normalise_path(root))
+    splits = listed_splits(tree)
+    for number, sample in enumerate(found.samples):
+        image = normalise_path(sample.image)
+        found.samples[number] = replace(sample, split=splits.get(image) or tree.split_of(image))
     if not found.samples and not found.left_out:
         raise RequestError('there is nothing to prepare: no annotation was found')
     return _write_copies(given, found, 'segmentation', root, meaning)
@@ -164,16 +170,17 @@ def _write_copies(
     given: argparse.Namespace, found: AnnotationSet, family: Family, root: Path, meaning: Meaning | None = None
 ) -> int:
     """Write the data set with copies of the images below `root`, and report the result."""
-    shares = parse_shares(given.split)
+    shares = parse_shares(given.split) if given.split else None
     # a copy with fewer samples than the source must be asked for (--skip)
     if found.left_out and not (given.skip and found.samples):
         return _report_problems(found.left_out)
     try:
         # split, then write all files to a temporary folder that is renamed at the end
-        dealt = deal(
-            found.samples, shares, given.seed, given.groups, lambda sample: {instance.label for instance in sample.instances}
-        )
-        lists = dict(zip(SPLIT_NAMES, dealt, strict=False))
+        if shares:
+            lists = dict(zip(SPLIT_NAMES, deal(found.samples, shares, given.seed, given.groups), strict=False))
+            how = f'at random (seed {given.seed})'
+        else:
+            lists, how = split_samples(found.samples, None, given.seed, given.groups)
         meaning = meaning or find_meaning(family, found)
         written = write_copies(family, found, lists, given.out, root, meaning, skip=given.skip)
     except (AnnotationError, ValueError) as error:
@@ -186,7 +193,11 @@ def _write_copies(
     if not given.out.exists():
         return _report_problems(problems)
     _print_problems([f'left out: {problem}' for problem in problems])
-    print(f'{given.out}: {family}, ' + ', '.join(f'{count} in {split}' for split, count in written.counts.items()))
+    print(
+        f'{given.out}: {family}, '
+        + ', '.join(f'{count} in {split}' for split, count in written.counts.items())
+        + f'; split {how}'
+    )
     print('in a recipe: data: ' + json.dumps(written.data | {'root': str(given.out)}, ensure_ascii=False))
     return 0
 

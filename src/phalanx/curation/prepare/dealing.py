@@ -3,24 +3,41 @@
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from phalanx.curation.prepare.samples import Sample, SplitName
+from phalanx.curation.prepare.samples import SPLIT_NAMES, Sample, SplitName
 from phalanx.report.readable import pluralize
 
 ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # augmented copies of one image
 FOLDER = 'folder'
 
 
-def collect_splits(samples: Sequence[Sample]) -> dict[SplitName, list[Sample]]:
-    """Samples per split that the annotations give; {} without a training split."""
-    dealt: dict[SplitName, list[Sample]] = defaultdict(list)
+def split_samples(
+    samples: Sequence[Sample], val: float | None, seed: int, groups: str | None
+) -> tuple[dict[SplitName, list[Sample]], str]:
+    """Samples per split, and how they were split: as the annotations say, or at random if they do not or `val` is given.
+
+    `val`: share of the validation set. A test set that the annotations give is kept in any case. Raises ValueError.
+    """
+    given: dict[SplitName, list[Sample]] = defaultdict(list)
     for sample in samples:
-        dealt[sample.split or 'train'].append(sample)
-    return dict(dealt) if any(sample.split == 'train' for sample in samples) else {}
+        given[sample.split or 'train'].append(sample)
+    if not given['train']:  # all images in folders called test, say
+        given = {'train': list(samples)}
+    if 'val' in given and val is None:
+        return {split: given[split] for split in SPLIT_NAMES if split in given}, 'as the annotations say'
+    rest, test = given['train'] + given.get('val', []), given.get('test', [])
+    share = val or val_share(len(rest))
+    train, held_out = deal(rest, [1 - share, share], seed, groups)
+    lists: dict[SplitName, list[Sample]] = {'train': train, 'val': held_out, 'test': test}
+    apart = '; the test images stay apart' if test else ''
+    return (
+        {split: chosen for split, chosen in lists.items() if chosen},
+        f'at random (seed {seed}), {share:.0%} to evaluate with{apart}',
+    )
 
 
 def val_share(count: int) -> float:
@@ -28,13 +45,7 @@ def val_share(count: int) -> float:
     return 0.2 if count <= 2500 else max(500 / count, 0.02)
 
 
-def deal(
-    samples: Sequence[Sample],
-    shares: Sequence[float],
-    seed: int,
-    groups: str | None,
-    labels_of: Callable[[Sample], Collection[str]],
-) -> list[list[Sample]]:
+def deal(samples: Sequence[Sample], shares: Sequence[float], seed: int, groups: str | None) -> list[list[Sample]]:
     """Split the samples into a list per share, stratified by label; groups stay together.
 
     Iterative stratification (Sechidis et al., ECML 2011), over groups of images: the rarest label first; each of its groups
@@ -45,7 +56,7 @@ def deal(
         groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
         raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
     # totals per group and label, and the number of each label that each list should get
-    counts = [Counter(label for sample in group for label in labels_of(sample)) for group in members]
+    counts = [Counter(label for sample in group for label in _labels_of(sample)) for group in members]
     rng = np.random.default_rng(seed)
     waiting = rng.permutation(len(members)).tolist()
     whole = sum(counts, Counter[str]())
@@ -75,6 +86,10 @@ def deal(
     for group in range(len(members)):
         lists[places[group]] += members[group]
     return lists
+
+
+def _labels_of(sample: Sample) -> set[str]:
+    return {instance.label for instance in sample.instances if instance.text is None}
 
 
 def _share_labels(places: dict[int, int], counts: Sequence[Counter[str]], members: Sequence[list[Sample]], lists: int) -> None:

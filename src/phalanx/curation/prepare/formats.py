@@ -1,6 +1,6 @@
 """Catalog of annotation formats, and detection of those in a folder."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,14 +87,10 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
     counts, samples = Counter[str](), list[Sample]()
-    of_image = defaultdict[Path, list[Sample]](list)
     labels = {instance.label for sample in found.samples for instance in sample.instances}
     if labels == {''}:
         found = replace(found, samples=[_relabel(sample, 'object') for sample in found.samples])
-    for sample in found.samples:
-        if sample.image not in found.dropped:
-            of_image[sample.image].append(sample)
-    for same in of_image.values():
+    for same in found.by_image():
         with found.left_out.catch():
             sample = join(same, f'{same[0].image}')
             counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1

@@ -1,5 +1,6 @@
 """Samples as all annotation readers return them: images with objects, masks, texts or tables."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,14 @@ class AnnotationSet:
             except AnnotationError:
                 self.dropped.add(image)
                 raise
+
+    def by_image(self) -> list[list[Sample]]:
+        """The samples of each image, without images with an object that cannot be used."""
+        of_image = defaultdict[Path, list[Sample]](list)
+        for sample in self.samples:
+            if sample.image not in self.dropped:
+                of_image[sample.image].append(sample)
+        return list(of_image.values())
 
     def families(self) -> list[Family]:
         """Families that these samples can train, the likeliest first."""
