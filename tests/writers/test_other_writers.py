@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,15 @@ import truth
 from filelock import FileLock
 
 from phalanx.curation.new.near_misses import describe_near_misses
-from phalanx.curation.prepare.formats import choose_format, find_annotations
+from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.masks import read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.samples import Draw, Split
+from phalanx.engine.job import open_job
+from running import run_here
 
 pytestmark = pytest.mark.long
 
@@ -111,9 +115,9 @@ def read(folder: Path, family: Family | None) -> tuple[AnnotationSet, Family]:
     return picked[1], picked[2]
 
 
-def stem_of(sample: Sample) -> str:
+def stem_of(image: str | Path) -> str:
     """The stem in truth.py: Label Studio puts eight characters before it, Cityscapes a word behind, MOT has only numbers."""
-    stem = re.sub(r'^[0-9a-f]{8}-|_leftImg8bit$', '', sample.image.stem)
+    stem = re.sub(r'^[0-9a-f]{8}-|_leftImg8bit$', '', Path(image).stem)
     return truth.PICTURES[int(stem) - 1].stem if stem.isdigit() else stem
 
 
@@ -138,28 +142,117 @@ def test_samples_splits_and_objects_are_those_that_were_written(written: Path, n
     family, carried = READ[name]
     found, _ = read(written / name, family)
     pictures = expected(carried)
-    samples = {stem_of(sample): sample for sample in found.samples}
+    samples = {stem_of(sample.image): sample for sample in found.samples}
     assert samples.keys() == pictures.keys()
     assert not found.left_out
     if SPLITS in carried:
         assert {stem: sample.split for stem, sample in samples.items()} == {stem: one.split for stem, one in pictures.items()}
     for stem, picture in pictures.items():
+        sample = samples[stem]
         if family == 'detection':
-            boxes = sorted((instance.label, *(round(value) for value in instance.box)) for instance in samples[stem].instances)
-            shift = 1 if name == FROM_1 else 0
-            corners = [(shape.label, *truth.box(shape)) for shape in picture.shapes]
-            assert boxes == sorted((label, x0 + shift, y0 + shift, x1, y1) for label, x0, y0, x1, y1 in corners)
+            boxes = sorted((instance.label, *(round(value) for value in instance.box)) for instance in sample.instances)
+            assert boxes == boxes_of(picture, name)
         else:
-            wanted = truth.label_map(picture, holes='polygons' not in name)
-            off = int((label_map_of(samples[stem], found) != wanted).sum())
-            assert off <= NEARLY.get(name, 60 if 'polygons' in name else 0), f'{stem}: {off} pixels'
+            check_label_map(label_map_of(sample, found), picture, name)
+
+
+def boxes_of(picture: truth.Picture, name: str) -> list[tuple[str, int, int, int, int]]:
+    shift = 1 if name == FROM_1 else 0
+    corners = [(shape.label, *truth.box(shape)) for shape in picture.shapes]
+    return sorted((label, x0 + shift, y0 + shift, x1, y1) for label, x0, y0, x1, y1 in corners)
+
+
+def check_label_map(labels: np.ndarray, picture: truth.Picture, name: str) -> None:
+    off = int((labels != truth.label_map(picture, holes='polygons' not in name)).sum())
+    assert off <= NEARLY.get(name, 60 if 'polygons' in name else 0), f'{picture.stem}: {off} pixels'
+
+
+def check_training(task: Any, split: Split, name: str, own_split: str = '') -> None:
+    """The data set of a recipe has the samples of `own_split` (default: those of all splits) with their objects."""
+    family, carried = READ[name]
+    data, source = task.data(), task.dataset(split).source
+    names, seen = data.class_names, []
+    pictures = expected(carried)
+    for number in range(len(source)):
+        _, target = source.read(Draw(number))
+        stem = stem_of(source.name(number))
+        picture = pictures[stem if stem in pictures else stem.replace('_', ' ')]  # a blank ends the paths of label maps
+        seen.append(picture.stem)
+        if family == 'detection':
+            boxes = [(names[label], *(round(value) for value in box)) for box, label, _, _ in target.rows()]
+            assert sorted(boxes) == boxes_of(picture, name)
+        else:
+            numbers = [0 if each == 'background' else 1 + truth.CLASSES.index(each) for each in names]
+            check_label_map(np.array(numbers)[target], picture, name)
+    assert sorted(seen) == sorted(stem for stem, one in pictures.items() if own_split in ('', one.split))
+
+
+def check_recipe(place: str, name: str, settings: Sequence[str] = ()) -> None:
+    """The data of a recipe has the splits that were written, or splits all images if the format has none."""
+    if SPLITS in READ[name][1]:
+        for split, own in (('train', 'train'), ('eval', 'val')):
+            check_training(open_job(place).task, split, name, own)
+        check_training(open_job(place, [(each, 'the test') for each in settings]).task, 'eval', name, 'test')
+    else:
+        task = open_job(place).task
+        assert sum(len(task.dataset(split).source) for split in ('train', 'eval')) == len(expected(READ[name][1]))
+
+
+@pytest.mark.parametrize('name', READ)
+def test_new_and_prepare_write_what_trains_on_these_samples(
+    written: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family, _ = READ[name]
+    assert run_here('new', str(written / name), '--family', family, '--no_trial', '--out', str(tmp_path / 'out')) == 0
+    recipe = tmp_path / 'out/out.yml'
+    check_recipe(str(recipe), name, re.findall(r'--set (data\.eval=\S+)', recipe.read_text()))
+    # `data prepare coco` takes one file, for which the user names the images
+    printed = capsys.readouterr().out
+    (kind,) = {kind for kind, each in FORMATS.items() if f', {each.about}' in printed}
+    if kind != 'coco':
+        assert run_here('data', 'prepare', kind, str(written / name), '--family', family, '--out', str(tmp_path / 'copy')) == 0
+        _, _, data = capsys.readouterr().out.partition('in a recipe: data: ')
+        base = 'ppyoloe_digits' if family == 'detection' else 'pp_liteseg_digits'
+        prepared = tmp_path / 'prepared.yml'
+        prepared.write_text(json.dumps({'_base_': [base], 'data': json.loads(data)}))
+        tests = [file.name for file in (tmp_path / 'copy').glob('test.*')]
+        check_recipe(str(prepared), name, [f'data.eval={file}' for file in tests])
+
+
+DATA: dict[str, tuple[dict[str, Any], dict[str, str]]] = {  # keys of `data`, and those that name a split
+    'supervision coco boxes': ({'name': 'coco'}, {'train': '{}/_annotations.coco.json', 'train_images': '{}'}),
+    'datumaro coco_instances boxes': (
+        {'name': 'coco', 'classes': [*truth.CLASSES, 'background']},
+        {'train': 'annotations/instances_{}.json', 'train_images': 'images/{}'},
+    ),
+    'supervision yolo boxes': ({'name': 'yolo'}, {'train': '{}/images'}),
+    'datumaro yolo_ultralytics boxes': ({'name': 'yolo'}, {'train': 'images/{}'}),
+    'datumaro yolo boxes': ({'name': 'yolo', 'classes': 'obj.names'}, {'train': 'obj_{}_data'}),
+    'datumaro voc_detection boxes': (
+        {'name': 'pascal_voc', 'classes': list(truth.CLASSES)},
+        {'train': 'ImageSets/Main/{}.txt'},
+    ),
+}
+
+
+@pytest.mark.parametrize('name', DATA)
+def test_data_sets_of_recipes_read_these_folders_as_they_are(written: Path, name: str, tmp_path: Path) -> None:
+    keys, of_split = DATA[name]
+    base = 'ppyoloe_digits' if READ[name][0] == 'detection' else 'pp_liteseg_digits'
+    # VOC's list names the image without objects, and datumaro writes no annotation of it: refused as missing
+    for split in ('train', 'val', 'test') if EMPTY in READ[name][1] else ('val', 'test'):
+        places = {key.replace('train', 'eval'): place.format(split) for key, place in of_split.items()}
+        places |= {key: place.format('train') for key, place in of_split.items()}
+        recipe = tmp_path / f'{split}.yml'
+        recipe.write_text(json.dumps({'_base_': [base], 'data': {'root': str(written / name), **keys, **places}}))
+        check_training(open_job(str(recipe)).task, 'eval', name, split)
 
 
 @pytest.mark.parametrize('name', ['label_studio YOLO boxes', 'label_studio COCO boxes', 'label_studio YOLO_OBB boxes'])
 def test_formats_that_cannot_say_what_nobody_annotated_have_all_objects(written: Path, name: str) -> None:
     """These list the open task of Label Studio as an image without objects: a loss of their writer."""
     found, _ = read(written / name, 'detection')
-    samples = {stem_of(sample): sample for sample in found.samples}
+    samples = {stem_of(sample.image): sample for sample in found.samples}
     assert samples.keys() == {*expected({EMPTY}), truth.UNANNOTATED}
     for stem, picture in expected(set()).items():
         boxes = sorted((instance.label, *(round(value) for value in instance.box)) for instance in samples[stem].instances)

@@ -16,6 +16,8 @@ from phalanx.data.checks import AnnotationError, check_size, find_file, get_memb
 from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
 from phalanx.data.shapes import Shape, polygon, sized_runs
 
+CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
+
 
 def read_coco(file: Path, images: Path, *, outlined: bool) -> AnnotationSet:
     """Read `file`, whose images lie below `images`; `outlined`: objects must have outlines, of which label maps are painted.
@@ -126,6 +128,8 @@ def _instance(
         if outlined or not annotation.get('bbox'):
             raise
         notes['outlines that cannot be used, of boxes that can'].append(str(error))
+    if one.ignored:
+        notes[CROWDS].append(where)
     if one.has_keypoints:
         notes['objects with keypoints, of which the boxes are used'].append(where)
     return Instance(label, one.box, tuple(shapes), one.corners, ignored=one.ignored)

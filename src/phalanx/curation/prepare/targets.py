@@ -212,8 +212,8 @@ def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
     else:
         labels = read_label_map(sample.mask, written.meaning, sample.image)
         with open_image(sample.mask) as picture:
-            has_channels = picture.mode.startswith('RGB')
-        if written.meaning.is_plain and not has_channels and size_of(sample.mask) == size_of(sample.image):
+            is_label_map = picture.mode in ('L', 'P')  # not of 16 bits, nor of three equal channels
+        if written.meaning.is_plain and is_label_map and size_of(sample.mask) == size_of(sample.image):
             return labels, sample.mask
     save_labels(labels, path)
     return labels, path
