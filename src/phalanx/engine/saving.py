@@ -1,5 +1,6 @@
 """Checkpoints of a run in progress: their content, background writes, and restoring."""
 
+import shutil
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +45,21 @@ class Saver:
             self.saving = self.checkpoints.begin(progress.step, self.model.state_dict(), averaged, state, best)
             if not self.asynchronous:
                 self.saving.settle()
+
+    def disk_warning(self) -> str | None:
+        """Warning if the checkpoints that the run keeps need more disk than is free; else None."""
+        weights = sum(tensor.nbytes for tensor in self.model.state_dict().values())
+        # Adam's two moments; other optimizers have less. An EMA is saved as weights and as state.
+        moments = 2 * sum(parameter.nbytes for parameter in self.model.parameters() if parameter.requires_grad)
+        each = (weights * (3 if self.ema else 1) + moments) / 2**20
+        count = self.checkpoints.keep + 2  # the best one, and the next one before an old one is removed
+        free = shutil.disk_usage(self.checkpoints.folder).free / 2**20
+        if count * each < free:
+            return None
+        return (
+            f'up to {count} checkpoints of about {each:,.0f} MiB need {count * each:,.0f} MiB, the disk of '
+            f'{self.checkpoints.folder} has {free:,.0f} MiB free: free some space, or reduce checkpoint.keep'
+        )
 
     def poll(self, progress: Progress, report: Report) -> None:
         """Report a checkpoint whose write has finished. Raises RunError if the run folder is gone."""

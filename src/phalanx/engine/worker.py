@@ -215,7 +215,8 @@ def run(
         # Banner: remarks on the recipe, warnings, initial weights, where the run continues, and the ranks.
         for note in job.notes:
             report.note(note)
-        for note in notes + trainer.notes:
+        disk = trainer.saver.disk_warning() if dist.rank() == 0 else None
+        for note in [*notes, *trainer.notes, *([disk] if disk else [])]:
             report.warning(note)
         for loaded in trainer.initial:
             report.initial_weights(loaded.facts(), loaded.rows())

@@ -403,7 +403,7 @@ def test_two_equal_characters_need_a_place_between_them() -> None:
 def test_a_line_has_four_columns_for_each_place() -> None:
     """Words of 12 characters and 60 x 30 pixels want 4 * (12 + 2) = 56 columns, so the least, 96; lines keep their shape."""
     words = line_size(Written(Path(), {}, sizes=[(60, 30)] * 9, texts=['abcdefghijkl'] * 9), CPU)
-    assert (words.width, words.keep_ratio, words.too_long) == (96, False, 0)
+    assert (words.width, words.keep_ratio) == (96, False)
     lines = line_size(Written(Path(), {}, sizes=[(300, 30)] * 9, texts=['ab' * 15] * 9), CPU)
     assert (lines.width, lines.keep_ratio) == (320, True)
 

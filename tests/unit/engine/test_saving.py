@@ -230,3 +230,16 @@ def test_the_progress_of_a_checkpoint_is_that_of_its_run(tmp_path: Path) -> None
     saver.finish(progress, writer)
     loaded = load(tmp_path / 'latest')
     assert asdict(Progress.of(loaded.state, loaded.step)) == asdict(progress)
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_reported_with_both_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One weight of 4 bytes with two moments takes 12 bytes, and 28 with an EMA beside it; four of them are on disk at most."""
+    for settings, needed in ((('checkpoint.keep=2',), 48), (('checkpoint.keep=2', EMA), 80)):
+        saver = trainer(tmp_path, Doubling(), *settings).saver
+        for free, is_reported in ((needed, True), (needed + 1, False)):
+            monkeypatch.setattr(shutil, 'disk_usage', lambda folder, free=free: shutil._ntuple_diskusage(99, 0, free))  # type: ignore[attr-defined]
+            assert (saver.disk_warning() is not None) == is_reported
+    monkeypatch.setattr(shutil, 'disk_usage', lambda folder: shutil._ntuple_diskusage(99, 0, 0))  # type: ignore[attr-defined]
+    assert f'the disk of {tmp_path} has 0 MiB free: free some space, or reduce checkpoint.keep' in str(saver.disk_warning())

@@ -168,8 +168,12 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
             print('  warning: all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if not weights and (too_long := plan.line_size(written, plan.describe_node()).too_long):
-            print(f'  note: {pluralize(too_long, "training line")} with more characters than time steps: not learned')
+        if too_long := plan.too_long_lines(written, plan.describe_node(), bool(weights)):
+            share = too_long / len(written.texts)
+            print(
+                f'  warning: {pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time '
+                'steps: nothing is learned from them; increase the width in image_size, or cut the lines'
+            )
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {pluralize(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
@@ -220,6 +224,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     # time a few steps; a recipe that cannot be trained is reported as such
     if not given.no_trial:
+        print(f'  trying {TRIED + 1} training steps ...', flush=True)
         try:
             rate = measure_rate(path)
             if not weights and plan.may_be_faster_in_bf16(node):

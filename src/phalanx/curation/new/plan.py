@@ -37,6 +37,7 @@ EVALUATIONS = 10  # per run
 EMA_WINDOWS = 20  # EMA time constants per run, so that the average has forgotten the start
 SHORT = 300  # steps; shorter runs have no EMA
 PLACE = 4  # columns of the input per time step of CRNN
+PUBLISHED_PLACE = 8  # the same for the published recogniser
 SEEN = 32  # pixels: shorter side of a small object on the network's input
 WRITTEN = 16  # the same for text lines, which are alike
 
@@ -157,7 +158,6 @@ class LineSize:
 
     width: int
     keep_ratio: bool
-    too_long: int  # training lines that need more time steps than there are
 
 
 def line_size(written: Written, node: Node) -> LineSize:
@@ -165,13 +165,19 @@ def line_size(written: Written, node: Node) -> LineSize:
     wide, long = _nearly_all(written)
     keep = wide > 5  # single words are stretched to the full width, so that all time steps serve them
     width = min(round_to_multiple(max(32 * wide if keep else 0, PLACE * (long + 2), 96), 16), 640 if node.has_gpu else 480)
-    return LineSize(width, keep, sum(count_ctc_steps(text) > width // PLACE for text in written.texts))
+    return LineSize(width, keep)
 
 
 def wide_line(written: Written, node: Node) -> int:
     """Width of lines 48 high for a published recogniser, which has a time step per 8 columns."""
     wide, long = _nearly_all(written)
     return min(max(320, round_to_multiple(48 * wide), round_to_multiple(8 * (long + 2))), 1280 if node.has_gpu else 640)
+
+
+def too_long_lines(written: Written, node: Node, has_weights: bool) -> int:
+    """Count the training lines that need more time steps than the network has."""
+    steps = wide_line(written, node) // PUBLISHED_PLACE if has_weights else line_size(written, node).width // PLACE
+    return sum(count_ctc_steps(text) > steps for text in written.texts)
 
 
 def _nearly_all(written: Written) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
+from phalanx.families.detection.data.annotated import AnnotatedImages
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
@@ -43,6 +44,7 @@ READ_OUT = (
 )
 TEACHER = 'teacher'  # name of the larger network of a distillation
 STRIDE = 32  # sides of network inputs are multiples of it
+SHOWN = 10  # classes in a message
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,20 @@ class DetectionBatch(ImageBatch):
 
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
+    absent: tuple[str, ...] = ()  # classes without objects
+
     @property
     def notes(self) -> list[str]:
-        return [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
+        notes = [f'{self.split} data: {count} {what}' for what, count in self.source.notes.items()]
+        names = ', '.join(self.absent[:SHOWN]) + (f' and {len(self.absent) - SHOWN} more' if len(self.absent) > SHOWN else '')
+        return [*notes, *([f'{self.split} data: no object of {names}, {self.effect}'] if names else [])]
+
+    @property
+    def effect(self) -> str:
+        """Consequence of classes without objects, and the fix."""
+        if self.split == 'eval':
+            return 'so the metric does not measure it'
+        return 'so it is not learned; is its name spelled as in the annotations? Else remove it from data.classes'
 
     def __getitem__(self, draw: Draw) -> Sample:
         if self.split == 'eval':
@@ -183,7 +196,10 @@ class Detection(Family):
         return DistilledDetector(**networks) if self.learns_from_teacher else super().build_distillation(networks)
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self.source(split), self.transforms[split], split)
+        source = self.source(split)
+        seen = set(source.objects.classes[~source.objects.ignored].tolist()) if isinstance(source, AnnotatedImages) else None
+        absent = tuple(name for label, name in enumerate(self.class_names) if seen is not None and label not in seen)
+        return Samples(source, self.transforms[split], split, absent)
 
     def survey(self, split: Split) -> BoxSurvey:
         """Samples of a split before transforms, for `phalanx data check`."""

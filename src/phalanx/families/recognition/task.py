@@ -1,5 +1,6 @@
 """Task and recipe keys of text recognition: reads the text of an image of one line."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_size
 from phalanx.data.batch import ImageBatch, channels_first, stack_images
+from phalanx.data.listed import Listed
+from phalanx.data.mixing import Shares
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
@@ -31,7 +34,7 @@ from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.loss import LOSSES, TextLoss
 from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
-from phalanx.families.recognition.survey import LineSurvey
+from phalanx.families.recognition.survey import LineSurvey, ctc_steps_needed
 from phalanx.families.recognition.texts import Label, Texts
 from phalanx.families.recognition.transforms import TRANSFORMS, Concatenate, Transform, limit_size
 from phalanx.families.task import Loss
@@ -97,6 +100,7 @@ class Samples(Dataset[Sample]):
     keep_ratio: bool
     sizes: tuple[Size, ...]  # each step draws one of them for all its samples
     concatenate: Concatenate | None = None
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, text = self.source.read(draw)
@@ -222,17 +226,39 @@ class Recognition(Family):
         source, transforms, encoder = self.source(split), self.transforms[split], self.encoder(split)
         if split == 'eval':
             return Samples(source, transforms, split, encoder, self.keep_ratio, (self.image_size,))
-        return Samples(source, transforms, split, encoder, self.keep_ratio, self.train_image_sizes, self.concatenate)
+        notes = self._note_long_texts(source)
+        return Samples(source, transforms, split, encoder, self.keep_ratio, self.train_image_sizes, self.concatenate, notes)
 
     def survey(self, split: Split) -> LineSurvey:
         """Return statistics of the samples of a split as stored, for `phalanx data check`."""
+        targets, width = self.encoder(split).targets, self.image_size[1]
+        return LineSurvey(self.data().split(split), self.characters, targets, self._time_steps, width)
+
+    @cached_property
+    def _time_steps(self) -> int | None:
+        """Outputs of the CTC head along a line, which depend on the strides of the backbone; None without that head."""
+        if 'ctc' not in self.heads:
+            return None
+        with torch.no_grad():
+            output = self.network(len(self.characters)).eval()(torch.zeros(1, 3, *self.image_size)).ctc
+        return int(output.shape[1])
+
+    def _note_long_texts(self, source: Any) -> tuple[str, ...]:
+        """Return a warning about texts from which CTC learns nothing, as far as texts are known without reading images."""
+        parts = source.sources if isinstance(source, Shares) else (source,)
+        needed = [ctc_steps_needed(text) for part in parts if isinstance(part, Listed) for text in part.truths]
+        # The networks have a time step for every eighth column at least: short texts need no forward pass.
+        if max(needed, default=0) <= self.image_size[1] // 8 or self._time_steps is None:
+            return ()
+        count = sum(steps > self._time_steps for steps in needed)
+        if not count:
+            return ()
         height, width = self.image_size
-        # Texts longer than the output of CTC cannot be learned: count them.
-        time_steps = None
-        if 'ctc' in self.heads:  # count the outputs of a forward pass: they depend on the strides of the backbone
-            with torch.no_grad():
-                time_steps = self.network(len(self.characters)).eval()(torch.zeros(1, 3, height, width)).ctc.shape[1]
-        return LineSurvey(self.data().split(split), self.characters, self.encoder(split).targets, time_steps, width)
+        wider = math.ceil(max(needed) * width / self._time_steps / 32) * 32
+        return (
+            f'train data: {count:,} of {len(needed):,} texts ({count / len(needed):.0%}) are too long for the width of '
+            f'{width}, so nothing is learned from them; the longest needs image_size: [{height}, {wider}]',
+        )
 
     rewritten_as = ('lmdb',)
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from phalanx.curation.census import Census
 from phalanx.data.samples import Draw, SampleError
+from phalanx.engine.job import open_job
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
@@ -500,3 +501,17 @@ def test_digit_scenes_have_a_box_for_each_digit() -> None:
     assert image.shape == (64, 96, 3)
     assert len(objects) and not objects.ignored.any()
     assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [96, 64]).all()
+
+
+def test_a_class_without_objects_is_reported_before_training(root: Path) -> None:
+    """No box is of `cat`; a crowd alone is nothing to learn a class from."""
+    content = coco()
+    content['categories'].append({'id': 5, 'name': 'cat'})
+    content['annotations'] = [content['annotations'][0], annotation(2, 3, 5, [0, 0, 60, 40], iscrowd=1)]
+    (root / 'boxes.json').write_text(json.dumps(content))
+    files = 'train: boxes.json, eval: boxes.json, train_images: pictures, eval_images: pictures'
+    task = open_job('ppyoloe_digits', [(f'data={{name: coco, root: {root}, {files}}}', 'here')]).task
+    *_, train = task.dataset('train').notes
+    assert train.startswith('train data: no object of toothbrush, cat, so it is not learned; is its name spelled as in')
+    *_, evaluation = task.dataset('eval').notes
+    assert evaluation == 'eval data: no object of toothbrush, cat, so the metric does not measure it'

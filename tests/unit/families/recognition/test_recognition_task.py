@@ -343,3 +343,18 @@ def test_a_loss_that_does_not_fit_the_network_is_rejected(model: Any, loss: Any,
 def test_a_missing_dictionary_is_reported_when_the_network_is_built() -> None:
     with pytest.raises(FileNotFoundError, match=re.escape('none.txt: no such dictionary file')):
         task(characters=Dictionary(dictionary=Path('none.txt'))).model()
+
+
+def test_texts_too_long_for_the_width_are_reported_before_training(tmp_path: Path) -> None:
+    """CRNN has a time step per four columns, 10 for 40; `11111` and six more digits need 15, ten different ones just 10."""
+    Image.fromarray(np.zeros((32, 40, 3), np.uint8)).save(tmp_path / '0.png')
+    texts = ('1', '0123456789', '11111012345', '2')
+    for split in ('train', 'test'):
+        (tmp_path / f'rec_gt_{split}.txt').write_text(''.join(f'0.png\t{text}\n' for text in texts))
+    options = {'data': partial(DATA['label_files'], root=tmp_path), 'image_size': (32, 40)}
+    assert task(**options).dataset('train').notes == (
+        'train data: 1 of 4 texts (25%) are too long for the width of 40, so nothing is learned from them; '
+        'the longest needs image_size: [32, 64]',
+    )
+    assert not task(**options).dataset('eval').notes
+    assert not task(**{**options, 'image_size': (32, 64)}).dataset('train').notes

@@ -54,7 +54,8 @@ class Pairs:
             invalid = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
             raise SampleError(
                 f'{self.path(index, 1)}: has pixels of value {_format_ranges(invalid)}; '
-                f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}{self.origin}'
+                f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}{self.origin}; if such pixels are '
+                'one more class, name it in data.classes'
             )
         return image, labels
 
