@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,18 @@ def test_tests_and_files_named_in_the_docs_exist() -> None:
         wrong += [f'{page.name}: {start}...' for start in starts if not any(name.startswith(start) for name in tests)]
         paths = re.findall(r'`((?:src|tests|docs|benchmarks|examples|recipes)/[\w/.-]+\.\w+)', text)
         wrong += [f'{page.name}: {path}' for path in paths if path not in files]
+    assert wrong == []
+
+
+def test_names_that_the_docs_import_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        for module, names in re.findall(r'^ *from (phalanx[\w.]*) import ([\w, ]+)', page.read_text('utf-8'), re.MULTILINE):
+            for name in names.replace(' ', '').split(','):
+                with suppress(ImportError):  # a module, if it is one
+                    import_module(f'{module}.{name}')
+                if not hasattr(import_module(module), name):
+                    wrong.append(f'{page.name}: {module}.{name}')
     assert wrong == []
 
 

@@ -180,9 +180,6 @@ def convert_batch_norms(model: nn.Module) -> nn.Module:
     return model
 
 
-adopted = convert_batch_norms  # former name, for plugins
-
-
 def _batch_norms(model: nn.Module) -> list[BatchNorm2d]:
     """Return the batch norms of `model`. Raises ValueError for one of another class."""
     for name, module in model.named_modules():
