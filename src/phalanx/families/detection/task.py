@@ -15,7 +15,7 @@ from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
-from phalanx.families.detection.data.annotated import AnnotatedImages
+from phalanx.families.detection.data.annotated import absent_classes
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
@@ -197,9 +197,7 @@ class Detection(Family):
 
     def dataset(self, split: Split) -> Samples:
         source = self.source(split)
-        seen = set(source.objects.classes[~source.objects.ignored].tolist()) if isinstance(source, AnnotatedImages) else None
-        absent = tuple(name for label, name in enumerate(self.class_names) if seen is not None and label not in seen)
-        return Samples(source, self.transforms[split], split, absent)
+        return Samples(source, self.transforms[split], split, absent_classes(source, self.class_names))
 
     def survey(self, split: Split) -> BoxSurvey:
         """Samples of a split before transforms, for `phalanx data check`."""

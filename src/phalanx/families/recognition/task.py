@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from phalanx.config.options import check_size
 from phalanx.data.batch import ImageBatch, channels_first, stack_images
-from phalanx.data.listed import Listed
-from phalanx.data.mixing import Shares
 from phalanx.data.samples import Dataset, Draw, Image, Rng, SampleError, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
@@ -29,6 +27,7 @@ from phalanx.families.recognition.characters import (
     row_labels,
 )
 from phalanx.families.recognition.data import DATA, Data
+from phalanx.families.recognition.data.label_files import known_texts
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 from phalanx.families.recognition.data.source import TextImage
 from phalanx.families.recognition.loss import LOSSES, TextLoss
@@ -245,8 +244,7 @@ class Recognition(Family):
 
     def _note_long_texts(self, source: Any) -> tuple[str, ...]:
         """Return a warning about texts from which CTC learns nothing, as far as texts are known without reading images."""
-        parts = source.sources if isinstance(source, Shares) else (source,)
-        needed = [ctc_steps_needed(text) for part in parts if isinstance(part, Listed) for text in part.truths]
+        needed = [ctc_steps_needed(text) for text in known_texts(source)]
         # The networks have a time step for every eighth column at least: short texts need no forward pass.
         if max(needed, default=0) <= self.image_size[1] // 8 or self._time_steps is None:
             return ()

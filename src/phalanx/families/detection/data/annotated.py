@@ -159,3 +159,11 @@ class AnnotatedImages(Files):
             boxes = objects.boxes * np.array([size[1], size[0]] * 2, np.float32)
             objects = replace(objects, boxes=boxes, areas=areas_of(boxes))
         return image, objects
+
+
+def absent_classes(source: object, class_names: Sequence[str]) -> tuple[str, ...]:
+    """Classes without a counted object in `source`; none if its annotations are not known before its images are read."""
+    if not isinstance(source, AnnotatedImages):
+        return ()
+    seen = set(source.objects.classes[~source.objects.ignored].tolist())
+    return tuple(name for label, name in enumerate(class_names) if label not in seen)

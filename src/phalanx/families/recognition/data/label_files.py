@@ -1,5 +1,6 @@
 """PaddleOCR label files: each line contains the path of an image and its text."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
@@ -42,6 +43,13 @@ class LabelFiles:
                 pairs.append(split_line(line, self.root, f'{path}:{number}', self.separator))
         problems.check()
         return Listed(self.root, Packed([file for file, _ in pairs]), Packed([text for _, text in pairs]))
+
+
+def known_texts(source: object) -> Iterator[str]:
+    """Yield the texts of a source that has read them from label files; none of others."""
+    for part in source.sources if isinstance(source, Shares) else (source,):
+        if isinstance(part, Listed):
+            yield from part.truths
 
 
 def split_line(line: str, root: Path, where: str, separator: str) -> tuple[str, str]:
