@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from shlex import quote
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,6 +54,8 @@ def check(given: argparse.Namespace) -> int:
         console = terminal()
         print_census(census, console)
         console.print(f'page: {place}', soft_wrap=True)
+        if not census.problems:
+            console.print(f'next: phalanx train {quote(given.recipe)}', soft_wrap=True, markup=False, highlight=False)
     return 1 if census.problems else 0
 
 

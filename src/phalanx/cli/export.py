@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from shlex import quote
 
 from phalanx.cli.deploy_options import export_parser
 from phalanx.config.arguments import collect_assignments
 from phalanx.deploy.export import Options, Written, export
+from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.folder import describe_weights
@@ -66,3 +68,5 @@ def _print_written(written: Written) -> None:
         print(f'checked on evaluation samples: differs from the network in {differing}')
     else:
         print('not checked')
+    if written.file.suffix in SUFFIXES:
+        print(f'next: phalanx serve {quote(str(written.file))}')

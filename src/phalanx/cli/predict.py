@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from shlex import quote
 
 from phalanx.cli.deploy_options import predict_parser
 from phalanx.config.arguments import collect_assignments
@@ -43,4 +44,8 @@ def command(words: Sequence[str]) -> int:
     counts += [pluralize(frames, 'frame')] if frames else []
     unread = f'; {failed} failed' if failed else ''
     print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
+    if job.recipe.task == 'table':
+        print('the cells are found, their text is not read: `phalanx read` reads text, the crops of --save crops, for example')
+    if not failed and not given.weights:
+        print(f'next: phalanx export {quote(given.run)}')
     return 1 if failed else 0

@@ -13,6 +13,7 @@ from phalanx.report.terminal import make_table
 
 Row = dict[str, str | int | float | None]
 FEW = 12  # sizes that get a row each
+PRINTED = 20  # classes (characters of texts) in the terminal; the page has all
 SHOWN = 20  # problems, or groups of duplicates, that are shown
 
 
@@ -78,7 +79,7 @@ def duplicate_rows(census: Census) -> list[Row]:
 
 def print_census(census: Census, console: Console) -> None:
     for title, rows in (
-        ('classes', class_rows(census)),
+        ('classes' if len(class_rows(census)) <= PRINTED else f'the first {PRINTED} classes', class_rows(census)[:PRINTED]),
         ('sizes', size_rows(census)),
         ('problems', problem_rows(census)),
         ('duplicates', duplicate_rows(census)),

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, Self
 
@@ -227,7 +228,9 @@ class Report:
         words = _result(summary)
         if self.not_written:
             words['not written'] = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
-        self._say_pairs({**words, 'report': str(self.folder / 'report.html')})
+        run = quote(str(self.folder))
+        then = f'phalanx predict {run} IMAGES; phalanx export {run}; phalanx serve {run}'
+        self._say_pairs({**words, 'report': str(self.folder / 'report.html'), 'next': then})
         if self.main:
             write_atomically(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
