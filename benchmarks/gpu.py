@@ -13,6 +13,7 @@ measured. With `--device cpu` sizes are tiny: it shows that the benchmark works,
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -149,7 +150,10 @@ def peak_mib(step: Callable[[ImageBatch], None], batch: ImageBatch, device: torc
 
 
 def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int, float]:
-    """Number of kernels and copies of a step, and the seconds in which one of them runs."""
+    """Number of kernels and copies of a step, and the seconds in which one of them runs.
+
+    The profiler slows down all later launches of its process, so it comes after everything that is timed.
+    """
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step(batch)
@@ -164,34 +168,44 @@ def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int,
     return len(spans), busy / 1e6
 
 
+@contextlib.contextmanager
+def open_sides(name: str, device: torch.device, batch: ImageBatch | None = None) -> Iterator[tuple[list[Side], ImageBatch]]:
+    """Phalanx and the plain loop on the same network, warmed up: kernels are chosen, memory is taken."""
+    job = open_network(name, device, *BF16, *PLAIN_STEP)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, batch = open_trainer(job, device, folder, batch)
+        sides = [Side(partial(train_step, trainer), []), Side(PlainTraining(job, device).step, [])]
+        for side in sides:
+            time_steps(side.step, batch, device, 5)
+        yield sides, batch
+    del trainer, sides
+    free()
+
+
 def plain(device: torch.device) -> Iterator[Row]:
     """Both sides in one process, in turns: the ratio holds whatever else the machine does."""
+    is_gpu, batches, medians = device.type == 'cuda', dict[str, ImageBatch](), dict[str, list[float]]()
     for name in NETWORKS:
-        job = open_network(name, device, *BF16, *PLAIN_STEP)
-        with tempfile.TemporaryDirectory() as folder:
-            trainer, batch = open_trainer(job, device, folder)
-            other = PlainTraining(job, device)
-            sides = [Side(partial(train_step, trainer), []), Side(other.step, [])]
-            for side in sides:
-                time_steps(side.step, batch, device, 5)  # kernels are chosen, memory is taken
-            for _ in range(9 if device.type == 'cuda' else 1):
-                for side in sides:
-                    side.seconds.append(time_steps(side.step, batch, device, 5 if device.type == 'cuda' else 1))
-            ours, theirs = (median(side.seconds) for side in sides)
+        with open_sides(name, device) as (sides, batch):
+            for number in range(10 if is_gpu else 2):
+                for side in sides if number % 2 else reversed(sides):
+                    side.seconds.append(time_steps(side.step, batch, device, 5 if is_gpu else 1))
             memory = [peak_mib(side.step, batch, device) for side in sides]
-            row = {
-                'network': name,
-                'batch': str(len(batch)),
-                'Phalanx': f'{ours * 1e3:.2f} ms',
-                'plain': f'{theirs * 1e3:.2f} ms',
-            }
-            row |= {'time': f'{ours / theirs:.3f}', 'memory': f'{memory[0] / memory[1]:.3f}'}
-            if device.type == 'cuda':
-                count, busy = kernels(sides[0].step, batch)
-                row |= {'kernels per step': f'{count}', 'time without a kernel': f'{max(0, 1 - busy / ours):.0%}'}
-            yield row
-            del trainer, other, sides
-        free()
+        batches[name], medians[name] = batch, [median(side.seconds) for side in sides]
+        ours, theirs = medians[name]
+        times = {'Phalanx': f'{ours * 1e3:.2f} ms', 'plain': f'{theirs * 1e3:.2f} ms', 'time': f'{ours / theirs:.3f}'}
+        yield {'network': name, 'batch': str(len(batch)), **times, 'memory': f'{memory[0] / memory[1]:.3f}'}
+    for name in NETWORKS if is_gpu else ():
+        with open_sides(name, device, batches[name]) as (sides, batch):
+            (count, busy), (count_plain, busy_plain) = (kernels(side.step, batch) for side in sides)
+        yield {
+            'network': name,
+            'kernels, Phalanx': f'{count}',
+            'kernels, plain': f'{count_plain}',
+            'they run, Phalanx': f'{busy * 1e3:.2f} ms',
+            'they run, plain': f'{busy_plain * 1e3:.2f} ms',
+            'time without a kernel': f'{max(0, 1 - busy / medians[name][0]):.0%}',
+        }
 
 
 def precision(device: torch.device) -> Iterator[Row]:

@@ -132,21 +132,25 @@ def test_a_step_that_overflows_in_fp16_is_skipped_and_the_scale_halved(tmp_path:
 def train_as_rank(rank: int, folder: Path) -> None:
     os.environ |= {'RANK': str(rank), 'WORLD_SIZE': '2', 'LOCAL_RANK': '0'}
     torch.distributed.init_process_group('gloo', init_method=f'file://{folder}/rendezvous', rank=rank, world_size=2)
-    train_four_steps(folder / 'two')
+    train_two_steps(folder / 'two')
     torch.distributed.destroy_process_group()
 
 
-def train_four_steps(folder: Path) -> None:
-    overrides = {'device': 'cuda', 'data.size': [64, 128], 'train.steps': 4, 'report.every': 1, 'evaluate.enabled': False}
-    overrides |= {'precision': {'tf32': False}, 'optimizer': SGD}
+def train_two_steps(folder: Path) -> None:
+    overrides = {'device': 'cuda', 'data.size': [64, 128], 'train.steps': 2, 'report.every': 1, 'evaluate.enabled': False}
+    overrides |= {'precision': {'tf32': False}, 'optimizer': SGD, 'schedule': {'name': 'constant', 'warmup_steps': 0}}
     phalanx.train('pp_liteseg_digits', save_dir=folder, overrides=overrides)
 
 
 def test_two_ranks_that_share_a_gpu_over_gloo_have_the_losses_of_one(tmp_path: Path) -> None:
-    """NCCL takes one rank per device."""
+    """Of the first step and after it. NCCL takes one rank per device.
+
+    Not of more steps: on a CPU, too, weights that differ by 1e-6 of their size change the loss of the third step by 6e-3.
+    """
     torch.multiprocessing.spawn(train_as_rank, (tmp_path,), nprocs=2)
-    train_four_steps(tmp_path / 'one')
-    assert losses(tmp_path / 'two') == pytest.approx(losses(tmp_path / 'one'), rel=1e-3)
+    train_two_steps(tmp_path / 'one')
+    first, second = losses(tmp_path / 'one')
+    assert losses(tmp_path / 'two') == [pytest.approx(first, rel=1e-5), pytest.approx(second, rel=3e-3)]
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
