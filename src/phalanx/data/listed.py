@@ -1,7 +1,7 @@
 """Sources of image files that annotations list."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -52,6 +52,7 @@ class Listed(Files, Generic[T]):
     """Source of image files with one annotation (`truths`) per file."""
 
     truths: Sequence[T]
+    notes: Mapping[str, int] = field(default_factory=dict)  # oddities of the annotations and their number
 
     def read(self, draw: Draw) -> tuple[Image, T]:
         return read_image(self.name(draw.index)), self.truths[draw.index]

@@ -120,7 +120,7 @@ class FromSource:
     @property
     def notes(self) -> Sequence[str]:
         """Remarks for the user: oddities of the annotations, samples left out. Usually empty."""
-        return ()
+        return [f'{count} {what}' for what, count in getattr(self.source, 'notes', {}).items()]
 
     def __len__(self) -> int:
         return len(self.source)

@@ -299,6 +299,26 @@ def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys
     assert any(remark.startswith(message) for remark in remarks)
 
 
+def test_texts_that_are_cut_off_or_changed_and_entries_that_match_nothing_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second tab; a letter with a combining accent; entries of two characters and twice."""
+    Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
+    (tmp_path / 'list.txt').write_text('a.png\tu\u0308b\tbar\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    dictionary = 'characters={dictionary: [b, \u00fc, ab, b], lower_case: false}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, dictionary, 'train.global_batch_size=1', *words]) == 0
+    census = json.loads(capsys.readouterr().out)
+    remarks = '\n'.join(census['remarks'])
+    assert f"train: 1 lines of {tmp_path / 'list.txt'} have a second '\\t'; what is behind it is not part" in remarks
+    assert (
+        'train: 2 characters (changed to the normal form NFC), 2 kinds, the most frequent U+0075 U+0308: texts are' in remarks
+    )
+    assert "train: 2 of 4 entries of the dictionary match no character of a text: 'b', 'ab'; each must be" in remarks
+    assert {each['class'] for each in census['classes']} >= {'\u00fc', 'b'}
+
+
 def test_boxes_that_cannot_be_learned_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On an image 100 wide that the network sees at 64, 12 x 40 becomes less than 8 pixels wide; 20 x 40 does not.
 

@@ -27,6 +27,7 @@ from phalanx.curation.new.plan import (
     segmentation_sides,
     text_sides,
 )
+from phalanx.curation.new.recipe import _more_tokens
 from phalanx.curation.prepare.dealing import deal, val_share
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.html_tables import tokenize_table
@@ -221,6 +222,13 @@ def test_small_texts_need_a_larger_input() -> None:
 
 
 # HTML.
+
+
+def test_spans_that_pubtabnet_lacks_extend_the_vocabulary_of_the_recipe(tmp_path: Path) -> None:
+    written = Written(tmp_path, {})
+    written.units.update(['<td', ' colspan="2"', 'colspan="11"', ' rowspan="12"', '>', '</td>'])
+    assert _more_tokens(written) == ['more_tokens: [colspan="11", rowspan="12"]']
+    assert _more_tokens(Written(tmp_path, {})) == []
 
 
 def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:

@@ -1,5 +1,6 @@
 """Text of a complete recipe for a data set, with comments where a user may want to change something."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
 
 LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
+SPAN, PUBTABNET_SPANS = re.compile(r'(?:col|row)span="(\d+)"'), range(2, 11)
 READING = (
     'metric:                          # case, blanks and punctuation count\n  name: reading\n'
     '  ignore_space: false\n  alphanumeric_only: false'
@@ -162,10 +164,18 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
         'loss: [structure, smooth_l1]     # of the tokens, and of the boxes of cells\n' + f'loss_coefficients: [1.0, {located}',
         f'image_size: {side}                  # the longer side of an image; small print needs more\n'
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
+        *_more_tokens(written),
         'main_metric: teds_structure',
         _optimizer('adam', 1.0e-3, 0.0),
         'clip:\n  norm: 5.0\n  per_tensor: true',
     ]
+
+
+def _more_tokens(written: Written) -> list[str]:
+    """Key with the spans of the tables that PubTabNet lacks, which the vocabulary then has."""
+    spans = {token.strip(): SPAN.search(token) for token in written.units}
+    more = sorted(token for token, span in spans.items() if span and int(span[1]) not in PUBTABNET_SPANS)
+    return [f'more_tokens: {_format_yaml(more)}'] if more else []
 
 
 def _text_detection(written: Written, length: Length, node: Node) -> list[str]:

@@ -10,6 +10,7 @@ Indices, dropped characters and rejected texts are those of PaddleOCR. For chara
 from __future__ import annotations
 
 import string
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -127,23 +128,36 @@ class EncodedText(NamedTuple):
 
 
 class Characters:
-    """Encoder and decoder of texts for one dictionary."""
+    """Encoder and decoder of texts for one dictionary.
+
+    Texts are taken in Unicode's normal form NFC, in which a letter and its accent are one character.
+    """
 
     def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
         self.characters, self.lower_case, self.max_length = tuple(characters), lower_case, max_length
         # The last one wins if a character is listed twice.
         self._numbers = {character: number for number, character in enumerate(self.characters)}
+        for number, character in enumerate(self.characters):
+            self._numbers.setdefault(compose(character), number)
+        # Characters that NFC writes as two, such as some of Devanagari, stay one where the dictionary has them.
+        self._whole = {compose(each): each for each in self.characters if len(each) == 1 < len(compose(each))}
 
     def __len__(self) -> int:
         return len(self.characters)
 
+    def unmatched(self) -> list[str]:
+        """Return the entries that no character of a text can match, since texts are composed, and in lower case if so set."""
+        single = [entry for entry in self.characters if len(self._fold(entry)) == 1]
+        reached = {self._numbers[self._fold(entry)] for entry in single if self._fold(entry) in self._numbers}
+        return [entry for number, entry in enumerate(self.characters) if number not in reached]
+
     def drop_unknown(self, text: str) -> str:
-        """Return `text` in the case of the dictionary, without the characters that are not in it."""
-        return ''.join(filter(self._numbers.__contains__, self._fold_case(text)))
+        """Return `text` in the form of the dictionary, without the characters that are not in it."""
+        return ''.join(filter(self._numbers.__contains__, self._fold(text)))
 
     def find_unknown(self, text: str) -> str:
         """Return the characters of `text` that are not in the dictionary."""
-        return ''.join(character for character in self._fold_case(text) if character not in self._numbers)
+        return ''.join(character for character in self._fold(text) if character not in self._numbers)
 
     def encode_ctc(self, text: str) -> list[int]:
         """Return the target [L] of the CTC loss. Raises UnusableTextError as `encode` does."""
@@ -151,8 +165,8 @@ class Characters:
 
     def encode(self, text: str) -> EncodedText:
         """Encode `text` for training. Raises UnusableTextError if it is too long or has no character of the dictionary."""
-        if len(text) > self.max_length:
-            raise UnusableTextError(f'{text!r} has {len(text)} characters, more than max_length ({self.max_length})')
+        if (length := len(self._fold(text))) > self.max_length:
+            raise UnusableTextError(f'{text!r} has {length} characters, more than max_length ({self.max_length})')
         encoded = self.encode_label(text)
         return encoded._replace(ctc=[self._numbers[character] + 1 for character in encoded.label])
 
@@ -165,7 +179,7 @@ class Characters:
         label = self.drop_unknown(text)
         if not label:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
-        return EncodedText(label, len(self._fold_case(text)) - len(label), [])
+        return EncodedText(label, len(self._fold(text)) - len(label), [])
 
     def encode_sar(self, text: str) -> list[int]:
         """Return the target [max_length] of SAR: begin, characters, end, padding.
@@ -195,8 +209,16 @@ class Characters:
         rows = zip(numbers.tolist(), probabilities.tolist(), strict=True)
         return [collapse_ctc(*row, self.characters) for row in rows]
 
-    def _fold_case(self, text: str) -> str:
-        return text.lower() if self.lower_case else text
+    def _fold(self, text: str) -> str:
+        text = compose(text.lower() if self.lower_case else text)
+        for parts, whole in self._whole.items():
+            text = text.replace(parts, whole)
+        return text
+
+
+def compose(text: str) -> str:
+    """Return `text` in Unicode's normal form NFC."""
+    return text if text.isascii() else unicodedata.normalize('NFC', text)
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> Tensor:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from phalanx.data.samples import Draw, FromSource, Image, SampleError
-from phalanx.families.recognition.characters import Characters, UnusableTextError
+from phalanx.families.recognition.characters import Characters, UnusableTextError, compose
 from phalanx.families.recognition.draw import add_caption
 
 UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
+COMPOSED = '(changed to the normal form NFC)'
+MOST_NAMED = 20  # entries of the dictionary in a note
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class LineSurvey(FromSource):
         # Known characters count as classes, unknown ones by themselves.
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.drop_unknown(text))
         counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.find_unknown(text))
+        if compose(text) != text:
+            left = Counter(text) - Counter(compose(text))
+            counts += Counter({f'{COMPOSED} U+{ord(character):04X}': count for character, count in left.items()})
         # CTC gives a text that needs more time steps than there are no loss, so it would be ignored silently.
         known = self.characters.drop_unknown(text)
         is_too_long = self.time_steps is not None and ctc_steps_needed(known) > self.time_steps
@@ -46,9 +51,18 @@ class LineSurvey(FromSource):
     def cures(self) -> dict[str, str]:
         return {
             UNKNOWN: 'they are neither learned nor read; add them to the dictionary, or remove them from the texts',
+            COMPOSED: 'texts are learned and compared with composed letters; predictions have them, too',
             TOO_LONG: f'their texts need more than the {self.time_steps} time steps that CTC has at a width of {self.width}, '
             'so nothing is learned from them; increase the width in `image_size`',
         }
+
+    @property
+    def notes(self) -> list[str]:
+        unmatched = self.characters.unmatched()
+        shown = ', '.join(map(repr, unmatched[:MOST_NAMED])) + (' ...' if len(unmatched) > MOST_NAMED else '')
+        entries = f'{len(unmatched)} of {len(self.characters)} entries of the dictionary'
+        reason = 'each must be one character, once, and in the case and normal form of the texts'
+        return [*super().notes, *([f'{entries} match no character of a text: {shown}; {reason}'] if unmatched else [])]
 
     def picture(self, index: int) -> Image:
         """Return the image with its text as a caption."""

@@ -1,5 +1,6 @@
 """Table structure recognition: Task, samples, batches and recipe keys."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,13 +94,17 @@ def prepare_sample(image: Image, table: Table, side: int) -> Sample:
     return Sample(channels_first(square), (h, w), image.shape[:2], table)
 
 
+SPAN = re.compile(r'(?:colspan|rowspan)="\d+"')
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableKeys(FamilyKeys):
     """Recipe keys of tables, besides those that all families share (`FamilyKeys`).
 
     `image_size`: side of the square network input, in pixels. `max_length`: maximum number of tokens of a table; longer ones
     are left out of training, and predictions end there. `merge_cells`: a cell without spans is one token. `name_empty_cells`:
-    cells without text have tokens of their own. `tokens`: the token dictionary. `mean` and `std` normalise BGR values.
+    cells without text have tokens of their own. `tokens`: the token dictionary; `more_tokens`: tokens that the data
+    have besides, such as `colspan="11"` (`phalanx data check` names them). `mean` and `std` normalise BGR values.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -116,11 +121,15 @@ class TableKeys(FamilyKeys):
     merge_cells: bool = True
     name_empty_cells: bool = False
     tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet'
+    more_tokens: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.image_size < 32 or self.max_length < 1:
             values = f'{self.image_size} and {self.max_length}'
             raise ValueError(f'image_size must be at least 32 and max_length at least 1, got {values}')
+        known = Vocabulary(self.merge_cells, self.name_empty_cells, chinese=self.tokens == 'chinese')
+        if wrong := [token for token in self.more_tokens if not SPAN.fullmatch(token) or f' {token}' in known]:
+            raise ValueError(f'more_tokens are spans that `tokens` lacks, such as colspan="11", not {wrong[0]!r}')
 
 
 class TableStructure(Family):
@@ -133,7 +142,8 @@ class TableStructure(Family):
         super().__init__(keys)
         self.image_size, self.max_length = keys.image_size, keys.max_length
         chinese, corners = keys.tokens == 'chinese', bool(keys.model.keywords.get('corners', False))
-        self.vocabulary = Vocabulary(keys.merge_cells, keys.name_empty_cells, chinese=chinese, corners=corners)
+        kinds = keys.merge_cells, keys.name_empty_cells, chinese, corners
+        self.vocabulary = Vocabulary(*kinds, more=keys.more_tokens)
 
     def model(self) -> nn.Module:
         return self.build_network(len(self.vocabulary))

@@ -56,13 +56,15 @@ class Vocabulary:
 
     `merge_cells`: a cell without spans is one token, `<td></td>`, instead of `<td>` and `</td>`, for shorter sequences.
     `name_empty_cells`: cells without text have tokens of their own. `chinese`: the tokens of SLANet_ch, with spans up to 20.
-    `corners`: cells are located by their four corners, not by boxes.
+    `corners`: cells are located by their four corners, not by boxes. `more`: spans that the data have besides, such as
+    `colspan="11"`.
     """
 
     merge_cells: bool = True
     name_empty_cells: bool = False
     chinese: bool = False
     corners: bool = False
+    more: tuple[str, ...] = ()
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
@@ -70,11 +72,15 @@ class Vocabulary:
         known: tuple[str, ...] = CHINESE if self.chinese else PUBLISHED
         if self.merge_cells:
             known = (*(token for token in known if token != '<td>'), '<td></td>')
-        return ('sos', *known, *(EMPTY_CELLS.values() if self.name_empty_cells else ()), 'eos')
+        added = [_with_space(token) for token in self.more]
+        return ('sos', *known, *(EMPTY_CELLS.values() if self.name_empty_cells else ()), *added, 'eos')
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {token: number for number, token in enumerate(self.tokens)}
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -120,8 +126,10 @@ class Vocabulary:
                 next(tokens, None)  # its </td>
             if self.name_empty_cells and cell is not None and cell.box is None:
                 token = EMPTY_CELLS.get(cell.text, EMPTY_CELLS[()])
-            # Some files lack the space before the attribute.
-            if 'span' in token and not token.startswith(' '):
-                token = f' {token}'
             if token:
-                yield token, cell
+                yield _with_space(token), cell
+
+
+def _with_space(token: str) -> str:
+    """Return a token with the space before an attribute, which some files lack."""
+    return f' {token}' if 'span' in token and not token.startswith(' ') else token

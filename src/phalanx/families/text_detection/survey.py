@@ -10,6 +10,7 @@ from phalanx.families.text_detection.draw import draw_texts
 from phalanx.families.text_detection.metric.polygons import is_simple
 
 TEXT = 'text'
+OUTSIDE, CROSSES = '(extends beyond the image)', '(crosses itself)'
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,22 @@ class PageSurvey(FromSource):
             outside = (points < -1).any() or (points > np.array([W + 1, H + 1])).any()
             kinds['(ignored)' if ignored else TEXT] += 1
             if not ignored:  # ignored texts are neither learned nor evaluated, so their outline does not matter
-                kinds['(extends beyond the image)'] += int(outside)
-                kinds['(crosses itself)'] += int(not is_simple(points))
-                kinds[f'(smaller than {self.min_size} pixels)'] += int(np.ptp(points, axis=0).min() < self.min_size)
+                kinds[OUTSIDE] += int(outside)
+                kinds[CROSSES] += int(not is_simple(points))
+                kinds[self.too_small] += int(np.ptp(points, axis=0).min() < self.min_size)
         return image, dict(+kinds)
+
+    @property
+    def too_small(self) -> str:
+        return f'(smaller than {self.min_size} pixels)'
+
+    @property
+    def cures(self) -> dict[str, str]:
+        return {
+            OUTSIDE: 'only the part within the image is learned; check that outlines are in pixels of the image',
+            CROSSES: 'no text has such an outline; put its points in order, clockwise from the upper left',
+            self.too_small: 'they are ignored in training; `targets.min_text_size` is the limit',
+        }
 
     def picture(self, index: int) -> Image:
         """Return the image with its texts, ignored ones in grey."""

@@ -23,6 +23,21 @@ from phalanx.families.recognition.characters import (
 ABC = Characters('abc', lower_case=True, max_length=6)
 
 
+def test_texts_are_taken_in_one_normal_form() -> None:
+    """u with a combining diaeresis is the entry ü; the ohm sign is the letter omega, the entry of which then means nothing."""
+    characters = Characters(('\u00fc', 'u', '\u2126', '\u03a9'), lower_case=False, max_length=2)
+    assert characters.encode('u\u0308\u2126') == ('\u00fc\u03a9', 0, [1, 4])
+    assert characters.find_unknown('u\u0308') == ''
+    assert characters.unmatched() == ['\u2126']
+
+
+def test_an_entry_that_the_normal_form_would_divide_stays_whole() -> None:
+    """QA of Devanagari is KA and a sign in NFC; PaddleOCR's dictionary has it as one character."""
+    characters = Characters(('\u0915', '\u0958'), lower_case=False, max_length=1)
+    assert characters.encode('\u0958') == characters.encode('\u0915\u093c') == ('\u0958', 0, [2])
+    assert characters.unmatched() == []
+
+
 def write_file(path: Path, text: str, encoding: str = 'utf-8') -> Path:
     path.write_bytes(text.encode(encoding))
     return path

@@ -30,6 +30,10 @@ def test_accuracy_and_similarity_by_hand() -> None:
     assert found['edit_similarity'] == pytest.approx(1 - (3 / 7 + 1 / 2) / 4)
 
 
+def test_texts_are_compared_in_one_normal_form() -> None:
+    assert metric([('\u00fc', 'u\u0308'), ('\u03a9', '\u2126')]).compute()['accuracy'] == 1
+
+
 @pytest.mark.parametrize(
     ('options', 'right'), [({}, 1), ({'ignore_space': False}, 0), ({'ignore_case': True}, 2), ({'alphanumeric_only': True}, 3)]
 )

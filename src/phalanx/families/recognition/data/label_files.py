@@ -37,12 +37,16 @@ class LabelFiles:
     def _read_label_file(self, path: Path) -> Listed[str]:
         """Return the samples of one label file. Raises FileNotFoundError, and ValueError with all malformed lines."""
         pairs: list[tuple[str, str]] = []
+        cut_off = 0
         problems = Problems()
         for number, line in read_lines(path):
             with problems:
                 pairs.append(split_line(line, self.root, f'{path}:{number}', self.separator))
+                cut_off += line.count(self.separator) > 1
         problems.check()
-        return Listed(self.root, Packed([file for file, _ in pairs]), Packed([text for _, text in pairs]))
+        what = f'lines of {path} have a second {self.separator!r}; what is behind it is not part of the text'
+        files, texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
+        return Listed(self.root, files, texts, {what: cut_off} if cut_off else {})
 
 
 def known_texts(source: object) -> Iterator[str]:

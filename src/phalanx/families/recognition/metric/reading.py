@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rapidfuzz.distance import Levenshtein
 
 from phalanx.families.figures import Figure, Grade
+from phalanx.families.recognition.characters import compose
 from phalanx.families.recognition.texts import Label
 from phalanx.families.task import Labelled
 from phalanx.parallel import dist
@@ -57,7 +58,8 @@ class ReadingAccuracy:
         return grades
 
     def _normalise(self, text: str) -> str:
-        """Return `text` without ignored differences."""
+        """Return `text` in Unicode's normal form, as the labels are, without ignored differences."""
+        text = compose(text)
         if self.ignore_space:
             text = text.replace(' ', '')
         if self.alphanumeric_only:
