@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from phalanx.launch.names import START_PORT, is_loopback
-from phalanx.launch.start import OURS, STARTED_BY, Reader, Setting, Start
+from phalanx.launch.start import OURS, STARTED_BY, Reader, Setting, Start, describe
 
 
 def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
@@ -29,7 +29,7 @@ def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
     for contract in CONTRACTS:
         start = contract.read(Reader(environment, contract.name), contract.name)
         if start is not None:
-            return start
+            return _compare_with_job(start, environment) if contract.read in (_torchrun, _ranks_here, _node_rank) else start
     return Start(note=_batch_script_note(environment))
 
 
@@ -217,7 +217,9 @@ def _as_node(
         if len(names.value.split(',')) != nodes[1]:
             raise ValueError(f'{names.origin} contradicts {nodes[0]}={nodes[1]}')
     elif nodes[1] > 1 and rank is not None and master is not None:
-        settings |= {'rank': Setting(str(rank[1]), f'{rank[0]}={rank[1]}'), 'master': master}
+        settings['master'] = master
+    if nodes[1] > 1 and rank is not None:
+        settings['rank'] = Setting(str(rank[1]), read.shown(rank[0])[0] if read.has(rank[0]) else f'{rank[0]}={rank[1]}')
     if nproc is not None:
         settings['nproc_per_node'] = nproc
     return Start(by, 'node', nodes[1], nodes[1], unit, read.shown(*dict.fromkeys(shown)), settings)
@@ -370,6 +372,33 @@ def _vertex(read: Reader, by: str) -> Start | None:
     return _as_node(read, by, ('nodes of CLUSTER_SPEC', len(nodes)), ('index of CLUSTER_SPEC', rank), master, ('CLUSTER_SPEC',))
 
 
+def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
+    """Start by RANK and WORLD_SIZE, which must agree with a service that describes its whole job, if one does.
+
+    Raises ValueError with both values. A start by an unknown launcher takes the name of the service.
+    """
+    others = {name: value for name, value in environment.items() if name not in ('RANK', 'WORLD_SIZE')}
+    jobs = [contract.read(Reader(others, contract.name), contract.name) for contract in CONTRACTS if contract.read in OF_JOBS]
+    job = next((job for job in jobs if job is not None), None)
+    if job is None or not start.per:
+        return start
+    pairs = [(start.settings.get(name), job.settings.get(name), name) for name in ('nnodes', 'rank')]
+    contradictions = [
+        f'{own.origin} ({describe(name, own.value)}), but {other.origin} of {job.by} ({describe(name, other.value)})'
+        for own, other, name in pairs
+        if own is not None and other is not None and own.value != other.value
+    ]
+    if start.per == 'rank' and start.count % job.count:
+        contradictions.append(f'WORLD_SIZE={start.count}, which {job.settings["nnodes"].origin} of {job.by} does not divide')
+    if contradictions:
+        names = ' '.join(variable.partition('=')[0] for variable in job.variables)
+        raise ValueError(
+            f'two descriptions of this start contradict each other: {"; ".join(contradictions)}. '
+            f'If RANK and WORLD_SIZE are right, unset {names}; if those of {job.by} are, unset RANK, WORLD_SIZE and LOCAL_RANK'
+        )
+    return replace(start, by=job.by) if start.by.startswith('another') else start
+
+
 def _json(read: Reader, name: str) -> Any:
     try:
         return json.loads(read.text(name))
@@ -395,11 +424,12 @@ class Contract(NamedTuple):
     read: Callable[[Reader, str], Start | None]
 
 
+OF_JOBS = (_skypilot, _dstack, _sagemaker, _aws_batch)  # services whose variables describe a whole job
 CONTRACTS = (
     Contract('another launcher', _torchrun),
     Contract('hand (RANK, WORLD_SIZE)', _ranks_here),
     Contract('Open MPI', _open_mpi),
-    Contract('MPI', _pmi),
+    Contract('MPICH or Intel MPI', _pmi),
     Contract('SLURM', _slurm_ranks),
     Contract('SLURM', _slurm_nodes),
     Contract('Kubeflow (PET_NNODES)', _pet),

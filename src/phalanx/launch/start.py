@@ -90,7 +90,7 @@ class Start:
         agree = COMPARISONS.get(name)
         if own is None or agree is None or agree(value, own.value):
             return ''
-        return f'{flag.origin} ({_describe(name, value)}), but {own.origin} ({_describe(name, own.value)})'
+        return f'{flag.origin} ({describe(name, value)}), but {own.origin} ({describe(name, own.value)})'
 
 
 def _same_nodes(one: str, other: str) -> bool:
@@ -121,7 +121,8 @@ COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-def _describe(name: str, value: str) -> str:
+def describe(name: str, value: str) -> str:
+    """Value of a setting, in words."""
     if name == 'nnodes':
         return f'{value} node{"" if value == "1" else "s"}'
     return {'nproc_per_node': '{} per node', 'ips': 'nodes {}', 'master': 'master {}', 'rank': 'node rank {}'}[name].format(

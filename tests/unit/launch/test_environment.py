@@ -108,7 +108,7 @@ def refusal(environment: dict[str, str], *words: str) -> str:
         ),
         (
             {'PMI_RANK': '5', 'PMI_SIZE': '8', 'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '4', 'MASTER_ADDR': '10.0.0.1'},
-            'started by MPI: 8 processes on 2 nodes, one per rank',
+            'started by MPICH or Intel MPI: 8 processes on 2 nodes, one per rank',
             {
                 'RANK': '5',
                 'WORLD_SIZE': '8',
@@ -333,6 +333,59 @@ def test_flags_that_agree_with_the_launcher_are_accepted(environment: dict[str, 
 def test_numbers_that_agree_with_one_task_per_node_are_accepted(set_by_hand: dict[str, str]) -> None:
     """They may count nodes, or ranks of which each node has the same number."""
     assert detect(NODE_STEP | set_by_hand) == detect(NODE_STEP)
+
+
+DSTACK = {'DSTACK_NODES_NUM': '2', 'DSTACK_NODE_RANK': '1', 'DSTACK_NODES_IPS': '10.0.0.1\n10.0.0.2'}
+SAGEMAKER = {'SM_HOSTS': '["algo-1", "algo-2"]', 'SM_CURRENT_HOST': 'algo-2'}
+COUNTED = {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': '10.0.0.1'}  # nodes
+
+
+@pytest.mark.parametrize(
+    ('environment', 'line'),
+    [
+        ({**TORCHRUN, 'TORCHELASTIC_RUN_ID': 'a', **SAGEMAKER}, 'torchrun: 4 processes on 2 nodes, one per rank'),
+        ({**TORCHRUN, **DSTACK}, 'dstack: 4 processes on 2 nodes, one per rank'),
+        ({**COUNTED, **DSTACK}, 'dstack: 2 processes on 2 nodes, one per node, which starts its ranks'),
+        ({**COUNTED, **SAGEMAKER}, 'SageMaker: 2 processes on 2 nodes, one per node, which starts its ranks'),
+        ({**COUNTED, 'KUBERNETES_SERVICE_HOST': 'k', **DSTACK}, 'Kubernetes: 2 processes on 2 nodes, one per node, which'),
+    ],
+)
+def test_ranks_that_agree_with_the_job_around_them_are_accepted(environment: dict[str, str], line: str) -> None:
+    assert f'started by {line}' in str(detect(environment))
+
+
+@pytest.mark.parametrize(
+    ('environment', 'message'),
+    [
+        (  # torchrun --standalone on each of two nodes would train two runs
+            {**TORCHRUN, 'RANK': '1', 'WORLD_SIZE': '2', **DSTACK},
+            'WORLD_SIZE=2, LOCAL_WORLD_SIZE=2 (1 node), but DSTACK_NODES_NUM=2 of dstack (2 nodes)',
+        ),
+        (
+            {**TORCHRUN, **DSTACK, 'DSTACK_NODE_RANK': '0'},
+            'RANK=3 (node rank 1), but DSTACK_NODE_RANK=0 of dstack (node rank 0)',
+        ),
+        (
+            {**TORCHRUN, **SAGEMAKER, 'SM_CURRENT_HOST': 'algo-1'},
+            'RANK=3 (node rank 1), but SM_CURRENT_HOST=algo-1 of SageMaker (node rank 0)',
+        ),
+        ({**COUNTED, 'WORLD_SIZE': '16', **SAGEMAKER}, 'WORLD_SIZE=16 (16 nodes), but SM_HOSTS=2 of SageMaker (2 nodes)'),
+        (
+            {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', **DSTACK},
+            'RANK=1 (node rank 0), but DSTACK_NODE_RANK=1 of dstack (node rank 1)',
+        ),
+        (
+            {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '3', 'MASTER_ADDR': 'a', **DSTACK},
+            'WORLD_SIZE=3, which DSTACK_NODES_NUM=2 of dstack does not divide',
+        ),
+    ],
+)
+def test_ranks_that_contradict_the_job_around_them_are_refused_with_both_values(
+    environment: dict[str, str], message: str
+) -> None:
+    output = refusal(environment)
+    assert message in output
+    assert 'if those of' in output
 
 
 def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
