@@ -11,6 +11,11 @@ from pathlib import Path
 
 import torch
 
+from phalanx.cli.options import train_parser
+from phalanx.cli.ranks import patience_with_names
+from phalanx.config.arguments import parse_recipe_words
+from phalanx.config.read import ConfigError
+from phalanx.engine.job import find_recipe, run_folder
 from phalanx.launch import jobs, preflight
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.environment import detect
@@ -61,8 +66,7 @@ def command(words: Sequence[str]) -> int:
             os.execvp(started[0], started)
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
-        patience = flags.join_timeout if start.per == 'node' else 0
-        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
+        cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience_with_names(flags, start))
         for warning in warnings:
             print_line(f'warning: {warning}')
     except ValueError as error:
@@ -94,7 +98,7 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
     nodes = int((flags.nnodes or '1').rpartition(':')[2])
     shared = ['--gpus', flags.gpus] if flags.gpus else ['--nproc_per_node', str(flags.nproc_per_node)] if devices else []
     if given.script == 'train':
-        started = ['phalanx', 'train', *given.arguments, *shared]
+        started = ['phalanx', 'train', *_with_run_folder([*given.arguments, *shared])]
     else:
         started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
     for name, write in jobs.WRITERS.items():
@@ -102,6 +106,16 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
             write(file, started, nodes, devices)
             print(f'written: {file}; read its comments before you submit it')
     return 0
+
+
+def _with_run_folder(words: Sequence[str]) -> list[str]:
+    """Words of a training with its run folder, which job files read and move."""
+    given, recipe, _ = parse_recipe_words(train_parser(), words)
+    try:
+        file = find_recipe(recipe)
+    except ConfigError:  # it may exist on the cluster only
+        file = Path(recipe)
+    return [*words, *([] if given.save_dir else ['--save_dir', str(run_folder(file))])]
 
 
 def script_facts(flags: Flags, started: Sequence[str]) -> NodeInfo:

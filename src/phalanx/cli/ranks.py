@@ -49,15 +49,18 @@ def build_cluster(flags: Flags, start: Start, job: Job | None) -> Cluster | None
     available = torch.cuda.device_count() if job is None or job.recipe.device != 'cpu' else 0
     if start.per == 'node' and available > 1 and not flags.asks_for_ranks:
         flags = replace(flags, nproc_per_node=available)
-    # addresses of pods appear as the pods start; a name typed by hand is wrong at once
-    patience = flags.join_timeout if start.per == 'node' or 'KUBERNETES_SERVICE_HOST' in os.environ else 0
     try:
-        cluster, warnings = Cluster.from_flags(flags, available, patience=patience)
+        cluster, warnings = Cluster.from_flags(flags, available, patience=patience_with_names(flags, start))
     except ValueError as error:
         raise RequestError(str(error)) from None
     for warning in warnings:
         print(f'warning: {warning}', file=sys.stderr)
     return cluster
+
+
+def patience_with_names(flags: Flags, start: Start) -> float:
+    """Seconds to wait for addresses of listed names: those of pods appear as they start; one typed by hand is wrong at once."""
+    return flags.join_timeout if start.per == 'node' or 'KUBERNETES_SERVICE_HOST' in os.environ else 0
 
 
 def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:

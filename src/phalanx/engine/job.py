@@ -57,8 +57,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     bound, task, resolved = bind(translation.root, Recipe, _family(translation.root))
     # A run folder is named by itself: its recipe is always called config.yml.
     name = normalise_path(path.parent).name if path.name == 'config.yml' else path.stem
-    folder = folder or (path.parent if path.name == 'config.yml' else Path('runs') / name)
-    return Job(bound, task, resolved, name, folder, translation.notes, translation.differs)
+    return Job(bound, task, resolved, name, folder or run_folder(path), translation.notes, translation.differs)
 
 
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
@@ -124,6 +123,11 @@ def _family(root: Node) -> type[Family]:
     except ConfigError as error:
         problems += error.problems
     raise ConfigError(problems)
+
+
+def run_folder(recipe: Path) -> Path:
+    """Default run folder of the recipe in this file; that of a run is its own."""
+    return recipe.parent if recipe.name == 'config.yml' else Path('runs') / recipe.stem
 
 
 def find_recipe(recipe: str) -> Path:

@@ -24,6 +24,25 @@ VOLUMES = [
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:
     """Write a batch script that runs `command` on `nodes` nodes with `devices` GPUs each (0: on their CPUs)."""
     gpus = f'#SBATCH --gpus-per-node={devices}              # GPUs per node\n' if devices else ''
+    watched = _save_dir(command)
+    requeue = (
+        'scontrol requeue "$SLURM_JOB_ID"     # stopped by a preemption or the time limit, after a checkpoint: go on later'
+    )
+    begin, again = '', f'  {requeue}'
+    if watched is not None:
+        checkpoints = shlex.quote(f'{watched[2]}/checkpoints')
+        begin = f"""
+# A start that trains no step before the time limit would do so for ever: then the job ends.
+newest() {{ ls {checkpoints} 2>/dev/null | grep '^step_' | tail -n 1; }}
+begin=$(newest)
+end=$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)  # empty: no time limit
+"""
+        again = f"""\
+  if [ "$(newest)" = "$begin" ] && [ -n "$end" ] && [ $((end - $(date +%s))) -lt 240 ]; then
+    echo "not queued again: the time limit came before the first step of this start; give the job a longer --time" >&2
+  else
+    {requeue}
+  fi"""
     file.write_text(
         f"""#!/bin/bash
 # sbatch {file.name}
@@ -40,11 +59,11 @@ def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) ->
 # source /path/to/venv/bin/activate    # edit: the environment, at one path on all nodes
 export PHALANX_TOKEN=$SLURM_JOB_ID-$RANDOM$RANDOM  # nodes of another job are not admitted
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK     # srun does not take it from the job since Slurm 22.05
-
+{begin}
 srun --kill-on-bad-exit=1 {shlex.join(command)}
 status=$?
 if [ $status -eq 143 ] && scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING; then
-  scontrol requeue "$SLURM_JOB_ID"     # stopped by a preemption or the time limit, after a checkpoint: go on later
+{again}
 fi
 exit $status
 """
@@ -132,13 +151,21 @@ def _save_on_volume(command: Sequence[str]) -> list[str]:
     if words[:2] != ['phalanx', 'train']:
         place = words.index('launch') + 1
         return words if '--log_dir' in words else [*words[:place], '--log_dir', f'{VOLUME}/runs/{name}/log', *words[place:]]
-    for number, word in enumerate(words):
+    if (given := _save_dir(command)) is None:
+        return [*words, '--save_dir', f'{VOLUME}/runs/{name}']
+    at, option, folder = given
+    return [*words[:at], option + str(PurePosixPath(VOLUME) / folder), *words[at + 1 :]]  # an absolute folder stays
+
+
+def _save_dir(command: Sequence[str]) -> tuple[int, str, str] | None:
+    """Run folder of a training: the number of its word, the `--save_dir=` before it in that word if any, and the folder."""
+    if list(command[:2]) != ['phalanx', 'train']:
+        return None
+    for number, word in enumerate(command):
         option, equals, value = word.partition('=')
         if option in ('--save_dir', '--save-dir'):
-            at = number if equals else number + 1
-            folder = str(PurePosixPath(VOLUME) / (value if equals else words[at]))  # an absolute one stays
-            return [*words[:at], f'{option}={folder}' if equals else folder, *words[at + 1 :]]
-    return [*words, '--save_dir', f'{VOLUME}/runs/{name}']
+            return (number, f'{option}=', value) if equals else (number + 1, '', command[number + 1])
+    return None
 
 
 def _write_manifest(file: Path, job: dict[str, Any]) -> None:

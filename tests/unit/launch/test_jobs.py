@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -27,28 +28,43 @@ def test_the_slurm_script_starts_one_launcher_per_node(tmp_path: Path) -> None:
     assert shlex.split(srun)[-len(COMMAND) :] == COMMAND  # quoted: the shell hands on exactly these words
 
 
+AGAIN = ['requeue 7']
+SOON, LATER = datetime.now() + timedelta(minutes=2), datetime.now() + timedelta(hours=2)
+
+
 @pytest.mark.parametrize(
-    ('ended', 'state', 'requeued'),
-    [(143, 'RUNNING', ['requeue 7']), (0, 'RUNNING', []), (1, 'RUNNING', []), (143, 'CANCELLED', [])],
+    ('ended', 'state', 'step', 'limit', 'requeued'),
+    [
+        (143, 'RUNNING', 5, SOON, AGAIN),  # the time limit, after a step
+        (143, 'RUNNING', 4, SOON, []),  # no step was trained: it would never end
+        (143, 'RUNNING', 4, LATER, AGAIN),  # a preemption
+        (143, 'RUNNING', 4, None, AGAIN),
+        (0, 'RUNNING', 5, LATER, []),
+        (1, 'RUNNING', 5, LATER, []),
+        (143, 'CANCELLED', 5, LATER, []),
+    ],
 )
 def test_a_job_that_was_stopped_after_a_checkpoint_queues_again(
-    tmp_path: Path, ended: int, state: str, requeued: list[str]
+    tmp_path: Path, ended: int, state: str, step: int, limit: datetime | None, requeued: list[str]
 ) -> None:
-    """`srun` and `scontrol` are scripts here: the first ends with a status, the second notes what it is asked."""
-    write_slurm(tmp_path / 'job.sh', COMMAND, nodes=4, devices=2)
+    """The commands of SLURM are scripts here: srun leaves a checkpoint and a status, scontrol notes what it is asked."""
+    write_slurm(tmp_path / 'job.sh', [*COMMAND, '--save_dir', "it's a run"], nodes=4, devices=2)
+    (tmp_path / "it's a run/checkpoints/step_0000004").mkdir(parents=True)
     scripts = {
-        'srun': f'echo $SRUN_CPUS_PER_TASK > cpus; exit {ended}',
+        'srun': f'echo $SRUN_CPUS_PER_TASK > cpus; mkdir -p "it\'s a run/checkpoints/step_000000{step}"; exit {ended}',
+        'squeue': f'echo {limit.isoformat("T", "seconds") if limit else "NONE"}',
         'scontrol': f'[ "$1" = show ] && echo "JobState={state}" || echo "$@" >> asked',
     }
     for name, script in scripts.items():
         (tmp_path / name).write_text(f'#!/bin/sh\n{script}\n')
         (tmp_path / name).chmod(0o755)
     environment = {'PATH': f'{tmp_path}:/usr/bin:/bin', 'SLURM_JOB_ID': '7', 'SLURM_CPUS_PER_TASK': '16'}
-    done = subprocess.run(['bash', 'job.sh'], cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(['bash', 'job.sh'], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == ended
     assert (tmp_path / 'cpus').read_text() == '16\n'
     asked = tmp_path / 'asked'
     assert (asked.read_text().splitlines() if asked.exists() else []) == requeued
+    assert ('give the job a longer --time' in done.stderr) == ((ended, step, limit) == (143, 4, SOON))
 
 
 def test_the_trainjob_runs_the_command_on_every_node_with_its_run_folder_on_the_volume(tmp_path: Path) -> None:
