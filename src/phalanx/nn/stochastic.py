@@ -17,19 +17,27 @@ class SampleKeys:
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None  # None: outside a training step
-        self.layers = 0  # dropout layers so far in this forward pass
+        self.count = 0  # number of dropout layers that drop values
+        self.of_layers: Tensor | tuple[()] = ()  # [count, B], keys of the layers in the order of the forward pass
+        self.calls = 0  # calls of dropout layers so far in this forward pass
 
     def begin(self, keys: Tensor | None) -> None:
         """Start a forward pass with the keys [B] of its samples; None outside training."""
-        self.keys, self.layers = keys, 0
+        self.keys, self.of_layers, self.calls = keys, (), 0
+        if keys is not None and self.count:
+            # For all layers at once: a hash is nine small kernels.
+            numbers = torch.arange(1, self.count + 1, device=keys.device)
+            self.of_layers = _hash(keys ^ _hash(numbers)[:, None])
 
     def next_layer_keys(self) -> Tensor | None:
         """Return keys [B] for the next layer, None outside a training step."""
         if self.keys is None:
             return None
         # A layer is identified by its number in the order of the forward pass, which is the same on all ranks.
-        self.layers += 1
-        return _hash(self.keys ^ _hash(self.layers))
+        self.calls += 1
+        if self.calls <= len(self.of_layers):
+            return self.of_layers[self.calls - 1]
+        return _hash(self.keys ^ _hash(self.calls))  # a layer that is called more than once
 
 
 class Dropout(nn.Module):
@@ -79,14 +87,18 @@ def tie(model: nn.Module, samples: SampleKeys) -> bool:
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for layer in layers:
         layer.samples = samples
-    return any(layer.p > 0 for layer in layers)
+    samples.count = sum(layer.p > 0 for layer in layers)
+    return samples.count > 0
 
 
 def uniform(keys: Tensor, shape: torch.Size) -> Tensor:  # keys [B] int64 below 2^32
     """Return uniform numbers in [0, 1) of `shape` [B, ...], 24 bits each; those of a sample depend on its key alone."""
     # Elements are numbered within their sample, so that its position in the batch does not matter.
-    values = torch.arange(shape[1:].numel(), device=keys.device)
-    return (_hash(_hash(values) ^ keys[:, None]) >> 8).float().mul_(2.0**-24).view(shape)
+    elements = shape[1:].numel()
+    values = (
+        keys[:, None] if elements == 1 else _hash(torch.arange(elements, device=keys.device)) ^ keys[:, None]
+    )  # hash of 0: 0
+    return (_hash(values) >> 8).float().mul_(2.0**-24).view(shape)
 
 
 def sample_keys(seed: int, step: int, samples: Tensor) -> Tensor:  # samples [B] int64: indices into the data set

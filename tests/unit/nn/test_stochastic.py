@@ -93,3 +93,15 @@ def test_numbers_are_uniform_for_neighbouring_samples_and_steps() -> None:
         counts = torch.histc(view, 64, 0, 1)
         expected = view.numel() / 64
         assert ((counts - expected) ** 2 / expected).sum() < 63 + 5 * 11
+
+
+def test_a_layer_that_is_called_more_often_than_there_are_layers_gets_the_keys_of_its_number() -> None:
+    keys = torch.tensor([1, 2, 3])
+    at_once, one_by_one = SampleKeys(), SampleKeys()
+    at_once.count = 2
+    for samples in (at_once, one_by_one):
+        samples.begin(keys)
+    for _ in range(3):
+        expected = one_by_one.next_layer_keys()
+        found = at_once.next_layer_keys()
+        assert expected is not None and found is not None and found.equal(expected)
