@@ -5,6 +5,7 @@ the objects that PaddleOCR 2.7 builds from those files, and from its tables of l
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -684,6 +685,22 @@ def test_the_defaults_of_a_detector_are_those_of_paddleocrs_constructors() -> No
 def test_schedules_give_the_rates_of_paddleocr(lr: str, rates: dict[int, float]) -> None:
     rate = schedule(f'Optimizer.lr={lr}')
     assert {step: rate(step) for step in rates} == pytest.approx(rates, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('size', 'epochs', 'gamma', 'message'),
+    [
+        ('0', '9', '0.5', 'Optimizer.lr.step_size: expected a number from 1 on, got 0'),
+        ('1', '1000000000', '0.5', 'Optimizer.lr.step_size: 1 gives 1,000,000,000 decays of the rate; 10,000 are the most'),
+        ('1', '9', '1.0e+200', 'Optimizer.lr: 9 decays by 1e+200 end at a rate that no number can hold'),
+    ],
+)
+def test_a_rate_that_decays_too_often_is_refused_without_listing_all_decays(
+    size: str, epochs: str, gamma: str, message: str
+) -> None:
+    lr = f'Optimizer.lr={{name: Step, learning_rate: 0.01, step_size: {size}, gamma: {gamma}}}'
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe('svtr', lr, f'Global.epoch_num={epochs}')
 
 
 @pytest.mark.parametrize(

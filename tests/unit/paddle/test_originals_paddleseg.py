@@ -5,6 +5,7 @@ out was taken from the objects that PaddleSeg 2.10 builds from those files (shap
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -413,6 +414,25 @@ def test_the_rate_of_every_step_is_the_original_one(folder: Path, name: str) -> 
     rate = schedule('unet', f'iters={case["iters"]}', f'lr_scheduler={json.dumps(case["original"])}')
     expected = {int(step): lr for step, lr in CASES[name]['lr'].items()}
     assert {step: rate(step) for step in expected} == pytest.approx(expected, rel=1e-10, abs=1e-18)
+
+
+@pytest.mark.parametrize(
+    ('lr', 'message'),
+    [
+        ('step_size: 0', 'lr_scheduler.step_size: expected a number from 1 on, got 0'),
+        ('step_size: 1', 'lr_scheduler.step_size: 1 gives 999,999,899 decays of the rate; 10,000 are the most'),
+    ],
+)
+def test_a_rate_that_decays_too_often_is_refused_without_listing_all_decays(folder: Path, lr: str, message: str) -> None:
+    warm = f'{{type: StepDecay, learning_rate: 0.01, {lr}, warmup_iters: 100, warmup_start_lr: 0}}'
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        schedule('unet', 'iters=1000000000', f'lr_scheduler={warm}')
+
+
+def test_more_classes_than_a_label_map_holds_are_refused_without_naming_them(folder: Path) -> None:
+    data = 'type: Dataset, dataset_root: data/camvid, num_classes: 1000000000'
+    with pytest.raises(ConfigError, match='num_classes: 1,000,000,000 classes do not fit a label map of 8 bits'):
+        schedule('unet', f'train_dataset={{{data}, train_path: data/camvid/t.txt}}', f'val_dataset={{{data}, val_path: v.txt}}')
 
 
 def test_groups_and_clipping_are_taken_over(folder: Path) -> None:

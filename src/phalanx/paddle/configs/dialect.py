@@ -6,7 +6,7 @@ Every key of a configuration is used, ignored with a reason, or reported as a pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ def read_file(path: Path, reading: Reading) -> Node:
     return load_yaml(path, reading.notes)
 
 
+MOST_DECAYS = 10_000  # of the learning rate
+MOST_CLASSES = 254  # of a label map
 REQUIRED = object()  # in place of a default: the original has none
 OTHER_DEVICES = {f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')}  # ignored
 
@@ -78,6 +80,13 @@ class Section:
         """Take the value of `key`, or the `default` of the original."""
         self.asked.add(key)
         return self.left.pop(key) if key in self.left else self.reading.tree(default)
+
+    def peek(self, *keys: str) -> Node | None:
+        """Value at the path `keys`, without taking it; None if there is none."""
+        node: Node | None = Node(self.left, '')
+        for key in keys:
+            node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
+        return node
 
     def has(self, key: str) -> bool:
         """True if `key` is present and not null."""
@@ -177,7 +186,19 @@ class Section:
         """Take `key`, which the original has in two places and Phalanx in one: both must agree."""
         node = self.take(key, to_plain(other))
         if to_plain(node) != to_plain(other):
-            self.report(node, key, f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both')
+            self.report_other(node, key, other, whose)
+
+    def report_other(self, node: Node, key: str, other: Node, whose: str) -> None:
+        text = f'{to_plain(node)!r} is not that of {whose}, {to_plain(other)!r}; Phalanx has one for both'
+        self.report(node, key, text)
+
+    def expect_options(
+        self, key: str | None, options: Mapping[str, Any], others: Mapping[str, Any], text: str, one: str = 'one'
+    ) -> None:
+        """Report `text` if two sets of options differ, of both splits; an option that is None counts as missing."""
+        first, second = ({k: to_plain(v) for k, v in each.items() if v is not None} for each in (options, others))
+        if first != second:
+            self.report(self.node, key, f'{text}; Phalanx has {one} for both')
 
     def ignore(self, *keys: str, reason: str) -> None:
         """Take those `keys` that are present, and note the `reason` why they have no effect."""
@@ -237,6 +258,11 @@ class Section:
         hint = did_you_mean(node.value, known, cutoff=0.8)
         self.report(node, key, f'{to_plain(node)!r} has no counterpart in Phalanx{hint} (it has {", ".join(known)})')
 
+    def report_part(self, node: Node, key: str, whole: object, part: str, known: Iterable[str]) -> None:
+        """Report a part of a network without a counterpart, with the `known` ones."""
+        message = f'{whole} with the {part} {to_plain(node)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
+        self.report(node, key, message)
+
     def reject_value(self, node: Node, key: str, known: Iterable[str]) -> None:
         """Report the value as `report_value` does, and give the section up."""
         self.report_value(node, key, known)
@@ -253,17 +279,22 @@ class Counterpart:
     """Counterpart here of a class of the original, such as a transform or a loss."""
 
     name: str
-    options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)  # ours -> theirs and its default, or REQUIRED
+    # ours -> theirs, its default (or REQUIRED), and what converts its value, if that differs
+    options: Mapping[str, tuple[str, Any] | tuple[str, Any, Callable[[Node], Node]]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)  # their options without a counterpart: they must have these defaults
 
     def take_options(self, section: Section) -> dict[str, Node]:
         """Take the options of the class from its `section`, and return them by our names."""
-        taken = {
-            ours: section.require(theirs) if default is REQUIRED else section.take(theirs, default)
-            for ours, (theirs, default) in self.options.items()
-        }
+        taken = {}
+        for ours, (theirs, default, *convert) in self.options.items():
+            node = section.require(theirs) if default is REQUIRED else section.take(theirs, default)
+            taken[ours] = convert[0](node) if convert else node
         section.expect_defaults(self.fixed)
         return taken
+
+    def translate(self, section: Section, kind: Node | None = None) -> Node:
+        """Translate the class in `section`, named by `kind`."""
+        return section.to_node({'name': with_value(kind, self.name) if kind else self.name, **self.take_options(section)})
 
 
 def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:
@@ -286,16 +317,32 @@ def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
     return lr, [with_value(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
-def decay_by(key: str, boundaries: list[Any], gamma: float) -> dict[str, Any]:
+def decay_by(section: Section, key: str, boundaries: Sequence[Any], gamma: float) -> dict[str, Any]:
     """Schedule that multiplies the rate by `gamma` at each of the `boundaries`, the value of `key`."""
-    factors = [gamma**number for number in range(1, len(boundaries) + 1)]
-    return {'name': 'piecewise', key: boundaries, 'factors': factors}
+    try:
+        factors = [gamma**number for number in range(1, len(boundaries) + 1)]
+    except OverflowError:
+        section.report(section.node, None, f'{len(boundaries)} decays by {gamma:g} end at a rate that no number can hold')
+        factors = []
+    return {'name': 'piecewise', key: list(boundaries), 'factors': factors}
 
 
-def differ(options: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """True if two sets of options differ; an option that is None counts as missing."""
-    first, second = ({key: to_plain(value) for key, value in each.items() if value is not None} for each in (options, others))
-    return first != second
+def multiples(section: Section, key: str, size: float, count: float) -> list[float]:
+    """Multiples of `size`, the value of `key`, from 1 to `count`; too many are reported."""
+    if count > MOST_DECAYS:
+        section.report(section.node, key, f'{size:g} gives {count:,.0f} decays of the rate; {MOST_DECAYS:,} are the most')
+        return []
+    return [size * number for number in range(1, int(count) + 1)]
+
+
+def number_classes(section: Section, key: str) -> tuple[Node, list[str]]:
+    """Take the number of classes under `key`; return it with names for them."""
+    node = section.count(key)
+    count = int(as_number(node) or 0)
+    if count > MOST_CLASSES:
+        section.report(node, key, f'{count:,} classes do not fit a label map of 8 bits, which holds up to {MOST_CLASSES}')
+        count = 0
+    return node, [f'class {number}' for number in range(count)]
 
 
 def as_number(node: Node) -> float | None:
@@ -317,6 +364,12 @@ def with_value(node: Node, value: Any) -> Node:
 def norm_sync(synchronised: Node) -> Node:
     """Translate a flag for synchronised batch norms into `norm_sync`."""
     return with_value(synchronised, 'global' if synchronised.value else 'off')
+
+
+def add(node: Node, number: float) -> Node:
+    """`node` plus `number`; anything but a number stays as it is."""
+    own = as_number(node)
+    return node if own is None else with_value(node, own + number)
 
 
 def swap_sides(size: Node) -> Node:

@@ -5,13 +5,14 @@ names). A configuration is a set of sections called like these classes, and of v
 """
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, differ, with_value
+from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, with_value
 from phalanx.paddle.configs.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.paddle.configs.paddledet_distillation import read_distillation
 from phalanx.paddle.configs.paddledet_file import BASE, read
 from phalanx.paddle.configs.paddledet_model import METHODS, is_known, read_initial, read_network
 from phalanx.paddle.configs.paddledet_optim import read_ema, read_optimizer, read_parameters, read_schedule
 
+NORMS = {'bn': 'off', 'sync_bn': 'global'}
 IGNORED = {
     'save_dir': '--save_dir names the run folder',
     'weights': 'name the weights to evaluate with --weights',
@@ -47,9 +48,7 @@ def translate(root: Node, reading: Reading) -> Node:
     # normalisation is a transform there, and a key of the recipe here: both splits must agree
     transforms, normalise = read_transforms(train)
     eval_transforms, eval_normalise = read_transforms(evaluation)
-    if differ(normalise, eval_normalise):
-        message = 'NormalizeImage differs from that of TrainReader; Phalanx has one for both'
-        evaluation.report(evaluation.node, None, message)
+    evaluation.expect_options(None, normalise, eval_normalise, 'NormalizeImage differs from that of TrainReader')
     snapshots, initial = top.take('snapshot_epoch', 1), read_initial(top)
     # a file of --slim_config adds the teacher, and moves the initial weights to `init_networks`
     distillation, initial = read_distillation(top, model, initial)
@@ -97,9 +96,9 @@ def translate(root: Node, reading: Reading) -> Node:
 
 def _norm_sync(top: Section) -> Node:
     kind = top.take('norm_type', 'bn')
-    if kind.value not in ('bn', 'sync_bn'):
-        top.report_value(kind, 'norm_type', ('bn', 'sync_bn'))
-    return with_value(kind, 'global' if kind.value == 'sync_bn' else 'off')
+    if str(kind.value) not in NORMS:
+        top.report_value(kind, 'norm_type', NORMS)
+    return with_value(kind, NORMS.get(str(kind.value), 'off'))
 
 
 DIALECT = Dialect(

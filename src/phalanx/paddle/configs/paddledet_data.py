@@ -5,11 +5,58 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, with_value
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, with_value
 
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
 INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
-STEPS = ('Decode', 'RandomDistort', 'RandomExpand', 'RandomCrop', 'RandomFlip', 'Resize', 'BatchRandomResize', 'NormalizeImage')
+
+
+def _interpolation(node: Node) -> Node:
+    return with_value(node, INTERPOLATIONS.get(int(as_number(node) or 0), to_plain(node)))
+
+
+def _square(size: Node) -> Node:
+    """A number means a square."""
+    return size if isinstance(size.value, list) else Node([size, size], size.origin)
+
+
+def _complement(share: Node) -> Node:
+    return with_value(share, 1 - (as_number(share) or 0.0))
+
+
+RANGES = {'hue': [-18, 18, 0.5], **{key: [0.5, 1.5, 0.5] for key in ('saturation', 'contrast', 'brightness')}}
+SCALED = {'keep_ratio': ('keep_ratio', True)}
+TRANSFORMS = {
+    # ranges and number of the operations are fixed here
+    'RandomDistort': Counterpart(
+        'random_distort', fixed={**RANGES, 'random_apply': True, 'count': 4, 'random_channel': False, 'prob': 1.0}
+    ),
+    # PaddleDetection's `prob` is the probability of NOT expanding
+    'RandomExpand': Counterpart(
+        'random_expand',
+        {'ratio': ('ratio', 4.0), 'probability': ('prob', 0.5, _complement), 'fill': ('fill_value', [127.5] * 3)},
+    ),
+    'RandomCrop': Counterpart(
+        'random_crop',
+        {
+            'aspect_ratio': ('aspect_ratio', [0.5, 2.0]),
+            'thresholds': ('thresholds', [0.0, 0.1, 0.3, 0.5, 0.7, 0.9]),
+            'scaling': ('scaling', [0.3, 1.0]),
+            'attempts': ('num_attempts', 50),
+            'allow_no_crop': ('allow_no_crop', True),
+        },
+        fixed={'cover_all_box': False, 'ioumode': 'iou', 'prob': 1.0},
+    ),
+    'RandomFlip': Counterpart('random_flip', {'probability': ('prob', 0.5)}),
+    'Resize': Counterpart(
+        'resize', {'target_size': ('target_size', REQUIRED, _square), **SCALED, 'interpolation': ('interp', 1, _interpolation)}
+    ),
+    'BatchRandomResize': Counterpart(
+        'batch_random_resize',
+        {'sizes': ('target_size', REQUIRED), **SCALED, 'interpolation': ('interp', 2, _interpolation)},
+        fixed={'random_size': True},
+    ),
+}
 
 
 def read_data(top: Section) -> Node:
@@ -19,8 +66,7 @@ def read_data(top: Section) -> Node:
     if str(kinds[0].value) not in ('COCODataSet', 'VOCDataSet'):
         train.report_value(kinds[0], 'name', ('COCODataSet', 'VOCDataSet'))
     if kinds[1].value != kinds[0].value:
-        message = f'{kinds[1].value!r} is not that of TrainDataset, {kinds[0].value!r}; Phalanx has one for both'
-        evaluation.report(kinds[1], 'name', message)
+        evaluation.report_other(kinds[1], 'name', kinds[0], 'TrainDataset')
         train.give_up()
         evaluation.give_up()
         return train.to_node({})
@@ -90,63 +136,11 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 mean, std = step.take('mean', [0.485, 0.456, 0.406]), step.take('std', [1, 1, 1])
                 used = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
                 normalise = step.reading.tree(used).value
+            case _ if name in TRANSFORMS:
+                options = TRANSFORMS[name].take_options(step)
+                if name == 'BatchRandomResize' and (is_random := step.take('random_interp', False)).value:  # overrides `interp`
+                    options['interpolation'] = with_value(is_random, 'random')
+                transforms.append(step.to_node({'name': TRANSFORMS[name].name, **options}))
             case _:
-                transforms.append(_transform(name, step))
+                step.reject(('Decode', *TRANSFORMS, 'NormalizeImage'))
     return transforms, normalise
-
-
-def _transform(name: str, step: Section) -> Node:
-    keys: dict[str, Any] = {}
-    match name:
-        case 'RandomDistort':
-            keys = {'name': 'random_distort'}
-            # only the defaults: ranges and number of the operations are fixed here
-            ranges = {'saturation': [0.5, 1.5, 0.5], 'contrast': [0.5, 1.5, 0.5], 'brightness': [0.5, 1.5, 0.5]}
-            step.expect_defaults(
-                {'hue': [-18, 18, 0.5], **ranges, 'random_apply': True, 'count': 4, 'random_channel': False, 'prob': 1.0}
-            )
-        case 'RandomExpand':
-            # PaddleDetection's `prob` is the probability of NOT expanding
-            fill, not_expanding = step.take('fill_value', [127.5] * 3), step.take('prob', 0.5)  # which is what it says
-            keys = {
-                'name': 'random_expand',
-                'ratio': step.take('ratio', 4.0),
-                'probability': with_value(not_expanding, 1 - (as_number(not_expanding) or 0.0)),
-                'fill': fill,
-            }
-        case 'RandomCrop':
-            keys = {
-                'name': 'random_crop',
-                'aspect_ratio': step.take('aspect_ratio', [0.5, 2.0]),
-                'thresholds': step.take('thresholds', [0.0, 0.1, 0.3, 0.5, 0.7, 0.9]),
-                'scaling': step.take('scaling', [0.3, 1.0]),
-                'attempts': step.take('num_attempts', 50),
-                'allow_no_crop': step.take('allow_no_crop', True),
-            }
-            step.expect_defaults({'cover_all_box': False, 'ioumode': 'iou', 'prob': 1.0})
-        case 'RandomFlip':
-            keys = {'name': 'random_flip', 'probability': step.take('prob', 0.5)}
-        case 'Resize':
-            # a number means a square
-            size = step.require('target_size')
-            both = size if isinstance(size.value, list) else Node([size, size], size.origin)
-            keys = {'name': 'resize', 'target_size': both, 'keep_ratio': step.take('keep_ratio', True)}
-            keys['interpolation'] = _interpolation(step, 1)
-        case 'BatchRandomResize':
-            step.one_of('random_size', True)
-            keys = {
-                'name': 'batch_random_resize',
-                'sizes': step.require('target_size'),
-                'keep_ratio': step.take('keep_ratio', True),
-            }
-            # `random_interp` overrides `interp`
-            is_random, fixed = step.take('random_interp', False), _interpolation(step, 2)
-            keys['interpolation'] = with_value(is_random, 'random') if is_random.value else fixed
-        case _:
-            step.reject(STEPS)
-    return step.to_node(keys)
-
-
-def _interpolation(step: Section, default: int) -> Node:
-    node = step.take('interp', default)
-    return with_value(node, INTERPOLATIONS.get(int(as_number(node) or 0), to_plain(node)))

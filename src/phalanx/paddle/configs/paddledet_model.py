@@ -38,9 +38,8 @@ def is_known(top: Section, architecture: Node) -> bool:
     if architecture.value not in ARCHITECTURES:
         top.report_value(architecture, 'architecture', ARCHITECTURES)
         return False
-    whole = top.left.get(str(architecture.value), architecture)
     for part, known in PARTS.items():
-        named = whole.value.get(part) if isinstance(whole.value, dict) else None
+        named = top.peek(str(architecture.value), part)
         if named is not None and named.value != known:
             message = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
             top.report(named, str(architecture.value), f'{message}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')

@@ -14,8 +14,10 @@ from phalanx.paddle.configs.dialect import (
     Dialect,
     Reading,
     Section,
+    add,
     as_number,
     decay_by,
+    multiples,
     norm_sync,
     optimizer_options,
     piecewise_rates,
@@ -106,16 +108,14 @@ def _is_known(architecture: Section, kind: Node) -> bool:
         architecture.report_value(kind, 'model_type', FAMILIES)
         return False
     family = FAMILIES[kind.value]
-    algorithm = architecture.left.get('algorithm', kind)
+    algorithm = architecture.peek('algorithm') or kind
     if algorithm.value not in family.ALGORITHMS:
         architecture.report_value(algorithm, 'algorithm', family.ALGORITHMS)
         return False
     for part, parts in (('Backbone', family.BACKBONES), ('Head', family.HEADS)):
-        node = architecture.left.get(part)
-        named = node.value.get('name') if node is not None and isinstance(node.value, dict) else None
+        named = architecture.peek(part, 'name')
         if named is not None and named.value not in parts:
-            message = f'{algorithm.value} with the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            architecture.report(named, f'{part}.name', f'{message} (it has {", ".join(parts)})')
+            architecture.report_part(named, f'{part}.name', algorithm.value, part, parts)
             return False
     return True
 
@@ -209,12 +209,12 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
         case 'Cosine':
             keys = {'name': 'cosine', 'epochs': whole}
         case 'Step':
-            size, gamma = section.number('step_size'), section.number('gamma')
-            count = int(epochs // max(size, 1e-9))
-            keys = decay_by('boundary_epochs', [warmup + size * number for number in range(1, count + 1)], gamma)
+            size, gamma = max(as_number(section.count('step_size')) or 1.0, 1.0), section.number('gamma')
+            decays = [warmup + epoch for epoch in multiples(section, 'step_size', size, epochs // size)]
+            keys = decay_by(section, 'boundary_epochs', decays, gamma)
         case 'MultiStepDecay':
-            milestones = [_plus(node, warmup) for node in section.items('milestones')]
-            keys = decay_by('boundary_epochs', milestones, section.number('gamma'))
+            milestones = [add(node, warmup) for node in section.items('milestones')]
+            keys = decay_by(section, 'boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
             # absolute rates become factors of the first one
             lr, factors = piecewise_rates(section)
@@ -223,7 +223,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             for node in listed[len(factors) :]:
                 message = f'the boundary {to_plain(node)} is ignored: there is no rate for the epochs after it'
                 section.note(node, 'decay_epochs', message)
-            boundaries = [_plus(node, warmup) for node in listed[: len(factors)]]
+            boundaries = [add(node, warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
             section.reject_value(kind, 'name', SCHEDULES)
@@ -231,11 +231,6 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
     if warmup:
         keys['warmup_epochs'] = section.node.value['warmup_epoch']
     return lr, section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))})
-
-
-def _plus(node: Node, epochs: float) -> Node:
-    number = as_number(node)
-    return node if number is None else with_value(node, number + epochs)
 
 
 DIALECT = Dialect(

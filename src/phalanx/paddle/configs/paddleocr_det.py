@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, differ, swap_sides, with_value
+from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, swap_sides, with_value
 from phalanx.paddle.configs.paddleocr_parts import label_files, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('DB',)
@@ -18,6 +18,25 @@ USUAL = (
     {'type': 'Affine', 'args': {'rotate': [-10, 10]}},
     {'type': 'Resize', 'args': {'size': [0.5, 3]}},
 )
+TRANSFORMS = {
+    'CopyPaste': Counterpart('copy_paste', {'ratio': ('objects_paste_ratio', 0.2), 'apart': ('limit_paste', True)}),
+    'EastRandomCropData': Counterpart(
+        'random_crop',
+        {
+            'crop_size': ('size', [640, 640], swap_sides),
+            'attempts': ('max_tries', 10),
+            'least_share': ('min_crop_side_ratio', 0.1),
+        },
+        fixed={'keep_ratio': True},
+    ),
+}
+RATIO = {'shrink_ratio': ('shrink_ratio', 0.4)}
+TARGETS = {  # the maps that training compares
+    'MakeBorderMap': Counterpart(
+        'targets', {'threshold_min': ('thresh_min', 0.3), 'threshold_max': ('thresh_max', 0.7), **RATIO}
+    ),
+    'MakeShrinkMap': Counterpart('targets', {**RATIO, 'min_text_size': ('min_text_size', 8)}),
+}
 TRAIN_STEPS = (
     *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap', 'MakeShrinkMap'),
     *('NormalizeImage', 'ToCHWImage', 'KeepKeys'),
@@ -34,9 +53,7 @@ def translate(
     # the pipeline holds augmentation, target maps and normalisation, which are three keys here
     transforms, targets, normalise = _train_transforms(train)
     eval_transforms, eval_normalise = _eval_transforms(evaluation)
-    if differ(normalise, eval_normalise):
-        message = 'NormalizeImage differs from that of Train.dataset; Phalanx has one for both'
-        evaluation.report(evaluation.node, 'transforms', message)
+    evaluation.expect_options('transforms', normalise, eval_normalise, 'NormalizeImage differs from that of Train.dataset')
     model, rules = _network(architecture, decay)
     return {
         'task': 'text_detection',
@@ -74,44 +91,23 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
         match name:
             case 'DetLabelEncode':
                 pass
-            case 'CopyPaste':
-                pasted = {'ratio': step.take('objects_paste_ratio', 0.2), 'apart': step.take('limit_paste', True)}
-                transforms.append(step.to_node({'name': 'copy_paste', **pasted}))
             case 'IaaAugment':
                 transforms += _augmenters(step)
-            case 'EastRandomCropData':
-                # sizes are (width, height) there
-                keys = {
-                    'name': 'random_crop',
-                    'crop_size': swap_sides(step.take('size', [640, 640])),
-                    'attempts': step.take('max_tries', 10),
-                    'least_share': step.take('min_crop_side_ratio', 0.1),
-                }
-                step.one_of('keep_ratio', True)
-                transforms.append(step.to_node(keys))
-            case 'MakeBorderMap':
-                # target maps: threshold (border) and shrink map share the shrink ratio
-                targets |= {'threshold_min': step.take('thresh_min', 0.3), 'threshold_max': step.take('thresh_max', 0.7)}
-                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
-                step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
-            case 'MakeShrinkMap':
-                targets['shrink_ratio'] = _one_ratio(dataset, targets, step.take('shrink_ratio', 0.4))
-                targets['min_text_size'] = step.take('min_text_size', 8)
+            case _ if name in TRANSFORMS:
+                transforms.append(TRANSFORMS[name].translate(step))
+            case _ if name in TARGETS:
+                options = TARGETS[name].take_options(step)
+                ratio, other = options['shrink_ratio'], targets.get('shrink_ratio', options['shrink_ratio'])
+                if to_plain(other) != to_plain(ratio):  # the threshold (border) map and the shrink map share it
+                    text = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}'
+                    dataset.report(ratio, 'transforms', f'{text}; Phalanx has one for both')
+                targets |= options
                 step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'NormalizeImage':
                 normalise = read_normalisation(step)
             case _ if not take_common_step(name, step):
                 step.reject(TRAIN_STEPS)
     return transforms, targets, normalise
-
-
-def _one_ratio(dataset: Section, targets: dict[str, Any], ratio: Node) -> Node:
-    """Check that both maps of the targets have the shrink ratio `ratio`, and return it."""
-    other = targets.get('shrink_ratio', ratio)
-    if to_plain(other) != to_plain(ratio):
-        message = f'shrink_ratio {to_plain(ratio)} is not that of the other map, {to_plain(other)}; Phalanx has one for both'
-        dataset.report(ratio, 'transforms', message)
-    return ratio
 
 
 def _augmenters(step: Section) -> list[Node]:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, differ, with_value
+from phalanx.paddle.configs.dialect import Section, as_number, with_value
 from phalanx.paddle.configs.paddleocr_parts import dictionary_of, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('SLANet',)
@@ -44,9 +44,7 @@ def translate(
         settings.report_value(box_format, 'box_format', BOXES)
     numbers = with_value(box_format, BOXES.get(str(box_format.value), 4))
     options, eval_options = (_transforms(dataset, box_format, numbers) for dataset in (train, evaluation))
-    if differ(options, eval_options):
-        message = 'differ from those of Train.dataset; Phalanx has one set for both'
-        evaluation.report(evaluation.node, 'transforms', message)
+    evaluation.expect_options('transforms', options, eval_options, 'differ from those of Train.dataset', one='one set')
     max_length = options.get('max_length', settings.reading.default(None))
     settings.expect_same('max_text_length', max_length, 'TableLabelEncode')
     settings.ignore('use_space_char', reason='the tokens are fixed')

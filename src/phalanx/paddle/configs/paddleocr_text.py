@@ -157,7 +157,8 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
 
 
 def _is_multi_scale(dataset: Section) -> bool:
-    return 'name' in dataset.left and dataset.left['name'].value == 'MultiScaleDataSet'
+    kind = dataset.peek('name')
+    return kind is not None and kind.value == 'MultiScaleDataSet'
 
 
 def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
@@ -276,7 +277,8 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
     # PP-OCRv4 and v5: PP-LCNetV3 with an NRTR guide; PP-OCRv3: MobileNetV1Enhance with SAR
-    is_v3 = 'name' in backbone.left and backbone.left['name'].value == 'PPLCNetV3'
+    kind = backbone.peek('name')
+    is_v3 = kind is not None and kind.value == 'PPLCNetV3'
     if is_v3:
         backbone.expect({'name': 'PPLCNetV3'})
         backbone.expect_defaults({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, differ, swap_sides, with_value
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, number_classes, swap_sides, with_value
 
 VESSELS = {'name': 'file_list', 'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
 ROADS = {'name': 'file_list', 'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
@@ -77,9 +77,10 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
         num_classes, known = DATA_SETS[kind.value]
         keys |= known
     else:
-        classes = train.count('num_classes')
-        num_classes = int(as_number(classes) or 0)
-        keys |= _lists(train, val, str(root.value), classes, num_classes)
+        classes, class_names = number_classes(train, 'num_classes')
+        num_classes = len(class_names)
+        keys |= {**_lists(train, val, str(root.value)), 'classes': class_names}
+        val.expect_same('num_classes', classes, 'train_dataset')
     for section in (train, val):
         section.expect_defaults({'edge': False, 'img_channels': 3, 'ignore_index': 255})
     train.assume('shuffle', True, 'training samples are always shuffled')
@@ -87,12 +88,12 @@ def read_data(top: Section) -> tuple[Node, dict[str, Any], int]:
     # normalisation is a transform there, and a key of the recipe here: both splits must agree
     transforms, normalise = _transforms(train)
     eval_transforms, eval_normalise = _transforms(val)
-    if eval_normalise and differ(eval_normalise, normalise):
-        val.report(val.node, 'transforms', 'Normalize differs from that of train_dataset; Phalanx has one for both')
+    if eval_normalise:
+        val.expect_options('transforms', eval_normalise, normalise, 'Normalize differs from that of train_dataset')
     return data, {'transforms': transforms, 'eval_transforms': eval_transforms, **normalise}, num_classes
 
 
-def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: int) -> dict[str, Any]:
+def _lists(train: Section, val: Section, root: str) -> dict[str, Any]:
     """Keys of a data set with file lists. PaddleSeg resolves the lists from the working folder, Phalanx from `root`."""
     lists: dict[str, Any] = {'name': 'file_list'}
     for section, key, path in ((train, 'train', 'train_path'), (val, 'eval', 'val_path')):
@@ -101,8 +102,7 @@ def _lists(train: Section, val: Section, root: str, classes: Node, num_classes: 
         section.ignore('train_path', 'val_path', 'test_path', reason='it belongs to another split')
     separator = train.take('separator', ' ')
     val.expect_same('separator', separator, 'train_dataset')
-    val.expect_same('num_classes', classes, 'train_dataset')
-    return {**lists, 'separator': separator, 'classes': [f'class {number}' for number in range(num_classes)]}
+    return {**lists, 'separator': separator}
 
 
 def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:

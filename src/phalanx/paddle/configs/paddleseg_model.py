@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from phalanx.config.read import Node, to_plain
+from phalanx.config.read import Node
 from phalanx.paddle.configs.dialect import Section, with_value
 
 MODELS = ('PPLiteSeg', 'UNet', 'OCRNet', 'SegFormer', 'DeepLabV3P')
@@ -17,20 +17,15 @@ BACKBONES = {  # of each model: theirs -> ours
 
 def is_known(model: Section) -> bool:
     """True if Phalanx has the model. If not, this is the only problem reported of the file."""
-    kind = model.left.get('type')
+    kind, backbone = model.peek('type'), model.peek('backbone', 'type')
     if kind is None or not isinstance(kind.value, str):
         return True  # a problem like any other, which `read_model` reports
     if kind.value not in (*MODELS, *SEGFORMERS):
         model.report_value(kind, 'type', MODELS)
         return False
-    backbone = model.left.get('backbone')
-    named = backbone.value.get('type') if backbone is not None and isinstance(backbone.value, dict) else None
     known = BACKBONES.get(kind.value, {})
-    if named is not None and known and str(named.value) not in known:
-        message = (
-            f'{kind.value} with the backbone {to_plain(named)!r} has no counterpart in Phalanx (it has {", ".join(known)})'
-        )
-        model.report(named, 'backbone.type', message)
+    if backbone is not None and known and str(backbone.value) not in known:
+        model.report_part(backbone, 'backbone.type', kind.value, 'backbone', known)
         return False
     return True
 
@@ -83,7 +78,8 @@ def read_model(section: Section, num_classes: int) -> tuple[Node, dict[str, Any]
 
 
 def _deeplabv3p(section: Section, backbone: Section) -> dict[str, Any]:
-    is_resnet = backbone.has('type') and str(backbone.left['type'].value).startswith('ResNet')
+    kind = backbone.peek('type')
+    is_resnet = kind is not None and str(kind.value).startswith('ResNet')
     fixed = {'data_format': 'NCHW', 'output_stride': 8 if is_resnet else 16}
     keys = {
         'backbone': _backbone(backbone, BACKBONES['DeepLabV3P'], fixed),

@@ -3,7 +3,15 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, decay_by, optimizer_options, piecewise_rates, with_value
+from phalanx.paddle.configs.dialect import (
+    Section,
+    as_number,
+    decay_by,
+    multiples,
+    optimizer_options,
+    piecewise_rates,
+    with_value,
+)
 
 SCHEDULES = ('PolynomialDecay', 'CosineAnnealingDecay', 'StepDecay', 'MultiStepDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('SGD', 'Momentum', 'Adam', 'AdamW')
@@ -36,11 +44,14 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
         case 'StepDecay' if not warmup:
             own = {'name': 'step', 'every': section.require('step_size'), 'gamma': section.take('gamma', 0.1)}
         case 'StepDecay':  # ours counts intervals from the start of training
-            size, gamma = int(section.number('step_size')), section.number('gamma', 0.1)
-            own = decay_by('boundaries', list(range(warmup + size, steps, max(size, 1))), gamma)
+            size, gamma = max(int(as_number(section.count('step_size')) or 1), 1), section.number('gamma', 0.1)
+            count = max(0, (steps - warmup - 1) // size)
+            own = decay_by(
+                section, 'boundaries', [warmup + step for step in multiples(section, 'step_size', size, count)], gamma
+            )
         case 'MultiStepDecay':
             milestones = [_shift(node, warmup) for node in section.items('milestones')]
-            own = decay_by('boundaries', milestones, section.number('gamma', 0.1))
+            own = decay_by(section, 'boundaries', milestones, section.number('gamma', 0.1))
         case 'PiecewiseDecay':
             lr, factors = piecewise_rates(section)
             boundaries = [_shift(node, warmup) for node in section.items('boundaries')]

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, decay_by, norm_sync, swap_sides, with_value
+from phalanx.paddle.configs.dialect import (
+    Dialect,
+    Reading,
+    Section,
+    as_number,
+    decay_by,
+    norm_sync,
+    number_classes,
+    swap_sides,
+    with_value,
+)
 
 MODELS = {'unet': ('UNET',), 'deeplabv3p': ('DEEPLAB',), 'ocrnet': ('HRNET', 'OCR')}  # and the sections within MODEL of each
 BACKBONES = {  # of deeplabv3p
@@ -141,9 +151,7 @@ def _network(model: Section, name: Node, classes: Node | None, decay: Node) -> t
                 keys |= {'backbone': with_value(backbone, BACKBONES[str(backbone.value)]), **_deeplab(deeplab, backbone)}
                 norms = ('bn', 'gn') if backbone.value == 'xception_65' else norms
             else:
-                those = ', '.join((*BACKBONES, LITE))
-                message = f'deeplabv3p with the backbone {to_plain(backbone)!r} has no counterpart in Phalanx (it has {those})'
-                deeplab.report(backbone, 'BACKBONE', message)
+                deeplab.report_part(backbone, 'BACKBONE', 'deeplabv3p', 'backbone', (*BACKBONES, LITE))
                 return None
             keys['align_corners'] = True
             rules = _rules(deeplab, backbone, decay)
@@ -250,13 +258,13 @@ def _losses(solver: Section, model: Section, name: Node) -> tuple[list[Node], An
 def _data(section: Section) -> Node:
     """Translate a data set with file lists, which PaddleSeg resolves from the working folder, Phalanx from `data.root`."""
     root = section.require('DATA_DIR')
-    count = section.count('NUM_CLASSES')
+    _, class_names = number_classes(section, 'NUM_CLASSES')
     keys: dict[str, Any] = {'name': 'file_list', 'root': with_value(root, os.path.normpath(str(root.value)))}
     for split, key in (('train', 'TRAIN_FILE_LIST'), ('eval', 'VAL_FILE_LIST')):
         listed = section.string(key)
         keys[split] = with_value(listed, os.path.relpath(str(listed.value) or '.', str(root.value) or '.'))
     keys['separator'] = section.take('SEPARATOR', ' ')
-    keys['classes'] = [f'class {number}' for number in range(int(as_number(count) or 0))]
+    keys['classes'] = class_names
     section.one_of('IMAGE_TYPE', 'rgb', 'gray')
     section.expect_defaults({'IGNORE_INDEX': 255, 'DATA_DIM': 3})
     section.ignore('PADDING_VALUE', reason='PaddleSeg 0.x itself replaces it by the mean')
@@ -361,7 +369,7 @@ def _schedule(solver: Section) -> tuple[Node, Node]:
             solver.report(warmup, 'LR_WARMUP', 'a warm-up before piecewise has no counterpart in Phalanx')
         case 'piecewise':
             at = milestones or [solver.reading.default(epoch) for epoch in (10, 20)]
-            keys = {**decay_by('boundary_epochs', at, gamma), 'name': with_value(kind, 'piecewise')}
+            keys = {**decay_by(solver, 'boundary_epochs', at, gamma), 'name': with_value(kind, 'piecewise')}
         case _:
             solver.report_value(kind, 'LR_POLICY', SCHEDULES)
     if warmup.value:
