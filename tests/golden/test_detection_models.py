@@ -244,7 +244,9 @@ def test_optimizer_steps_are_those_of_the_original(golden: Golden) -> None:
 def test_suppression_keeps_what_the_original_keeps() -> None:
     """300 of the boxes of a network; the original groups them by class."""
     stored = np.load(DATA / 'detection_nms.npz')
-    boxes, scores, classes = multiclass_nms(torch.from_numpy(stored['boxes']), torch.from_numpy(stored['scores']).T, Nms())
+    ((boxes, scores, classes),) = multiclass_nms(
+        torch.from_numpy(stored['boxes'])[None], torch.from_numpy(stored['scores']).T[None], Nms()
+    )
     assert (scores.diff() <= 0).all()
     ours = np.column_stack([classes, scores, boxes])
     by_class = np.lexsort((-ours[:, 1], ours[:, 0]))

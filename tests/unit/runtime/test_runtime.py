@@ -133,7 +133,7 @@ def scattered() -> tuple[Any, Any]:
 def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
     """With a limit on candidates and one on results."""
     boxes, scores = scattered()
-    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))
+    (expected,) = multiclass_nms(torch.from_numpy(boxes)[None], torch.from_numpy(scores)[None], Nms(**LIMITS))
     found = detection.suppress_boxes(boxes, scores, **LIMITS)
     assert len(found[0]) > 20
     for own, theirs in zip(found, expected, strict=True):
@@ -163,7 +163,7 @@ def test_the_graph_suppresses_boxes_as_evaluation_does(found_by: Any) -> None:
     model = add_suppression(network, LIMITS)
     onnx.checker.check_model(model)
     found = found_by(model, {'b': boxes[None], 's': scores[None]})
-    expected = multiclass_nms(torch.from_numpy(boxes), torch.from_numpy(scores), Nms(**LIMITS))
+    (expected,) = multiclass_nms(torch.from_numpy(boxes)[None], torch.from_numpy(scores)[None], Nms(**LIMITS))
     assert found.shape == (1, len(expected[0]), 6)
     for own, theirs in zip((found[0, :, :4], found[0, :, 4], found[0, :, 5]), expected, strict=True):
         np.testing.assert_array_equal(own, theirs.numpy())

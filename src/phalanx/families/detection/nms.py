@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from phalanx.config.options import check_probability
@@ -28,21 +29,58 @@ class Nms:
                 raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
 
 
-def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes [n, 4], scores [n] and classes [n] selected from `boxes` [A, 4] and `scores` [A, K], the most probable first.
+Selected = tuple[Tensor, Tensor, Tensor]  # boxes [n, 4], scores [n], classes [n] of an image, by falling score
+
+
+def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
+    """Boxes selected per image from `boxes` [B, A, 4] and `scores` [B, A, K].
 
     Candidates are the `pre_top_k` highest scores of each class above `score_threshold`. A candidate with an IoU above
-    `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay.
+    `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay. Of equal scores
+    those of the lower class come first, then those of the lower anchor, so that the result is defined.
     """
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 
-    highest, anchors = scores.topk(min(nms.pre_top_k, len(scores)), dim=0)  # [k, K]
-    # Candidates of all classes in one list: an anchor may be a candidate for several classes.
-    above = highest > nms.score_threshold
-    anchors, classes = anchors[above], above.nonzero()[:, 1]  # [candidates]
-    candidates, probabilities = boxes[anchors], highest[above]
-    # batched_nms keeps classes apart by adding multiples of the largest coordinate, which works for coordinates from 0 only;
-    # float64 leaves the IoUs exact.
-    apart = candidates.double() - (candidates.amin().double() if len(candidates) else 0)
-    selected = batched_nms(apart, probabilities.double(), classes, nms.nms_threshold)[: nms.keep_top_k]
-    return candidates[selected], probabilities[selected], classes[selected]
+    images, anchors, classes = select_candidates(scores, nms).unbind(1)
+    probabilities = scores[images, anchors, classes]
+    # By image, then by falling score, class and anchor.
+    order = (images * scores.shape[2] + classes).argsort(stable=True)
+    order = order[probabilities[order].argsort(descending=True, stable=True)]
+    order = order[images[order].argsort(stable=True)]
+    candidates, probabilities, classes = boxes[images[order], anchors[order]], probabilities[order], classes[order]
+    counts = torch.bincount(images, minlength=len(scores)).tolist()
+    selected = []
+    for of_image in zip(
+        torch.split(candidates, counts), torch.split(probabilities, counts), torch.split(classes, counts), strict=True
+    ):
+        own, likelihood, label = of_image
+        # batched_nms keeps classes apart by adding multiples of the largest coordinate, which works for coordinates from 0
+        # only; float64 leaves the IoUs exact.
+        apart = own.double() - (own.amin().double() if len(own) else 0)
+        kept = batched_nms(apart, likelihood.double(), label, nms.nms_threshold).sort().values[: nms.keep_top_k]
+        selected.append((own[kept], likelihood[kept], label[kept]))
+    return selected
+
+
+def select_candidates(scores: Tensor, nms: Nms) -> Tensor:
+    """Image, anchor and class [n, 3] of the `pre_top_k` highest of `scores` [B, A, K] above the threshold, per class.
+
+    Of equal scores those of lower anchors are selected. Few scores of a trained network are above the threshold: only classes
+    with more than `pre_top_k` of them are sorted, which takes ten times as long as all else.
+    """
+    K = scores.shape[2]
+    # Anchors first: `nonzero` over all classes would take longer than all else.
+    images, anchors = (scores.amax(2) > nms.score_threshold).nonzero().unbind(1)
+    rows, classes = (scores[images, anchors] > nms.score_threshold).nonzero().unbind(1)
+    places = torch.stack([images[rows], anchors[rows], classes], 1)
+    crowded = torch.bincount(places[:, 0] * K + classes, minlength=len(scores) * K) > nms.pre_top_k
+    if not crowded.any():
+        return places
+    crowded = crowded.view(len(scores), K)
+    likely = scores.transpose(1, 2)[crowded]  # [crowded classes, A]
+    lowest = likely.topk(nms.pre_top_k, dim=1).values[:, -1:]
+    higher, equal = likely > lowest, likely == lowest
+    places_left = nms.pre_top_k - higher.sum(1, keepdim=True)
+    above = scores > nms.score_threshold
+    above.transpose(1, 2)[crowded] = higher | (equal & (equal.cumsum(1) <= places_left))
+    return above.nonzero()
