@@ -23,7 +23,8 @@ from running import TINY, clean_environment, losses
 
 MORE = ('train.steps=12', 'evaluate.enabled=false', 'checkpoint.every=1', 'norm_sync=node')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
-TRAIN = f"phalanx.train('pp_liteseg_digits', save_dir='run', overrides=json.loads({json.dumps(OVERRIDES)!r}))"
+ARGUMENTS = f"'pp_liteseg_digits', save_dir='run', overrides=json.loads({json.dumps(OVERRIDES)!r})"
+TRAIN = f'phalanx.train({ARGUMENTS})'
 
 TRAINER = f"""
 import json, os, sys
@@ -43,6 +44,34 @@ TorchTrainer(
     train_loop_config={{'folder': os.getcwd()}},
     scaling_config=ScalingConfig(num_workers=2),
     run_config=RunConfig(storage_path=os.getcwd(), name='results'),
+).fit()
+"""
+
+FAILING_TRAINER = f"""
+import json, os, sys
+from pathlib import Path
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+ray.init(address=sys.argv[1])
+
+def train(config):
+    import phalanx
+    os.chdir(config['folder'])
+
+    def fail_once(event):
+        if event['kind'] == 'saved' and event['step'] == 6 and not Path('failed').exists():
+            Path('failed').touch()
+            raise OSError('the node is lost')
+
+    assert phalanx.train({ARGUMENTS}, fresh=True, callback=fail_once).step == 12
+
+TorchTrainer(
+    train,
+    train_loop_config={{'folder': os.getcwd()}},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=os.getcwd(), name='results', failure_config=FailureConfig(max_failures=1)),
 ).fit()
 """
 
@@ -165,6 +194,18 @@ def test_the_workers_of_a_torch_trainer_are_the_ranks_of_one_run(
         [python, '-c', TRAINER, ray], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / 'run') == expected
+
+
+def test_a_second_attempt_of_a_torch_trainer_continues_although_its_call_says_fresh(
+    python: str, ray: str, environment: dict[str, str], expected: list[float], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [python, '-c', FAILING_TRAINER, ray], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / 'failed').exists()
+    assert not list(tmp_path.glob('run.old-*'))
     assert losses(tmp_path / 'run') == expected
 
 

@@ -103,6 +103,10 @@ def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
         started = ['phalanx', 'launch', *shared, *(['-m'] if given.module else []), given.script, *given.arguments]
     for name, write in jobs.WRITERS.items():
         if file := vars(given)[f'write_{name}']:
+            if name != 'slurm' and '--fresh' in started:  # a job of SLURM is known by its number
+                raise ValueError(
+                    '--fresh would set the run aside at each restart of the job: leave it out; --save_dir starts another'
+                )
             write(file, started, nodes, devices)
             print(f'written: {file}; read its comments before you submit it')
     return 0

@@ -1,9 +1,12 @@
 """Run folder: lock, comparison of its recipe with a new one, and earlier runs set aside."""
 
+import contextlib
 import fcntl
+import json
 import logging
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +33,7 @@ HARMLESS = (
     'device',
 )
 LOCK = 'lock'  # file in the run folder, locked while a run writes there
+START = 'start.json'  # file in the run folder: its last start, see `describe_start`
 FROM_FILES = 'found at the start'  # origin label for values resolved from data files at start
 
 
@@ -117,13 +121,29 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
         )
 
 
+def describe_start() -> dict[str, str]:
+    """Name and start of the job that starts this program again after a stop or failure: of SLURM or Ray Train; else empty."""
+    if number := os.environ.get('SLURM_JOB_ID'):
+        return {'job': f'SLURM {number}', 'number': os.environ.get('SLURM_RESTART_COUNT', '0')}
+    if (ray := sys.modules.get('ray')) is not None and 'ray.train' in sys.modules and ray.is_initialized():
+        with contextlib.suppress(RuntimeError):  # not in a worker of Ray Train
+            run = ray.train.get_context().get_experiment_name()
+            return {'job': f'Ray {ray.get_runtime_context().get_job_id()} {run}', 'number': str(os.getpid())}
+    return {}
+
+
 def set_aside(folder: Path) -> Path | None:
     """Rename an earlier run so that a new one can start in its place; return its new path, None if there is none.
 
-    Nothing is deleted. Raises RequestError if the folder is not a run folder.
+    Nothing is deleted, and nothing is moved if an earlier start of the same job began the run, see `describe_start`: a job that
+    is started again repeats `--fresh`, but must continue. Raises RequestError if the folder is not a run folder.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return None
+    if (start := describe_start()) and (folder / START).is_file():
+        earlier = json.loads((folder / START).read_text(encoding='utf-8'))
+        if earlier.get('job') == start['job'] and earlier['number'] != start['number']:
+            return None
+    if not folder.exists() or (folder.is_dir() and all(path.name == 'log' for path in folder.iterdir())):
+        return None  # ranks of other launchers make their logs first
     if not (folder / 'config.yml').is_file() or not folder.name:
         raise RequestError(f'--fresh: {folder} is not a run folder, so it is not set aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())

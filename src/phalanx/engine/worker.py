@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import logging
 import math
 import multiprocessing
@@ -26,7 +27,7 @@ from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names, set_aside
+from phalanx.engine.folder import START, check_folder, describe_start, differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import Job
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
@@ -59,7 +60,7 @@ STDOUT, STDERR = 1, 2
 # Seconds in which two signals count as one request: a scheduler may signal every process, and the launcher forwards its own.
 SAME_REQUEST = 3
 
-PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|metrics\.jsonl|index\.json)\.\d+\.part')
+PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|start\.json|metrics\.jsonl|index\.json)\.\d+\.part')
 FULL = 'out of memory ({}): use a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
 CURES = {  # part of torch's message -> explanation and fix
     "can't allocate memory": FULL,
@@ -378,6 +379,7 @@ def prepare_folder(
         notes += [f'continues with another setting: {line}' for line in differences(job)]
     # Overwrite the recipe last: `differences` compares with that of the earlier start.
     write_atomically(job.folder / 'config.yml', to_yaml(resolve_names(job)).encode(), durable=True)
+    write_atomically(job.folder / START, json.dumps(describe_start()).encode(), durable=True)
     return checkpoint, notes
 
 

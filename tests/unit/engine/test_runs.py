@@ -20,6 +20,7 @@ from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
+from phalanx.engine.worker import prepare_folder
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
@@ -230,3 +231,24 @@ def test_a_batch_norm_that_would_see_one_value_per_channel_is_reported_before_an
     job = open_job(TINY[0], [(text, text) for text in small])
     with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm gets one value per channel'):
         check_parts(job, world_size)
+
+
+def test_a_job_of_slurm_that_queues_again_does_not_set_its_own_run_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--fresh` is in its command each time; once, it is obeyed."""
+
+    def start(job: str, restarts: str) -> bool:
+        """Start with --fresh; true if the earlier run was set aside."""
+        monkeypatch.setenv('SLURM_JOB_ID', job)
+        monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
+        with contextlib.ExitStack() as stack:
+            _, notes = prepare_folder(open_job('unet_digits', (), tmp_path / 'run'), None, True, stack)
+        return any('was moved to' in note for note in notes)
+
+    (tmp_path / 'run/log').mkdir(parents=True)  # ranks of other launchers make their logs first
+    assert [start('7', '0'), start('7', '1'), start('7', '2')] == [False, False, False]
+    assert start('7', '2')  # a second command of this start
+    assert start('8', '0')
+    monkeypatch.setenv('SLURM_JOB_ID', '')
+    assert start('', '0')
