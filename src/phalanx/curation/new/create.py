@@ -11,6 +11,8 @@ from pathlib import Path
 from shlex import quote
 from statistics import fmean
 
+import yaml
+
 from phalanx.config.read import did_you_mean
 from phalanx.curation.new import plan
 from phalanx.curation.new.near_misses import describe_near_misses
@@ -216,10 +218,10 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
 
     def write() -> None:
         head = _write_header(given, family, written, node, path, seconds)
-        path.write_text(compose_recipe(family, written, length, node, head, weights), encoding='utf-8')
+        path.write_text(compose_recipe(family, written, length, node, head, weights, settings), encoding='utf-8')
 
     # the recipe must exist before it can be timed
-    length = choose_length()
+    length, settings = choose_length(), dict[str, object]()
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     # time a few steps; a recipe that cannot be trained is reported as such
@@ -244,6 +246,9 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
         write()
+        if weights:
+            settings = _try_settings(path, written, rate, seconds)
+            write()
     # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node as busy as it is' if seconds is not None else ''
     print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
@@ -251,6 +256,24 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     print(f'  phalanx train {quote(str(shown))}')
     print(f'  phalanx predict {quote(f"runs/{path.stem}")} IMAGES --out results')
     return 0
+
+
+def _try_settings(path: Path, written: Written, rate: float, seconds: float) -> dict[str, object]:
+    """Keys of the recipe at `path` that short runs chose; empty if there is no time for them. Prints what they found."""
+    from phalanx.curation.new.short_runs import choose_settings
+
+    print('  trying learning rates, norms and frozen parts ...', flush=True)
+    try:
+        proposal = choose_settings(path, written, rate=rate, seconds=seconds)
+    except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
+        print(f'  warning: the short runs failed, so the recipe has the settings of its base: {error}')
+        return {}
+    if proposal is None:
+        print('  too little time for short runs: the recipe has the settings of its base')
+        return {}
+    for line in proposal.report:
+        print(f'    {line}')
+    return {key: yaml.safe_load(value) for key, _, value in (setting.partition('=') for setting in proposal.settings)}
 
 
 def _write_header(

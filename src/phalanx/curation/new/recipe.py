@@ -1,7 +1,7 @@
 """Text of a complete recipe for a data set, with comments where a user may want to change something."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,23 @@ READING = (
 
 
 def compose_recipe(
-    family: Family, written: Written, length: Length, node: Node, head: Sequence[str], weights: Path | None
+    family: Family,
+    written: Written,
+    length: Length,
+    node: Node,
+    head: Sequence[str],
+    weights: Path | None,
+    settings: Mapping[str, object],
 ) -> str:
-    """Compose the recipe; `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any."""
+    """Compose the recipe.
+
+    `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any; `settings`: keys that short runs
+    of fine-tuning chose.
+    """
     about = '\n'.join(f'# {line}'.rstrip() for line in head)
     data = '\n'.join(['data:', *(f'  {name}: {_format_yaml(value)}' for name, value in written.data.items())])
     if weights:
-        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_write_keys(length, weights))
+        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_write_keys(length, weights, settings))
         return '\n\n'.join([about, *own]) + '\n'
     blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
@@ -117,12 +127,15 @@ FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
 }
 
 
-def _write_keys(length: Length, weights: Path) -> list[str]:
-    """Keys for length, initial weights, evaluation and checkpoints of fine-tuning."""
+def _write_keys(length: Length, weights: Path, settings: Mapping[str, object]) -> list[str]:
+    """Keys for length, initial weights, evaluation and checkpoints of fine-tuning, and the `settings` of short runs."""
+    freeze = f'\n  freeze: {_format_yaml(settings["train.freeze"])}' if 'train.freeze' in settings else ''
     return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
         f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number\n'
-        f'  init_from: {_format_yaml(str(weights))}',
+        f'  init_from: {_format_yaml(str(weights))}{freeze}',
+        *([f'optimizer:\n  lr: {settings["optimizer.lr"]:<24} # best of short runs'] if settings else []),
+        *([f'norm_sync: {settings["norm_sync"]}'] if 'norm_sync' in settings else []),
         f'schedule:\n  warmup_steps: {length.warmup_steps}',
         f'evaluate:\n  every_epochs: {length.evaluate_epochs}',
         f'checkpoint:\n  every_epochs: {length.evaluate_epochs}',

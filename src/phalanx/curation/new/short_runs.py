@@ -1,0 +1,143 @@
+"""Short runs that choose learning rate, norms and frozen parts of fine-tuning, by the metric on held-out samples.
+
+Rates suit some data and ruin others: for early prints, 1e-4 made a published recogniser worse within an epoch.
+"""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.config.read import to_plain
+from phalanx.curation.prepare.targets import Written
+from phalanx.engine.job import Job, open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.engine.worker import process_group
+from phalanx.report.readable import format_number
+from phalanx.system.errors import RunError
+
+HELD_OUT = 48  # evaluation samples, spread evenly
+STEPS = (6, 40)  # per run, at least and at most
+RUNS = 5
+BATCH = 16  # at most: more steps in the same time
+SHARE, MOST = 0.25, 0.5  # of the announced time of the training, for all short runs together: wanted, and at most
+LOWER, HIGHER = (1 / 3, 1 / 10), (3.0,)  # multiples of the rate of the recipe, where it makes the weights worse, or better
+
+Score = tuple[float, ...]  # main metric, then those that break ties
+
+
+class Proposal(NamedTuple):
+    """Settings of the recipe, the best of the short runs, and a report for the user."""
+
+    settings: tuple[str, ...]  # KEY=VALUE
+    report: tuple[str, ...]
+
+
+def choose_settings(path: Path, written: Written, *, rate: float, seconds: float) -> Proposal | None:
+    """Choose settings for the recipe at `path`, which names initial weights, by short runs.
+
+    `rate`: samples per second of its training; `seconds`: its announced time, which limits the short runs. None if that is too
+    little for them. Raises the errors of training.
+    """
+    job = open_job(str(path))
+    batch = min(BATCH, job.recipe.train.global_batch(1))
+    affordable = seconds * rate / (RUNS * batch)  # steps per run in the time of the whole training
+    if MOST * affordable < STEPS[0]:
+        return None
+    steps = min(STEPS[1], max(STEPS[0], round(SHARE * affordable)))
+    with tempfile.TemporaryDirectory(prefix='.trial_', dir=path.parent) as folder:
+        common = (
+            f'data.eval={write_held_out(written, Path(folder))}',
+            f'train.steps={steps}',
+            f'train.global_batch_size={batch}',
+            # The rate falls to 0, as in the training: a high one looks worse than it is until it falls.
+            f'schedule={{name: cosine, steps: {steps}, warmup_steps: 2}}',
+            *SHORT,
+        )
+        start, main = _start(path, common)
+        lr = float(to_plain(job.resolved.value['optimizer'])['lr'])
+        # Rates first, then norms and frozen parts at the best rate.
+        tried: dict[tuple[str, ...], Score] = {}
+
+        def run_at(rate: float) -> Score:
+            setting = f'optimizer.lr={rate:.2g}'
+            tried[setting,] = _run(path, (*common, setting))
+            return tried[setting,]
+
+        for by in HIGHER if run_at(lr) > start else LOWER:
+            run_at(lr * by)
+        best = max(tried, key=tried.__getitem__)
+        norms = 'global' if job.recipe.norm_sync == 'frozen' else 'frozen'
+        for more in (f'norm_sync={norms}', 'train.freeze=[backbone]'):
+            if more != 'train.freeze=[backbone]' or _has_backbone(job):
+                tried[*best, more] = _run(path, (*common, *best, more))
+    best = max(tried, key=tried.__getitem__)
+    lines = [f'{" ".join(settings)}: {_format(score)}' for settings, score in tried.items()]
+    head = f'{main} on held-out samples, {_format(start)} at the start, after {steps} steps with'
+    worse = (
+        ()
+        if tried[best] > start
+        else ('no short run was better than the start: the weights may fit your data already; --minutes allows longer runs',)
+    )
+    return Proposal(best, (head, *lines, f'chosen: {" ".join(best)}', *worse))
+
+
+SHORT = ('train.epochs=null', 'train.workers=0', 'ema=null', 'evaluate.start=false', 'report.pictures=0')
+
+
+def write_held_out(written: Written, folder: Path) -> str:
+    """Write a list of HELD_OUT evaluation samples; return the value of `data.eval` for it."""
+    given = written.data['eval']
+    root, name = Path(written.data['root']), given[0] if isinstance(given, list) else given
+    lines = (root / name).read_text(encoding='utf-8', errors='surrogateescape').splitlines(keepends=True)
+    chosen = lines[:: math.ceil(len(lines) / HELD_OUT)]
+    file = folder / Path(name).name
+    file.write_text(''.join(chosen), encoding='utf-8', errors='surrogateescape')
+    below = file.resolve().relative_to(root.resolve())
+    return f'["{below}"]' if isinstance(given, list) else f'"{below}"'
+
+
+def _start(path: Path, settings: Sequence[str]) -> tuple[Score, str]:
+    """Score of the initial weights, and the names of the metrics in it."""
+    with process_group('auto') as device, tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
+        trainer = _trainer(path, settings, Path(folder), device)
+        task = trainer.task
+        return _evaluate(trainer), ', '.join((task.main_metric, *task.tie_breakers))
+
+
+def _run(path: Path, settings: Sequence[str]) -> Score:
+    """Score after a short run; minus infinity if its loss is not finite or diverges."""
+    with process_group('auto') as device, tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
+        trainer = _trainer(path, settings, Path(folder), device)
+        try:
+            for batch in trainer.batches():
+                trainer.train_step(batch)
+                trainer.progress.step += 1
+            trainer.read_numbers(keep=0)
+        except RunError:
+            return (-math.inf,)
+        return _evaluate(trainer)
+
+
+def _trainer(path: Path, settings: Sequence[str], folder: Path, device: Any) -> Trainer:
+    job = open_job(str(path), [(setting, 'a short run') for setting in settings])
+    return Trainer(job.recipe, job.task, folder=folder, device=device)
+
+
+def _evaluate(trainer: Trainer) -> Score:
+    result = trainer.evaluator.evaluate(trainer.progress.step)
+    if result is None:
+        raise KeyboardInterrupt
+    names = (trainer.task.main_metric, *trainer.task.tie_breakers)
+    return tuple(-math.inf if math.isnan(result.metrics[name]) else result.metrics[name] for name in names)
+
+
+def _has_backbone(job: Job) -> bool:
+    """True if the network has a part named `backbone`, with something to train beside it."""
+    parts = dict(job.task.model().named_children())
+    return 'backbone' in parts and len(parts) > 1
+
+
+def _format(score: Score) -> str:
+    return ', '.join(map(format_number, score))
