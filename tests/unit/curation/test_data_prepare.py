@@ -185,6 +185,7 @@ def test_later_labelme_shapes_lie_over_earlier_ones(source: Path) -> None:
     distance = np.hypot(*np.meshgrid(np.arange(H) + 0.5 - 3, np.arange(W) + 0.5 - 4, indexing='ij'))
     np.testing.assert_array_equal(circle[:, 1:] == 2, (distance < 2)[:, 1:])
     assert Path('out/images/images/b.jpg').read_bytes() == (source / 'images/b.jpg').read_bytes()
+    assert sorted(path.name for path in Path('out/labels/images').iterdir()) == ['a_1.png', 'b.png']  # named like their images
 
 
 def test_named_classes_have_the_order_in_which_they_are_named(source: Path) -> None:

@@ -56,8 +56,11 @@ class Written:
         return path.relative_to(self.root).as_posix()
 
     def free_name(self, image: Path) -> str:
-        """Name for files made from an image, which no other image has."""
-        name = re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
+        """Name for files made from an image, which no other image has; that of the image, where it is a copy."""
+        if image.is_relative_to(self.out / 'images'):
+            name = image.relative_to(self.out / 'images').with_suffix('').as_posix()
+        else:
+            name = re.sub(r'[^\w.-]', '_', '_'.join((*image.parts[-3:-1], image.stem)))
         while name in self.names:
             name += '_'
         self.names.add(name)
