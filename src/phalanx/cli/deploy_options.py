@@ -1,10 +1,11 @@
 """Options of `phalanx predict`, `read`, `export` and `serve`. Nothing here loads torch, so `--help` does not wait for it."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.cli.options import WEIGHTS
-from phalanx.config.arguments import Parser, add_assignments, add_offline
+from phalanx.config.arguments import Assignments, Parser, add_assignments, add_offline, collect_assignments
 from phalanx.deploy.formats import AXES, FORMATS, OLDEST_OPSET
 from phalanx.system.paths import parse_path
 
@@ -37,12 +38,13 @@ SERVE_EXAMPLES = (
 
 def predict_parser() -> Parser:
     parser = Parser('phalanx predict', 'Writes the results of a trained model for images and videos.', PREDICT_EXAMPLES)
-    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
     what = 'files, folders, patterns in quotes; `-` reads paths from standard input, a number is a camera'
-    parser.add_argument('images', metavar='IMAGE', nargs='+', type=parse_path, help=what)
+    _add_run(parser, 'RUN IMAGE [IMAGE ...]', f'a run folder, or a recipe with --weights; then {what}')
+    parser.add_argument('--infer_img', '--infer_dir', '--image_path', dest='images', metavar='IMAGE', help='an image or folder')
     out = 'the folder to write to (default: results)'
-    parser.add_argument('--out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
-    parser.add_argument('--weights', metavar='WEIGHTS', help=WEIGHTS)
+    names = ('--out', '--save_dir', '--output_dir')
+    parser.add_argument(*names, dest='out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
+    parser.add_argument('--weights', '--model_path', metavar='WEIGHTS', help=WEIGHTS)
     ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
     parser.add_argument('--save', metavar='A,B,..', help=ways)
     shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
@@ -52,11 +54,29 @@ def predict_parser() -> Parser:
     return parser
 
 
+def _add_run(parser: Parser, words: str, about: str) -> None:
+    """Add a run folder or recipe and what follows it; the originals name it by an option."""
+    parser.add_argument('words', metavar=words, nargs='*', help=about)
+    parser.add_argument('-c', '--config', '--cfg', dest='config', metavar='RECIPE', help='the recipe')
+
+
+def parse_run(parser: Parser, words: Sequence[str]) -> tuple[argparse.Namespace, str, list[str], Assignments]:
+    """Options, run, the words after it, and assignments. Weights that an original configuration is given count as --weights."""
+    given = parser.parse_intermixed_args(words)
+    assigned, rest = collect_assignments(given), list(given.words)
+    if given.config is None and not rest:
+        parser.error('the run is missing: give a run folder, or a recipe with --weights')
+    run = given.config or rest.pop(0)
+    return given, run, rest, assigned
+
+
 def export_parser() -> Parser:
     about = 'Writes a trained network as ONNX, with a JSON file beside it that says how to use it.'
     parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
-    parser.add_argument('run', metavar='RUN', help='a run folder, or a recipe with --weights')
-    parser.add_argument('--weights', metavar='WEIGHTS', help='instead of the best of the run, as in `phalanx eval`')
+    _add_run(parser, 'RUN', 'a run folder, or a recipe with --weights')
+    parser.add_argument(
+        '--weights', '--model_path', metavar='WEIGHTS', help='instead of the best of the run, as in `phalanx eval`'
+    )
     parser.add_argument(
         '--out', type=parse_path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'
     )

@@ -16,6 +16,8 @@ from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.launch.remote import run_on_all_nodes
+from phalanx.paddle.configs import is_original
+from phalanx.paddle.options import WEIGHTS, take_assigned
 from phalanx.parallel import dist
 from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
 from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
@@ -26,6 +28,9 @@ def command(words: Sequence[str]) -> int:
     given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
+    if is_original(recipe):
+        weights, assigned = take_assigned(assigned, WEIGHTS)
+        given.weights = given.weights or next(reversed(weights), None)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint with an EMA; leave --raw out')
     flags, start = read_launch(given)

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from shlex import quote
 
-from phalanx.cli.deploy_options import export_parser
-from phalanx.config.arguments import collect_assignments
+from phalanx.cli.deploy_options import export_parser, parse_run
 from phalanx.deploy.export import Options, Written, export
 from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import open_job
+from phalanx.paddle.configs import is_original
+from phalanx.paddle.options import WEIGHTS, take_assigned
 from phalanx.system.errors import CheckpointError, RequestError
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
@@ -20,7 +21,12 @@ NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
-    given = export_parser().parse_args(words)
+    given, run, more, assigned = parse_run(export_parser(), words)
+    if more:
+        raise RequestError(f'{more[0]}: one run is exported at a time; values of keys follow --set')
+    if is_original(run):
+        weights, assigned = take_assigned(assigned, WEIGHTS)
+        given.weights = given.weights or next(reversed(weights), None)
     # check packages and options before the network is built, which takes seconds
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
@@ -35,7 +41,7 @@ def command(words: Sequence[str]) -> int:
         if not OLDEST_OPSET <= given.opset <= newest:
             raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
     # the suffix decides how the file is read later, so it must fit the format
-    job = open_job(given.run, collect_assignments(given))
+    job = open_job(run, assigned)
     out = given.out or job.folder / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')

@@ -1,6 +1,13 @@
-"""Options of the train.py of PaddleSeg, PaddleDetection and PaddleOCR that `phalanx train` accepts too."""
+"""Options of the programs of PaddleSeg, PaddleDetection and PaddleOCR that the commands accept too."""
 
-# option -> the assignment to the recipe that it makes
+from collections.abc import Sequence
+from pathlib import Path
+
+from phalanx.config.arguments import Assignments
+
+EMPTY = ('', 'null', 'none', 'false', '~')  # values that name nothing
+
+# option of train.py -> the assignment to the recipe that it makes
 BROUGHT_ALONG = {
     'iters': 'train.steps={}',
     'batch_size': 'train.batch_size_per_rank={}',
@@ -23,3 +30,19 @@ TAKEN_ALONG = {  # options without effect here, with the reason
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
 }
+
+# keys of configurations that command lines of the originals set, and that are options of commands here
+CHECKPOINTS = ('Global.checkpoints',)  # train: what to resume
+WEIGHTS = ('Global.pretrained_model', 'Global.checkpoints', 'weights')  # other commands
+IMAGES = ('Global.infer_img',)
+
+
+def take_assigned(assigned: Assignments, keys: Sequence[str]) -> tuple[list[str], Assignments]:
+    """Values that assignments give to `keys`, without empty ones, and the other assignments.
+
+    A path without suffix gets `.pdparams` where such a file exists: the originals write paths so.
+    """
+    pairs = [(text.partition('='), (text, origin)) for text, origin in assigned]
+    values = [value for (key, _, value), _ in pairs if key in keys and value.lower() not in EMPTY]
+    complete = [f'{value}.pdparams' if Path(f'{value}.pdparams').is_file() else value for value in values]
+    return complete, [assignment for (key, _, _), assignment in pairs if key not in keys]

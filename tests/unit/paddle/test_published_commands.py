@@ -25,7 +25,8 @@ from phalanx.config.read import to_plain
 from phalanx.engine.job import Job
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
-from running import Command, records
+from phalanx.paddle.options import WEIGHTS, take_assigned
+from running import Command, records, run_here
 
 PDSEG = (
     '--do_eval --cfg configs/unet_pet.yaml BATCH_SIZE 4 TRAIN.PRETRAINED_MODEL_DIR pretrained_model/unet_bn_coco SOLVER.LR 5e-5'
@@ -122,6 +123,27 @@ def test_an_option_with_a_value_that_may_be_left_out_takes_none_of_the_overrides
         assert (got['train']['global_batch_size'], got['optimizer']['lr']) == (4, 5e-5)
         assert (got['precision']['dtype'], got['precision']['loss_scale']) == ('fp16', 512.0)
     assert job('--cfg configs/unet_pet.yaml --use_gpu false')[1]['device'] == 'cpu'
+
+
+def test_checkpoints_of_paddleocr_are_resumed_or_evaluated(folder: Path) -> None:
+    """`-o Global.checkpoints=` names what to go on with, as --resume does, and in tools/eval.py the weights."""
+    given, _, assigned = parse_command(['-c', 'configs/rec/crnn.yml', '-o', 'Global.checkpoints=runs/a', 'Global.epoch_num=1'])
+    assert given.resume == 'runs/a'
+    assert [text for text, _ in assigned] == ['Global.epoch_num=1']
+    (folder / 'best.pdparams').touch()
+    words = [('Global.checkpoints=./best', ''), ('Global.pretrained_model=null', ''), ('Global.infer_img=a.jpg', '')]
+    assert take_assigned(words, WEIGHTS) == (['./best.pdparams'], [words[2]])
+
+
+def test_images_and_weights_of_tools_infer_are_those_of_predict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / 'dict.txt').write_text('a\nb\n')
+    words = ['-c', 'configs/rec/crnn.yml', '-o', 'Global.infer_img=a.jpg', 'Global.pretrained_model=./best']
+    assert run_here('predict', *words) == 2
+    assert 'a.jpg: there is no such file' in capsys.readouterr().err
+    assert run_here('predict', '-c', 'configs/rec/crnn.yml') == 2
+    assert 'which images? give files or folders after the run' in capsys.readouterr().err
+    assert run_here('export', *words[:3], 'Global.pretrained_model=./best', '--no_check', '--image_size', '32,100') == 1
+    assert 'best' in capsys.readouterr().err
 
 
 def test_what_differs_on_purpose_is_known_to_the_run(folder: Path) -> None:

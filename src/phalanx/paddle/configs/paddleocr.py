@@ -130,7 +130,7 @@ def _train(settings: Section, loader: Section, batch_size: Node) -> dict[str, An
     }
     checkpoints = settings.take('checkpoints')
     if checkpoints.value is not None:
-        message = 'name the weights to evaluate with --weights, and the run to go on with by --resume'
+        message = 'names the run to go on with only on the command line (-o Global.checkpoints=RUN); take it out of the file'
         settings.report(checkpoints, 'checkpoints', message)
     weights = settings.weights('pretrained_model')
     if weights is not None and PurePath(str(weights.value)).name.startswith(OF_BACKBONES):

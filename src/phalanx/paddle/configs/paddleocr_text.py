@@ -9,17 +9,16 @@ from phalanx.paddle.configs.dialect import Section, as_number, with_value
 from phalanx.paddle.configs.paddleocr_parts import dictionary_of, label_files, take_common_step
 
 # Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
+LANGUAGES = (
+    'chinese_cht japan korean latin cyrillic arabic devanagari ka ta te spin french german it ru uk be bg hi mr ne fa ug ur ar '
+    'rs rsc oc pu xi'
+)
 DICTIONARIES = {
     'ppocr/utils/en_dict.txt': 'en',
     'ppocr/utils/ic15_dict.txt': 'alphanumeric',
     **{f'ppocr/utils/{name}.txt': name for name in ('ppocr_keys_v1', 'EN_symbol_dict', 'dict90')},
-    **{
-        f'ppocr/utils/dict/{name}.txt': name
-        for name in (
-            *('ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'chinese_cht_dict', 'japan_dict', 'korean_dict'),
-            *('latin_dict', 'cyrillic_dict', 'arabic_dict', 'devanagari_dict', 'ka_dict', 'ta_dict', 'te_dict', 'spin_dict'),
-        )
-    },
+    **{f'ppocr/utils/dict/{name}.txt': name for name in ('ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict')},
+    **{f'ppocr/utils/dict/{language}_dict.txt': f'{language}_dict' for language in LANGUAGES.split()},
 }
 NAMES = ('digits', 'letters', *DICTIONARIES.values())  # which a configuration may give instead of a path
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
