@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import yaml
 
 from nodes.conftest import Node, Started, ip
 from running import TINY, clean_environment
 
 TRAIN = ('train', *TINY, 'train.steps=2', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
+OVERRIDES: dict[str, Any] = {
+    key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TRAIN[3:-2], 'norm_sync=global'))
+}
 WITHIN = 'mount --bind hosts /etc/hosts && mount --bind resolv.conf /etc/resolv.conf && exec "$@"'
 REFUSES, SILENT = '127.0.0.9', '192.0.2.53'  # name servers: nothing listens there; questions go to a node that drops them
+PROGRAM = f"""
+import json, os
+import torch.distributed as dist
+import phalanx
+os.environ['GLOO_SOCKET_IFNAME'] = os.environ.pop('CARD')  # for this group alone
+dist.init_process_group('gloo')
+del os.environ['GLOO_SOCKET_IFNAME']
+overrides = json.loads({json.dumps(OVERRIDES)!r})
+assert phalanx.train('pp_liteseg_digits', save_dir='run', overrides=overrides).step == 2
+assert 'GLOO_SOCKET_IFNAME' not in os.environ
+dist.barrier()
+"""
 IPV4 = '10.78.0.1 gpu01\n10.78.0.2 gpu02\n'
 IPV6 = 'fd00:78::1 gpu01\nfd00:78::2 gpu02\n'
 DEBIAN = ('127.0.1.1 gpu01\n10.78.0.2 gpu02\n', '10.78.0.1 gpu01\n127.0.1.1 gpu02\n')  # each node knows itself as 127.0.1.1
@@ -21,12 +39,16 @@ DEBIAN = ('127.0.1.1 gpu01\n10.78.0.2 gpu02\n', '10.78.0.1 gpu01\n127.0.1.1 gpu0
 
 def train(node: Node, hosts: str, *words: str, server: str = REFUSES, **environment: str) -> Started:
     """Start a training on a node that knows `hosts` and asks `server` for other names."""
+    return start(node, hosts, '-m', 'phalanx', *TRAIN, *words, server=server, **environment)
+
+
+def start(node: Node, hosts: str, *words: str, server: str = REFUSES, **environment: str) -> Started:
     (node.folder / 'hosts').write_text(f'127.0.0.1 localhost\n{hosts}')
     (node.folder / 'resolv.conf').write_text(f'nameserver {server}\n')
     process = subprocess.Popen(
         [
             *('nsenter', f'--net=/var/run/netns/{node.namespace}', 'unshare', '--mount', 'sh', '-c', WITHIN, 'sh'),
-            *(sys.executable, '-m', 'phalanx', *TRAIN, *words),
+            *(sys.executable, *words),
         ],
         cwd=node.folder,
         env=clean_environment() | environment,
@@ -109,3 +131,10 @@ def test_a_name_that_never_appears_is_named_after_the_time_to_join(
     assert started.end() == 2
     assert 'pod-0.job: this node cannot resolve the name' in started.output
     assert 'gave up after 3 s' in started.output
+
+
+@pytest.mark.long
+def test_a_call_inside_a_group_over_two_nodes_uses_the_card_between_them(nodes: list[Node]) -> None:
+    """The name of the host is in no list, so that gloo, left alone, takes a loopback address for the groups that are added."""
+    started = [start(node, DEBIAN[i], '-c', PROGRAM, CARD=node.card, **rank(i, 'gpu01')) for i, node in enumerate(nodes[:2])]
+    assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output

@@ -14,20 +14,21 @@ from typing import Any
 
 import torch
 
-from phalanx.cli.ranks import make_logs
+from phalanx.cli.ranks import find_network, make_logs
 from phalanx.engine import worker
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.trained import Trained
 from phalanx.launch.environment import detect
 from phalanx.launch.from_python import run_command
-from phalanx.launch.start import apply_start
+from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import Callback
 from phalanx.system.errors import RequestError, StoppedError
 from phalanx.system.stops import interrupting_signal, keep_handlers
 
-LOG_SETTINGS = ('PHALANX_LOG_DIR', 'PHALANX_LOG_MODE')
+SETTINGS = ('PHALANX_LOG_DIR', 'PHALANX_LOG_MODE', 'GLOO_SOCKET_IFNAME')
+PATIENCE = 300  # seconds to wait for the address of a node's name
 
 
 def train(
@@ -107,7 +108,9 @@ def _part_of_this_program(job: Job) -> Iterator[None]:
 
     Raises RequestError if it was started once per node of several, and so would train on this node alone.
     """
+    # a group that exists may span nodes; groups that we add to it need the interface to the others
     changes: Mapping[str, str | None] = {}
+    start = Start('the program', 'rank', exports={'MASTER_ADDR': os.environ.get('MASTER_ADDR', '')})
     if not dist.is_initialized():
         try:
             start = detect(os.environ, os.getppid())
@@ -120,14 +123,13 @@ def _part_of_this_program(job: Job) -> Iterator[None]:
             )
         changes = start.changes()
     log = logging.getLogger('phalanx')
-    logged, before = (
-        (log.handlers, log.propagate, log.level),
-        {name: os.environ.get(name) for name in (*changes, *LOG_SETTINGS)},
-    )
+    logged, before = ((log.handlers, log.propagate, log.level), {name: os.environ.get(name) for name in (*changes, *SETTINGS)})
     with keep_handlers():
         try:
             if changes:
                 apply_start(start)
+            if start.per == 'rank' and start.by != OURS:
+                find_network(start, PATIENCE)
             if dist.is_launched() and 'PHALANX_LOG_DIR' not in os.environ:
                 make_logs(job.folder / 'log')
             yield

@@ -18,7 +18,7 @@ from phalanx.launch.cluster import Cluster, find_interface
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
-from phalanx.launch.names import shorten_silent_lookups, split_list
+from phalanx.launch.names import is_loopback, shorten_silent_lookups, split_list
 from phalanx.launch.preflight import free_disk, hash_parts
 from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
@@ -79,19 +79,23 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
         torch.set_num_threads(threads_per_rank(int(os.environ.get('LOCAL_WORLD_SIZE', 1))))
 
     def run_connected() -> int:
-        _find_network(start, flags)
+        find_network(start, flags.join_timeout)
         return run()
 
     return run_connected() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run_connected, append=flags.log_append)
 
 
-def _find_network(start: Start, flags: Flags) -> None:
-    """Set the interface of gloo, unless all ranks are on this node. Raises RequestError if a node has no address in time."""
+def find_network(start: Start, patience: float) -> None:
+    """Set the interface of gloo for a rank of another launcher, unless all ranks are on this node.
+
+    Raises RequestError if the name of a node has no address within `patience` seconds.
+    """
     names = split_list(start.settings['ips'].value) if 'ips' in start.settings else [start.exports.get('MASTER_ADDR', '')]
-    if start.nodes == 1 or 'GLOO_SOCKET_IFNAME' in os.environ or not all(names):
+    here = start.nodes == 1 or all(is_loopback(name) for name in names)
+    if here or 'GLOO_SOCKET_IFNAME' in os.environ or not all(names):
         return
     try:
-        interface = find_interface(names, flags.join_timeout)
+        interface = find_interface(names, patience)
     except ValueError as error:
         raise RequestError(str(error)) from None
     if interface is not None:
