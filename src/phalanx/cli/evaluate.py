@@ -16,6 +16,7 @@ from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.launch.remote import run_on_all_nodes
+from phalanx.launch.start import once_per_node
 from phalanx.paddle.configs import is_original
 from phalanx.paddle.options import WEIGHTS, take_assigned
 from phalanx.parallel import dist
@@ -34,7 +35,8 @@ def command(words: Sequence[str]) -> int:
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint with an EMA; leave --raw out')
     flags, start = read_launch(given)
-    job = open_job(recipe, assigned)
+    with once_per_node(start):
+        job = open_job(recipe, assigned)
     if not dist.is_launched():
         cluster = build_cluster(flags, start, job)
         if flags.ssh:

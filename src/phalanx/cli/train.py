@@ -25,7 +25,7 @@ from phalanx.engine.parts import Parts
 from phalanx.launch.from_python import EVENTS
 from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
-from phalanx.launch.start import OURS
+from phalanx.launch.start import OURS, once_per_node
 from phalanx.paddle.configs import dialect_of, is_original
 from phalanx.paddle.configs.dialect import Dialect
 from phalanx.paddle.options import BROUGHT_ALONG, CHECKPOINTS, TAKEN_ALONG, take_assigned
@@ -41,7 +41,8 @@ def command(words: Sequence[str]) -> int:
     # the request: recipe, flags, and how this process was started
     given, recipe, assigned = parse_command(words)
     flags, start = read_launch(given)
-    job = build_job(given, recipe, assigned)
+    with once_per_node(start):
+        job = build_job(given, recipe, assigned)
     for option, reason in TAKEN_ALONG.items():
         if getattr(given, option) and not dist.is_launched():
             print(f'--{option} is ignored: {reason}')

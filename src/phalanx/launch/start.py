@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from phalanx.launch.names import START_PORT, is_same_node, split_list
+from phalanx.system.errors import RequestError
 
 STARTED_BY = 'PHALANX_STARTED_BY'  # set after reading a contract, so that child processes do not read it again
 OURS = 'Phalanx'
@@ -139,6 +141,17 @@ def apply_start(start: Start) -> None:
             os.environ[name] = value
     if str(start) and (start.per != 'rank' or start.exports['RANK'] == '0'):
         print(f'phalanx: {start}', file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def once_per_node(start: Start) -> Iterator[None]:
+    """Leave a RequestError to the first rank of each node: the others read the same files, and exit with its status."""
+    try:
+        yield
+    except RequestError:
+        if start.per == 'rank' and start.by != OURS and start.exports['LOCAL_RANK'] != '0':
+            raise SystemExit(2) from None
+        raise
 
 
 class Reader:

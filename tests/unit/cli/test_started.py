@@ -58,3 +58,18 @@ def test_contradicting_flags_are_refused_before_any_rendezvous(
 def test_a_scaling_comparison_is_not_started_once_per_rank(master: socket.socket, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here('bench', 'scaling', 'unet_digits', '--world', '1,2') == 2
     assert 'start it once, or once per node, not once per rank' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('command', ['train', 'eval'])
+def test_a_broken_recipe_is_reported_by_the_first_rank_of_a_node_alone(
+    command: str, master: socket.socket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path('broken.yml').write_text('optimizer: {name: sgdd}\n')
+    with pytest.raises(SystemExit, match='2'):
+        run_here(command, 'broken.yml')
+    assert capsys.readouterr() == ('', '')
+    monkeypatch.setenv('RANK', '2')
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    monkeypatch.delenv(STARTED_BY)
+    assert run_here(command, 'broken.yml') == 2
+    assert 'broken.yml:1' in capsys.readouterr().err
