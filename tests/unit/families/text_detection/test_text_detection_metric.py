@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,3 +108,17 @@ def test_an_image_is_graded_by_its_own_hmean() -> None:
     other = make_texts([(rectangle(0, 0, 10, 10), 'a')])
     grades = Hmean().update([[right, wrong], [right], []], Seen([0, 1, 2], [truth, other, Texts()]))
     assert grades == [Grade(0.5, 'hmean 0.50: 1 of 2 missed, false positives: 1'), None, None]
+
+
+def test_a_detection_is_intersected_only_with_texts_near_it() -> None:
+    """A million intersections of a page of 1,000 texts would take seconds."""
+    rectangles = [
+        rectangle(20 * (place % 20), 20 * (place // 20), 20 * (place % 20) + 10, 20 * (place // 20) + 10)
+        for place in range(400)
+    ]
+    truth = make_texts([(points, 'a') for points in rectangles])
+    with cProfile.Profile() as profiler:
+        scores = metrics(([found(points) for points in reversed(rectangles)], truth))
+    assert scores['hmean'] == 1
+    calls = {name: calls for (_, _, name), (calls, *_) in pstats.Stats(profiler).stats.items()}  # type: ignore[attr-defined]
+    assert calls['intersection_area'] == 400
