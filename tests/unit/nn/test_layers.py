@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
-from phalanx.nn.layers import upsample_logits
+from phalanx.nn.layers import DepthwiseConv2d, upsample_logits
 
 sides = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
@@ -50,3 +52,26 @@ def test_the_gradient_of_upsampled_logits_does_not_depend_on_the_rest_of_the_bat
         return gradient(upsample_logits(logits[part], wanted[part]), logits, wanted[part])[part]
 
     assert torch.equal(torch.cat([of(slice(0, 1)), of(slice(1, 3)), of(slice(3, 5))]), of(slice(0, 5)))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_a_depthwise_kernel_of_one_pixel_multiplies(dtype: torch.dtype) -> None:
+    """Output and gradients are those of a convolution, which CPUs compute channel by channel."""
+    torch.manual_seed(0)
+    own, expected = DepthwiseConv2d(6, 6, 1, groups=6, bias=False), nn.Conv2d(6, 6, 1, groups=6, bias=False)
+    expected.load_state_dict(own.state_dict())
+    x, direction = torch.randn(2, 6, 5, 7), torch.randn(2, 6, 5, 7)
+    results = []
+    for layer in (own, expected):
+        image = x.clone().requires_grad_()
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            with torch.autocast('cpu', dtype, enabled=layer is own and dtype != torch.float32):
+                out = layer(image)
+            out.backward(direction.to(out.dtype))
+        assert image.grad is not None and layer.weight.grad is not None
+        results.append((out, image.grad, layer.weight.grad))
+        assert ('aten::convolution' in {event.name for event in seen.events() or ()}) == (layer is expected)
+    assert results[0][0].dtype == dtype
+    close = {'rtol': 1e-5, 'atol': 1e-5} if dtype == torch.float32 else {'rtol': 0.02, 'atol': 0.05}
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found.float(), wanted, **close)
