@@ -135,8 +135,8 @@ class Evaluate:
     patience: int | None = None
     """Early stopping: end the run after this many evaluations in a row without a new best."""
     start: bool = True
-    """Evaluate before the first step if `train.init_from` provides the whole network, heads included. Warns at the end if the
-    run never beat its initial weights."""
+    """Evaluate before the first step if `train.init_from` provides the whole network, heads included, and save it as the
+    checkpoint of step 0: the best one, until an evaluation is better."""
     loss: bool = False
     """Also compute the loss on the evaluation samples (`validation_loss`); doubles the evaluation time. The samples get the
     training transforms with fixed random numbers, so that the value is comparable with the training loss."""
