@@ -35,6 +35,8 @@ def new_parser() -> Parser:
     parser.add_argument('--minutes', type=float, metavar='N', help='time limit of the training on this node')
     of_texts = 'for lines of text, pages and tables: published weights to begin with (docs/own-data.md)'
     parser.add_argument('--weights', type=parse_path, metavar='FILE', help=of_texts)
+    kept = 'keep all characters that the published weights read, not only those of the training texts'
+    parser.add_argument('--keep_characters', action='store_true', help=kept)
     parser.add_argument('--no_trial', action='store_true', help='skip the trial of the recipe, which estimates its time')
     return parser
 

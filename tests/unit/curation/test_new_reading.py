@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import yaml
 from PIL import Image
 
 import drawn
+from phalanx.curation.new import characters as keeping
+from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.plan import (
     Node,
     compute_class_weights,
@@ -38,6 +41,7 @@ from phalanx.data.checks import AnnotationError
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
 from phalanx.families.text_detection.data.label_files import LabelFiles
+from phalanx.system.errors import RequestError
 from running import run_here
 
 CPU = Node('cpu', 2)
@@ -229,6 +233,21 @@ def test_spans_that_pubtabnet_lacks_extend_the_vocabulary_of_the_recipe(tmp_path
     written.units.update(['<td', ' colspan="2"', 'colspan="11"', ' rowspan="12"', '>', '</td>'])
     assert _more_tokens(written) == ['more_tokens: [colspan="11", rowspan="12"]']
     assert _more_tokens(Written(tmp_path, {})) == []
+
+
+def test_the_characters_of_published_weights_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that read b, a and the space; texts with a and c."""
+    monkeypatch.setattr(keeping, 'load', lambda file: SimpleNamespace(guide={'reading': {'characters': ('b', 'a', ' ')}}))
+    written = Written(tmp_path, {}, out=tmp_path)
+    written.units.update('ac')
+    keep_characters(written, tmp_path / 'w.onnx')
+    assert (tmp_path / 'characters.txt').read_text() == 'b\na\nc\n'
+    assert ' ' in written.units
+
+
+def test_the_characters_of_unknown_weights_cannot_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r'--keep_characters: the characters of .*w\.onnx are not known: .*no such file'):
+        keep_characters(Written(tmp_path, {}, out=tmp_path), tmp_path / 'w.onnx')
 
 
 def test_the_tokens_of_a_table_are_those_of_pubtabnet() -> None:

@@ -15,6 +15,7 @@ import yaml
 
 from phalanx.config.read import did_you_mean
 from phalanx.curation.new import plan
+from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
@@ -90,6 +91,10 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         )
     # without --weights, those of an installed package, if there is one for this family
     weights = normalise_path(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
+    if given.keep_characters:
+        if family != 'recognition' or weights is None:
+            raise RequestError('--keep_characters: is for lines of text with published weights (--weights)')
+        keep_characters(written, weights)
     _print_findings(family, found, written, tree, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
     return _write_recipe(given, family, written, path, weights)

@@ -145,7 +145,7 @@ def _write_keys(length: Length, weights: Path, settings: Mapping[str, object]) -
 def _characters(written: Written) -> str:
     file, has_space = written.out / 'characters.txt', ' ' in written.units
     return (
-        'characters:                      # those of the training texts; others cannot be read\n'
+        'characters:                      # others cannot be read\n'
         f'  dictionary: {_format_yaml(str(file))}\n  space: {str(has_space).lower()}\n  max_length: {written.longest}'
     )
 

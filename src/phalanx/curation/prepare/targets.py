@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -235,7 +236,7 @@ def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) 
             if split == 'train':
                 written.sizes.append(size)
                 written.texts.append(text)
-                written.units.update(text)
+                written.units.update(unicodedata.normalize('NFC', text))  # as texts are learned
     if split == 'train':
         characters = ''.join(f'{one}\n' for one in sorted(written.units) if one != ' ')
         (written.out / 'characters.txt').write_text(characters, encoding='utf-8')

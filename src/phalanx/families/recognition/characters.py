@@ -132,7 +132,8 @@ class EncodedText(NamedTuple):
 class Characters:
     """Encoder and decoder of texts for one dictionary.
 
-    Texts are taken in Unicode's normal form NFC, in which a letter and its accent are one character.
+    Texts are taken in Unicode's normal form NFC, in which a letter and its accent are one character, as far as the
+    dictionary has these characters.
     """
 
     def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
@@ -215,7 +216,12 @@ class Characters:
         text = compose(text.lower() if self.lower_case else text)
         for parts, whole in self._whole.items():
             text = text.replace(parts, whole)
-        return text
+        return text if text.isascii() else ''.join(map(self._divide, text))
+
+    def _divide(self, character: str) -> str:
+        """Divide a letter with an accent that the dictionary has only as two entries."""
+        parts = character if character in self._numbers else unicodedata.normalize('NFD', character)
+        return parts if all(part in self._numbers for part in parts) else character
 
 
 def compose(text: str) -> str:

@@ -31,6 +31,12 @@ def test_texts_are_taken_in_one_normal_form() -> None:
     assert characters.unmatched() == ['\u2126']
 
 
+def test_a_letter_is_divided_where_the_dictionary_has_its_accent_only() -> None:
+    characters = Characters(('u', '\u0308'), lower_case=False, max_length=2)
+    assert characters.encode('\u00fc') == characters.encode('u\u0308') == ('u\u0308', 0, [1, 2])
+    assert characters.find_unknown('\u00e9') == '\u00e9'
+
+
 def test_an_entry_that_the_normal_form_would_divide_stays_whole() -> None:
     """QA of Devanagari is KA and a sign in NFC; PaddleOCR's dictionary has it as one character."""
     characters = Characters(('\u0915', '\u0958'), lower_case=False, max_length=1)
