@@ -4,13 +4,16 @@ import argparse
 import datetime
 import sys
 import tempfile
+import time
 import zipfile
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
 
+import torch
 import yaml
 
 from phalanx.config.read import did_you_mean
@@ -38,9 +41,10 @@ from phalanx.system.paths import normalise_path
 SHOWN = 5  # examples per list of problems
 SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # folder of the content of an archive
-TRIED = 2  # timed steps, after one that warms up
-MINUTES = 8  # least training time on a CPU at the rate of the trial; about ten on a busy node
-CLEARLY = 1.1  # bf16 must exceed the rate of float32 by this factor: the trial is noisy
+TRIED = 6  # timed steps, after WARM ones
+WARM = 2
+MINUTES = 8  # of training on a CPU that a recipe may be extended to
+CLEARLY = 1.25  # bf16 must exceed the rate of float32 by this factor: the trial is noisy
 
 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
@@ -125,7 +129,8 @@ def _folder_below(root: Path, name: str) -> str:
 def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
     """Explain why no recipe can be written, and what helps."""
     if not tree.images:
-        return f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)'
+        reasons = [f'{name}: {problems[0]}' for name, problems in refused.items() if problems]
+        return '\n'.join([f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)', *reasons[:SHOWN]])
     for_what = f' for --family {given.family}' if given.family else ''
     possible = [f'{name} is for {" or ".join(found.families())}' for name, found in held.items() if found.families()]
     of_format = {**{name: found.left_out for name, found in held.items() if found.left_out}, **refused}
@@ -238,6 +243,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
                 faster = measure_rate(path, 'precision.dtype=bf16')
                 if faster > CLEARLY * rate:
                     node, rate = replace(node, bf16=True), faster
+            rate *= 1 if node.has_gpu else plan.speed_up(node.cores)
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
@@ -246,7 +252,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         if given.minutes:
             length = choose_length(max(length.batch, fitting))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
-            length = choose_length(min(fitting, plan.EPOCHS[1] * samples))
+            length = choose_length(plan.extend(length, fitting, samples))
         # an evaluated sample costs about half of a trained one
         looks = length.epochs // length.evaluate_epochs * written.counts['val']
         seconds = (length.steps * length.batch + looks / 2) / rate
@@ -255,7 +261,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             settings = _try_settings(path, written, rate, seconds)
             write()
     # the next commands, ready to copy
-    took = f', {plan.describe_duration(seconds)} on this node as busy as it is' if seconds is not None else ''
+    took = f', {plan.describe_duration(seconds)} on this node without other work' if seconds is not None else ''
     print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     print(f'  phalanx data check {quote(str(shown))}')
     print(f'  phalanx train {quote(str(shown))}')
@@ -301,17 +307,34 @@ def _write_header(
 
 
 def measure_rate(path: Path, *settings: str) -> float:
-    """Measure samples per second of a few training steps, loaded without workers. Raises the errors of training."""
-    from phalanx.bench.train import time_steps
+    """Measure samples per second of a few training steps, loaded without workers. Raises the errors of training.
+
+    On a CPU it is the rate of one thread by its processor time, which other work on the node hardly changes; several threads
+    would also wait for each other there.
+    """
+    from phalanx.bench.flops import read_clock
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import process_group
 
     job = open_job(str(path), [(setting, 'the trial') for setting in ('train.workers=0', *settings)])
     check_parts(job, 1)
+    threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:
+
+        def read() -> float:
+            return read_clock(device) if device.type == 'cuda' else time.process_time()
+
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        first = time_steps(trainer, batches, 1)
-        seconds = time_steps(trainer, batches, min(TRIED, trainer.until - 1)) or first
+        moments = [read()]
+        try:
+            torch.set_num_threads(1)
+            for _ in range(min(WARM + TRIED, trainer.until)):
+                trainer.train_step(next(batches))
+                trainer.progress.step += 1
+                moments.append(read())
+        finally:
+            torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
-        return trainer.stream.global_batch_size / fmean(seconds)
+        seconds = [later - earlier for earlier, later in pairwise(moments)]
+        return trainer.stream.global_batch_size / fmean(seconds[WARM:] or seconds)

@@ -32,6 +32,7 @@ BATCH: dict[Family, tuple[int, int]] = {
     'table': (8, 32),
     'text_detection': (8, 16),
 }
+SERIAL = 0.1  # share of a step on a CPU that uses one core only
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # per run
 EMA_WINDOWS = 20  # EMA time constants per run, so that the average has forgotten the start
@@ -91,6 +92,21 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     steps = max(1, samples // batch) * epochs
     decay = None if steps < SHORT else round(min(0.9998, 1 - EMA_WINDOWS / steps), 4)
     return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
+
+
+def extend(length: Length, fitting: int, samples: int) -> int:
+    """Samples in total of a run that may see `fitting`: the usual number times a power of two.
+
+    The coarse steps keep the noise of the measured rate out of the recipe.
+    """
+    usual = length.steps * length.batch
+    most = min(fitting, EPOCHS[1] * samples)
+    return usual << max(0, math.floor(math.log2(max(1.0, most / usual))))
+
+
+def speed_up(cores: int) -> float:
+    """Rate of a training step on several cores relative to one, if a tenth of its work is not shared (Amdahl)."""
+    return 1 / (SERIAL + (1 - SERIAL) / cores)
 
 
 def length_on(start: Start, samples: int, seen: int | None) -> Length:
