@@ -148,6 +148,33 @@ def test_kaggles_run_lengths_go_down_the_columns_from_pixel_1() -> None:
     assert not other.instances
 
 
+def test_run_lengths_of_sartorius_go_along_the_rows() -> None:
+    """Two cells in one image of 64 x 48: pixels 1 to 3 of the first row and of the second; pixel 6 of the first."""
+    head = 'id,annotation,width,height,cell_type,plate_time\n'
+    picked = read({'train.csv': f'{head}a,1 3 65 3,64,48,cort,11h\na,6 1,64,48,astro,11h\n'}, 'train/a.png')
+    assert not isinstance(picked, str), picked
+    assert rows(picked[1]) == {'a': [('cort', (0, 0, 3, 2), False), ('astro', (5, 0, 6, 1), False)]}
+    other = read({'train.csv': f'{head}a,1 3,48,64,cort,11h\n'}, 'train/a.png')
+    assert 'was made for 48 x 64 pixels' in str(other)
+
+
+def test_classes_have_the_order_of_retinanets_file() -> None:
+    lines = 'mine/a.png,1,2,9,9,nut\nmine/b.png,1,2,9,9,bolt\n'
+    picked = read({'annotations.csv': lines, 'classes.csv': 'nut,0\nbolt,1\n'}, 'a.png', 'b.png')
+    assert not isinstance(picked, str), picked
+    assert picked[1].class_names == ('nut', 'bolt')
+
+
+def test_a_video_without_frames_is_refused_with_the_command_that_writes_them() -> None:
+    Path('mine').mkdir()
+    Path('mine/a b.mp4').touch()
+    box = '<box frame="0" outside="0" xtl="1" ytl="2" xbr="9" ybr="9"/>'
+    drawn.write(Path('mine/a.xml'), f'<annotations><track id="0" label="a">{box}</track></annotations>')
+    refused: dict[str, LeftOut] = {}
+    assert not find_annotations(Tree(Path('mine').absolute()), refused=refused)
+    assert "a b.mp4' -start_number 0" in refused['cvat'][0]
+
+
 def test_segments_of_a_panoptic_image_are_found_by_their_colours() -> None:
     """The number of a pixel is red + 256 green: here 300 = 44 + 256."""
     pixels = np.zeros((48, 64, 3), np.uint8)

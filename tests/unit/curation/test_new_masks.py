@@ -12,6 +12,8 @@ from PIL import Image
 
 import drawn
 from phalanx.curation.prepare.class_files import read_class_file
+from phalanx.data.samples import Draw
+from phalanx.engine.job import open_job
 from running import run_here
 
 
@@ -125,3 +127,57 @@ def test_masks_that_are_nowhere_and_masks_of_another_format_are_refused(capsys: 
     )
     assert new('--masks', 'y', '--format', 'coco') == 2
     assert '--masks: is for --format masks, not coco' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('kind', ['labelIds', 'labelTrainIds'])
+def test_masks_of_cityscapes_have_its_classes(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Road is 7 in the archive, and 0 after the official tool; 4 (static) and 255 are ignored."""
+    numbers = np.full((48, 64), 255 if kind == 'labelTrainIds' else 4, np.uint8)
+    numbers[:20] = 0 if kind == 'labelTrainIds' else 7
+    for number in range(8):
+        name = f'aachen_{number:06}_000019'
+        drawn.draw(Path(f'mine/leftImg8bit/{"val" if number > 5 else "train"}/aachen/{name}_leftImg8bit.png'), 1)
+        path = Path(f'mine/gtFine/{"val" if number > 5 else "train"}/aachen/{name}_gtFine_{kind}.png')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbers).save(path)
+    assert run_here('new', 'mine', '--no_trial') == 0
+    assert 'named like Cityscapes' in capsys.readouterr().out
+    data = open_job('mine_phalanx/mine.yml').task
+    assert data.data().class_names[:2] == ('road', 'sidewalk')
+    assert [len(data.dataset(split).source) for split in ('train', 'eval')] == [6, 2]
+    labels = data.dataset('train').source.read(Draw(0))[1]
+    assert (labels[:20] == 0).all() and (labels[20:] == 255).all()
+
+
+def test_masks_of_ade20k_have_its_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first class, wall, is 1; 0 is ignored."""
+    for number in range(8):
+        folder, name = ('validation', 'val') if number > 5 else ('training', 'train')
+        drawn.draw(Path(f'mine/images/{folder}/ADE_{name}_{number:08}.jpg'), 1)
+        path = Path(f'mine/annotations/{folder}/ADE_{name}_{number:08}.png')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.repeat(np.array([0, 1, 150], np.uint8), 16)[:, None].repeat(64, 1)).save(path)
+    assert run_here('new', 'mine', '--no_trial') == 0
+    data = open_job('mine_phalanx/mine.yml').task
+    assert (data.data().class_names[0], data.data().class_names[-1]) == ('wall', 'flag')
+    assert data.dataset('train').source.read(Draw(0))[1][::16, 0].tolist() == [255, 0, 149]
+
+
+@pytest.mark.parametrize(
+    ('image', 'mask', 'ending'),
+    [('img_dir/{}/{}.jpg', 'ann_dir/{}/{}.png', 'mmsegmentation'), ('{}/{}.jpg', '{}_masks/{}_mask.gif', 'carvana')],
+)
+def test_layouts_of_mmsegmentation_and_carvana_are_found(image: str, mask: str, ending: str) -> None:
+    """Carvana has 0 and 1 in a palette; `train_masks` lies beside `train`."""
+    for number in range(8):
+        split = 'val' if number > 5 else 'train'
+        drawn.draw(Path('mine', image.format(split, f'{number}_01')), number)
+        path = Path('mine', mask.format(split, f'{number}_01'))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((drawn.mask_of(number) > 0).astype(np.uint8)).save(path)
+    assert run_here('new', 'mine', '--no_trial') == 0
+    data = open_job('mine_phalanx/mine.yml').task
+    assert [len(data.dataset(split).source) for split in ('train', 'eval')] == [6, 2]
+    assert data.data().class_names == ('background', 'object')
+    _, labels = data.dataset('train').source.read(Draw(3))
+    np.testing.assert_array_equal(labels, drawn.mask_of(3) > 0)

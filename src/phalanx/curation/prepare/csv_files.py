@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, runs_instance
+from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, decode_rows, runs_instance
 from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.json_files import parse_via_cells, via_instance
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
@@ -22,9 +22,9 @@ NAMED = {
     'y1': 'ymax y2 bottom',
     'width': 'boxwidth bboxwidth bboxw w width',
     'height': 'boxheight bboxheight bboxh h height',
-    'label': 'class classname label labelname category object name',
+    'label': 'class classname label labelname category object name celltype',
     'box': 'bbox boundingbox',
-    'runs': 'encodedpixels',
+    'runs': 'encodedpixels annotation',
     'bitmap': 'maskpath',
     'region': 'regionshapeattributes',
     'attributes': 'regionattributes',
@@ -43,6 +43,7 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     """All CSV and TSV files with a column of images: boxes, Kaggle's run lengths, bitmaps of Open Images, regions of VIA."""
     marked: dict[Path, tuple[SplitName, list[Instance]]] = {}
     names = _descriptions(tree)
+    found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch():
             for number, row in _rows(path, tree):
@@ -68,6 +69,17 @@ def _descriptions(tree: Tree) -> dict[str, str]:
         line for path in tree.having('.csv') if path.name.startswith(DESCRIPTIONS) for line in read_text(path).splitlines()
     ]
     return {row[0]: row[1].strip() for row in csv.reader(lines) if len(row) == 2}
+
+
+def _class_order(tree: Tree) -> tuple[str, ...]:
+    """Class names by the numbers behind them in RetinaNet's `classes.csv`; empty without such a file."""
+    for path in tree.having('.csv'):
+        if 'class' in path.stem.lower() and not path.name.startswith(DESCRIPTIONS):
+            rows = [row for row in csv.reader(read_text(path).splitlines()) if any(row)]
+            numbers = {row[1].strip(): row[0].strip() for row in rows if len(row) == 2}
+            if rows and numbers.keys() == {str(number) for number in range(len(rows))}:
+                return tuple(numbers[str(number)] for number in range(len(rows)))
+    return ()
 
 
 def _add(
@@ -99,7 +111,7 @@ def _instance(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where
         region = {} if is_empty else parse_via_cells(row['region'], row.get('attributes', '{}'), where)
         return None if is_empty else via_instance(region, size, where)
     if 'runs' in row:
-        return _pixels(label, row['runs'], size, where) if row['runs'] else None
+        return _pixels(label, row, size, where) if row['runs'] else None
     if 'bitmap' in row:
         mask = tree.image(f'{row["bitmap"]}', path, where)
         return bitmap_instance(label, decode_png(read_bytes(mask), size, where, stretch=True), 0, 0, size, where)
@@ -109,16 +121,24 @@ def _instance(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where
     return Instance(label, _box(row, size, where), text=text, ignored=row.get('group') == '1')
 
 
-def _pixels(label: str, text: str, size: tuple[int, int], where: str) -> Instance:
-    """Object of Kaggle's pairs of a first pixel, from 1 on and column by column, and a length. Raises AnnotationError."""
-    numbers = [int(parse_number(word, where)) for word in text.split()]
+def _pixels(label: str, row: Mapping[str, str], size: tuple[int, int], where: str) -> Instance:
+    """Object of Kaggle's pairs of a first pixel, from 1 on, and a length. Raises AnnotationError.
+
+    Pixels are numbered column by column, but row by row in Sartorius' competition, whose lines have the size of the image.
+    """
+    numbers = [int(parse_number(word, where)) for word in row['runs'].split()]
     lengths, end = list[int](), 1
     for start, length in zip(numbers[::2], numbers[1::2], strict=False):
         lengths += [start - end, length]
         end = start + length
     if len(numbers) % 2 or min(lengths) < 0 or end - 1 > size[0] * size[1]:
         raise AnnotationError(f'{where}: its run lengths overlap or do not fit an image of {size[0]} x {size[1]} pixels')
-    return runs_instance(label, runs([*lengths, size[0] * size[1] - end + 1], size, where), size, where)
+    lengths.append(size[0] * size[1] - end + 1)
+    if not row.get('rows'):
+        return runs_instance(label, runs(lengths, size, where), size, where)
+    if tuple(int(parse_number(row.get(side), where)) for side in ('width', 'height')) != size:
+        raise AnnotationError(f'{where}: was made for {row.get("width")} x {row.get("height")} pixels, its image has {size}')
+    return bitmap_instance(label, decode_rows(lengths, *size, where), 0, 0, size, where)
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
@@ -153,10 +173,14 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
         columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
-    joined = 'imageidclassid' in _plain(lines[0])  # Kaggle's `0002cc93b.jpg_1`
+    plain = _plain(lines[0])
+    joined = 'imageidclassid' in plain  # Kaggle's `0002cc93b.jpg_1`
+    by_rows = 'runs' in columns and 'encodedpixels' not in plain
     for number, line in body:
         if any(line):
             row = {key: line[place].strip() if place < len(line) else '' for key, place in columns.items()}
+            if by_rows:
+                row['rows'] = 'yes'
             image, joint, label = row['image'].rpartition('_')
             yield number, row | {'image': image, 'label': f'class_{label}'} if joined and joint else row
 
@@ -173,6 +197,8 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
             columns[key] = places[0]
     if 'x0' in columns and ('x1' not in columns) and ('width' not in columns):
         columns.pop('x0')
+    if 'annotation' in names and 'encodedpixels' not in names and not {'width', 'height'} <= columns.keys():
+        columns.pop('runs')  # a column called `annotation`, without the size of the image, may hold anything
     return columns
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from pathlib import Path
+from shlex import quote
 from xml.etree.ElementTree import Element
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_rows
@@ -12,6 +13,7 @@ from phalanx.data.checks import AnnotationError, parse_number
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
 TEXTS = ('text', 'transcription', 'transcript', 'value')  # attributes that hold what is written
+VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 SHAPES = ('box', 'polygon', 'ellipse', 'mask')  # those with an area
 
 
@@ -47,7 +49,10 @@ def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) ->
         with found.left_out.catch():
             name = f'frame_{number:06}'
             if not tree.has_stem(name):
+                video = next((file for file in tree.files if file.suffix.lower() in VIDEOS), None)
                 advice = 'export "CVAT for video" with "Save images", or as "CVAT for images"'
+                if video:
+                    advice = f'write the frames: ffmpeg -i {quote(str(video))} -start_number 0 {video.parent}/frame_%06d.png'
                 raise AnnotationError(f'{where}: of a video, and there is no image {name}: {advice}')
             image = tree.image(name, path, where)
             found.samples.append(Sample(image, tree.split_of(path), _instances(shapes, tree.size(image), where)))

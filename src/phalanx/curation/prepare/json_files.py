@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.curation.prepare.bitmaps import runs_instance
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
-from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, parse_numbers, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate, sized_runs
 
 NAMED = ('class', 'label', 'type', 'name', 'category', 'object')  # attributes that VIA's users call the class by
@@ -51,12 +51,13 @@ def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int],
     match kind:
         case 'bbox':
             x, y, width, height = check_floats(annotation.get('bbox'), 4, f'{where}: bbox')
-            return Instance(label, (x, y, x + width, y + height), ignored=ignored)
+            given = attributes.get('rotation') if isinstance(attributes, dict) else None  # of CVAT
+            degrees = parse_numbers(given or 0, 1, f'{where}: rotation', 'degrees')[0]
+            if not degrees % 360:
+                return Instance(label, (x, y, x + width, y + height), ignored=ignored)
+            x, y = x + width / 2, y + height / 2
         case 'rotated_bbox':
             x, y, width, height, degrees = check_floats(annotation.get('bbox'), 5, f'{where}: bbox')
-            upright = corners_of(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-            corners = rotate(upright, degrees, (x, y))
-            return Instance(label, bounding_box(corners), (), corners, ignored=ignored)
         case 'polygon':
             points = _pairs(annotation.get('points'), where)
             return Instance(label, bounding_box(points), (polygon(points, size, where),), ignored=ignored)
@@ -67,7 +68,10 @@ def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int],
         case 'mask':
             lengths = sized_runs(get_member(annotation, 'rle', dict, where), size, where)
             return replace(runs_instance(label, lengths, size, where), ignored=ignored)
-    raise AnnotationError(f'{where}: has no area, so the image is not used')
+        case _:
+            raise AnnotationError(f'{where}: has no area, so the image is not used')
+    corners = rotate(corners_of(x - width / 2, y - height / 2, x + width / 2, y + height / 2), degrees, (x, y))
+    return Instance(label, bounding_box(corners), (), corners, ignored=ignored)
 
 
 def _pairs(flat: object, where: str) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError, open_image, size_of
+from phalanx.data.class_lists import ADE20K_CLASSES, CITYSCAPES_CLASSES
 from phalanx.data.image import LabelMap
 
 WORDS = (
@@ -35,6 +36,8 @@ FOR_PEOPLE = {
     'coloured',
 } | {'color', 'colour', 'rgb', 'polygons'}
 CITYSCAPES = re.compile(r'_(leftimg8bit|gt(?:fine|coarse)_(label(?:train)?ids|color|instance(?:train)?ids))$')
+CITY = re.compile(r'[a-z-]+_\d{6}_\d{6}_gt(?:fine|coarse)_label(train)?ids')  # in the archives: aachen_000000_000019_...
+SCENE = re.compile(r'ade_(?:train|val)_\d{8}')
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
 LOOKED_AT = 200  # masks that are read to collect the values
 FEW = 64  # images with more colours are photographs, or masks saved as JPEG
@@ -145,6 +148,9 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
         if len(pixels) > FEW * 4 and not blurred:
             raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
     found = set(pixels)
+    known = None if classes_from else _known_classes(chosen, found)
+    if known:
+        return known
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
         names = [*numbered.values()] if len(numbered) == 2 else names
@@ -176,6 +182,25 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     )
     is_gapless = numbers == [*range(len(numbers))]
     return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
+
+
+def _known_classes(masks: Sequence[Path], found: Collection[Colour | int]) -> Meaning | None:
+    """The classes of Cityscapes and ADE20K, known by the names of their files; None for other masks."""
+    stems = [mask.stem.lower() for mask in masks]
+    numbers = {value for value in found if isinstance(value, int)}
+    cities = [match for stem in stems if (match := CITY.fullmatch(stem))]
+    if len(cities) == len(masks):
+        is_trained = cities[0][1] is not None
+        of_city: dict[Colour | int, int] = {own: n for n, own in enumerate(CITYSCAPES_CLASSES.values())}
+        of_training: dict[Colour | int, int] = {n: n for n in range(len(CITYSCAPES_CLASSES))}
+        values = of_training if is_trained else of_city
+        note = f'named like Cityscapes, so its {len(values)} classes are used and other numbers ignored'
+        is_plain = is_trained and numbers <= {*values, VOID}
+        return Meaning(tuple(CITYSCAPES_CLASSES), values, is_plain=is_plain, notes=(note,))
+    if all(map(SCENE.fullmatch, stems)) and numbers == {*found} and max(numbers, default=0) <= len(ADE20K_CLASSES):
+        note = f'named like ADE20K, so its {len(ADE20K_CLASSES)} classes are used; 0 is ignored'
+        return Meaning(ADE20K_CLASSES, {n + 1: n for n in range(len(ADE20K_CLASSES))}, is_plain=False, notes=(note,))
+    return None
 
 
 def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:

@@ -2,23 +2,12 @@
 
 from pathlib import Path
 
+from phalanx.data.class_lists import ADE20K_CLASSES
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
-CLASSES = tuple(  # the first name of each of the 150 classes of the official list, in its order
-    """wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door, table,
-    mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair, seat, fence,
-    desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers, counter, sand, sink,
-    skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table, pillow, screen door, stairway,
-    river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench, countertop, stove, palm, kitchen island,
-    computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel, light, truck, tower, chandelier, awning, streetlight,
-    booth, television receiver, airplane, dirt track, apparel, pole, land, bannister, escalator, ottoman, bottle, buffet,
-    poster, stage, van, ship, fountain, conveyer belt, canopy, washer, plaything, swimming pool, stool, barrel, basket,
-    waterfall, tent, bag, minibike, cradle, oven, ball, food, step, tank, trade name, microwave, pot, animal, bicycle, lake,
-    dishwasher, screen, blanket, sculpture, hood, sconce, vase, traffic light, tray, ashcan, fan, pier, crt screen, plate,
-    monitor, bulletin board, shower, radiator, glass, clock, flag""".replace('\n    ', ' ').split(', ')
-)
+CLASSES = ADE20K_CLASSES
 
 
 class ADE20K:

@@ -2,32 +2,13 @@
 
 from pathlib import Path
 
+from phalanx.data.class_lists import CITYSCAPES_CLASSES
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table, label_table, list_stems
 from phalanx.families.segmentation.labels import VOID
 
-CLASSES = {  # class name -> its number in `labelIds` files, for the 19 classes of the benchmark; other numbers are void
-    'road': 7,
-    'sidewalk': 8,
-    'building': 11,
-    'wall': 12,
-    'fence': 13,
-    'pole': 17,
-    'traffic light': 19,
-    'traffic sign': 20,
-    'vegetation': 21,
-    'terrain': 22,
-    'sky': 23,
-    'person': 24,
-    'rider': 25,
-    'car': 26,
-    'truck': 27,
-    'bus': 28,
-    'train': 31,
-    'motorcycle': 32,
-    'bicycle': 33,
-}
+CLASSES = CITYSCAPES_CLASSES
 NUM_LABEL_IDS = 34
 IMAGE, TRAIN_IDS, LABEL_IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
 
