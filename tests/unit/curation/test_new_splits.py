@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,3 +191,31 @@ def test_a_validation_set_without_objects_is_reported(capsys: pytest.CaptureFixt
     drawn.write(Path('mine/val/3.txt'), '')
     assert run_here('new', 'mine', '--no_trial') == 0
     assert 'warning: no image in val shows an object, so nothing can be measured' in capsys.readouterr().out
+
+
+# Files as people keep them.
+
+
+def test_linked_folders_are_read_once_and_compressed_files_are_named() -> None:
+    """`mine/data` lies elsewhere, and has links back to the whole and to itself."""
+    drawn.yolo(Path('elsewhere'))
+    Path('mine').mkdir()
+    Path('mine/data').symlink_to(Path('elsewhere').absolute())
+    Path('elsewhere/back').symlink_to(Path('mine').absolute())
+    Path('elsewhere/again').symlink_to(Path('elsewhere/train').absolute())
+    Path('mine/more.json.gz').touch()
+    tree = Tree(Path('mine').absolute())
+    assert len(tree.images) == 11
+    assert len(find_annotations(tree, ['yolo'])['yolo'].samples) == 11
+    assert 'more.json.gz: is compressed, so it was not read; unpack it' in tree.unreadable[0]
+
+
+def test_prepare_keeps_the_split_unless_shares_are_given() -> None:
+    for number in range(8):
+        split = 'val' if number > 5 else 'train'
+        drawn.draw(Path(f'mine/{split}/images/{number}.png'), number)
+        drawn.write(Path(f'mine/{split}/labels/{number}.txt'), drawn.yolo_line(number))
+    for words, counts in (((), [6, 2]), (('--split', '0.5,0.5'), [4, 4])):
+        out = Path(f'out{len(words)}')
+        assert run_here('data', 'prepare', 'yolo', 'mine', '--out', str(out), *words) == 0
+        assert [len(json.loads((out / f'{split}.json').read_text())['images']) for split in ('train', 'val')] == counts

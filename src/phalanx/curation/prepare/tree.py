@@ -12,6 +12,7 @@ from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
 from phalanx.data.folders import decode_text
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
+PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
 MOST_TEXT = 2**29  # bytes of an annotation file
 SPLITS: dict[str, SplitName] = {
     **dict.fromkeys(('train', 'training', 'trainval', 'trn'), 'train'),
@@ -28,12 +29,17 @@ class Tree:
         folder of the files with annotations."""
         self.root, self.masks, self.labels = root, masks, labels
         self.files: list[Path] = []
-        for folder, folders, names in os.walk(root):
-            folders[:] = sorted(name for name in folders if not name.startswith(('.', '__MACOSX')))
+        known = {os.path.realpath(root)}
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = sorted(
+                name for name in folders if not name.startswith(('.', '__MACOSX')) and _is_new(Path(folder, name), known)
+            )
             self.files += [Path(folder, name) for name in sorted(names) if not name.startswith('.')]
         self.use_images([path for path in self.files if path.suffix.lower() in IMAGES])
         self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
-        self.unreadable = LeftOut()  # messages about .json files that are not JSON
+        # messages about files of annotations that cannot be read
+        packed = (path for path in self.files if path.suffix.lower() in PACKED and Path(path.stem).suffix.lower() in TEXTS)
+        self.unreadable = LeftOut(f'{path}: is compressed, so it was not read; unpack it' for path in packed)
 
     def use_images(self, images: list[Path]) -> None:
         """Let these be the images, and no others."""
@@ -102,6 +108,15 @@ class Tree:
         named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
         words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
         return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
+
+
+def _is_new(folder: Path, known: set[str]) -> bool:
+    """True if the files of a folder are read below no other name; then its real path is added to `known`."""
+    real = os.path.realpath(folder)
+    if real in known or (folder.is_symlink() and any(Path(real).is_relative_to(other) for other in known)):
+        return False
+    known.add(real)
+    return True
 
 
 def _names_all(path: Path) -> bool:
