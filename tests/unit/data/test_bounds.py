@@ -19,8 +19,7 @@ from phalanx.families.segmentation.inference import Inference
 from phalanx.families.text_detection import transforms as of_texts
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.task import Samples as PageSamples
-from phalanx.families.text_detection.task import TargetOptions
-from phalanx.families.text_detection.task import pad_to_common_size as pad_texts
+from phalanx.families.text_detection.task import TargetOptions, common_size
 from phalanx.runtime import lines_of
 from phalanx.runtime.prepare import (
     MAX_LINE,
@@ -139,7 +138,7 @@ def test_the_input_of_a_network_has_at_most_the_documented_pixels() -> None:
     with pytest.raises(TooLargeError, match='the input of the network would have 4000032 x 32'):  # one row is filled up to 32
         normalise(np.broadcast_to(np.uint8(0), (1, 4000001, 3)), PIXELS)
     shapes = [torch.zeros(3, 32, 8192, dtype=torch.uint8), torch.zeros(3, 8192, 32, dtype=torch.uint8)]
-    for fill in (pad_texts, lambda images: pad_boxes(images, (0.5,) * 3)):
+    for fill in (common_size, lambda images: pad_boxes(images, (0.5,) * 3)):
         with pytest.raises(TooLargeError, match='2 images of very different shapes would be padded to 8192 x 8192'):
             fill(shapes)
 

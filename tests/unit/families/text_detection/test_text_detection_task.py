@@ -57,7 +57,7 @@ def test_a_step_has_terms_and_gradients_for_every_parameter() -> None:
     made = task()
     dataset = made.dataset('train')
     batch = made.collate([dataset[Draw(index, 0, 0, 0)] for index in range(2)])
-    assert batch.images.shape == (2, 3, 64, 96) and batch.targets.shape == (2, 4, 64, 96)
+    assert batch.images.shape == (2, 3, 64, 96) and all(target.shape == (2, 64, 96) for target in batch.targets)
     model = made.model()
     terms = made.loss(made.outputs(model, batch), batch, WholeStep())
     assert terms.keys() == {'shrink', 'threshold', 'binary'}
@@ -73,9 +73,21 @@ def test_the_padding_of_a_batch_does_not_count() -> None:
     )
     batch = made.collate([large, small])
     assert batch.fitted == ((64, 96), (64, 64))
-    assert not batch.targets[1, :, :, 64:].any() and batch.targets[0, 1].any()
+    assert (
+        not batch.masks[1, :, :, 64:].any() and not batch.thresholds[1, :, :, 64:].any() and batch.targets.shrink_mask[0].any()
+    )
     first, second = batch.split(2)
-    assert torch.equal(second.targets, batch.targets[1:]) and first.indices == (0,)
+    assert torch.equal(second.masks, batch.masks[1:]) and first.indices == (0,)
+
+
+def test_targets_of_pages_travel_as_bytes_but_for_the_threshold_map() -> None:
+    """Values as they were drawn, in 7 instead of 16 bytes per pixel, image included 10."""
+    dataset = task().dataset('train')
+    sample = dataset[Draw(0, 0, 0, 0)]
+    batch = task().collate([sample])
+    assert sum(part.nbytes for part in (batch.images, batch.masks, batch.thresholds)) == 10 * 64 * 96
+    for found, drawn in zip(batch.targets, sample.targets, strict=True):
+        assert found.dtype == torch.float32 and torch.equal(found[0], drawn.float())
 
 
 def test_a_sample_is_a_function_of_seed_epoch_and_index() -> None:
@@ -202,5 +214,5 @@ def test_evaluation_keeps_texts_in_pixels_of_the_original_image() -> None:
     made = task(eval_transforms=(partial(TRANSFORMS['resize'], target_size=(128, 192)),))
     dataset: Samples = made.dataset('eval')
     sample = dataset[Draw(0, 0, 0, 0)]
-    assert sample.image.shape == (3, 128, 192) and sample.size == (64, 96) and sample.targets == ()
+    assert sample.image.shape == (3, 128, 192) and sample.size == (64, 96) and sample.targets is None
     assert sample.truth.strings == dataset.source.read(Draw(0))[1].strings
