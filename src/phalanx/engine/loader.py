@@ -80,9 +80,9 @@ class Stream:
 
         Shares may differ by one sample; losses and norms count samples, so the result is the same.
         """
-        first = self.position(step)
-        positions = np.array_split(np.arange(first, first + self.global_batch_size), self.world_size)[self.rank]
-        return [self.draw(int(position), step) for position in positions]
+        least, longer = divmod(self.global_batch_size, self.world_size)  # the first `longer` ranks have one more
+        first = self.position(step) + self.rank * least + min(self.rank, longer)
+        return [self.draw(position, step) for position in range(first, first + least + (self.rank < longer))]
 
     def draw(self, position: int, step: int) -> Draw:
         """Draw at `position` of the stream, for `step`."""
@@ -90,11 +90,11 @@ class Stream:
         return Draw(int(epoch_order(self.seed, epoch, self.size)[offset]), epoch, step, self.seed)
 
     def epoch_of(self, step: int) -> int:
-        """Epoch of the global batch of `step`: the mean over its samples, rounded down, if it spans two."""
-        epochs, offset = divmod(self.position(step), self.size)
-        # A batch has at most `size` samples (`check_batch`), so it spans at most two epochs.
-        later = sum((offset + sample) // self.size for sample in range(self.global_batch_size))
-        return epochs + later // self.global_batch_size
+        """Epoch of the global batch of `step`: the mean over its samples, rounded down.
+
+        That is the epoch of its first sample, since a batch has at most `size` samples (`check_batch`).
+        """
+        return self.position(step) // self.size
 
     def epoch(self, step: int) -> float:
         """Epochs completed before `step`."""
