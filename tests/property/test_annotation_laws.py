@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from phalanx.curation.prepare.coco import read_coco
+from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, paint_labels
 from phalanx.curation.prepare.labelme import read_labelme
+from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.data.checks import AnnotationError
 
 W, H = 6, 4
@@ -64,25 +66,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def check_labels(found: AnnotationSet) -> None:
+    """Label maps of all samples have the size of the image and values that have a meaning."""
+    names = (BACKGROUND, *(name for name in found.class_names if name not in MEANING))
+    for sample in found.samples:
+        labels = paint_labels(sample, names)
+        assert labels.shape == (H, W)
+        assert set(labels.flat) <= {*range(len(names)), 255}
+
+
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(places(LABELME)), value=VALUES)
 def test_any_change_of_a_labelme_file_is_read_or_reported(folder: Path, place: tuple[Any, ...], value: Any) -> None:
     (folder / 'a.json').write_text(changed(LABELME, place, value))
-    pairs, names, problems = read_labelme(folder, None)
-    assert len(pairs) + len(problems) == 1
-    for pair in pairs:
-        labels = pair.labels()
-        assert labels.shape == (H, W)
-        assert set(labels.flat) <= {*range(len(names)), 255}
+    found = read_labelme(folder, None)
+    assert len(found.samples) + len(found.left_out) == 1
+    check_labels(found)
 
 
 def test_the_unchanged_files_are_read(folder: Path) -> None:
     """The two objects of run lengths are the last column, once as text and once as numbers."""
     (folder / 'a.json').write_text(json.dumps(LABELME))
     (folder / 'coco.js').write_text(json.dumps(COCO))
-    for pairs, names, problems in (read_labelme(folder, None), read_coco(folder / 'coco.js', folder)):
-        assert (len(pairs), names, problems) == (1, ('background', 'cat', 'dog'), [])
-    assert pairs[0].labels()[:, -1].tolist() == [2] * H
+    for found in (read_labelme(folder, None), read_coco(folder / 'coco.js', folder, outlined=True)):
+        assert (len(found.samples), found.class_names, found.left_out) == (1, ('cat', 'dog'), [])
+    assert paint_labels(found.samples[0], (BACKGROUND, 'cat', 'dog'))[:, -1].tolist() == [2] * H
 
 
 @settings(max_examples=300, deadline=None)
@@ -91,12 +99,9 @@ def test_any_change_of_a_coco_file_is_read_or_reported(folder: Path, place: tupl
     file = folder / 'coco.js'
     file.write_text(changed(COCO, place, value))
     try:
-        pairs, names, problems = read_coco(file, folder)
+        found = read_coco(file, folder, outlined=True)
     except AnnotationError as error:
         assert str(error).startswith(f'{file}: ')
         return
-    assert pairs or problems or json.loads(file.read_text())['images'] == []
-    for pair in pairs:
-        labels = pair.labels()
-        assert labels.shape == (H, W)
-        assert set(labels.flat) <= set(range(len(names)))
+    assert found.samples or found.left_out or json.loads(file.read_text())['images'] == []
+    check_labels(found)
