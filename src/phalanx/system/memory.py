@@ -26,4 +26,4 @@ def keep_freed_memory() -> None:
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy `values` from the host to `device`; on CUDA through pinned memory, so that the host does not wait."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else values.to(device)
+    return (values.pin_memory() if device.type == 'cuda' else values).to(device, non_blocking=True)
