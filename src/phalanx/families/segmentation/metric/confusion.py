@@ -14,6 +14,18 @@ from phalanx.families.task import Labelled
 from phalanx.parallel import dist
 
 
+def count_pairs(predicted: Tensor, labels: Tensor, K: int) -> Tensor:
+    """Count the pairs (truth, prediction) of an image, [K * K + 2]; the last two: void pixels, labels without a class.
+
+    Without masks, whose size a device would have to tell the host.
+    """
+    assert predicted.shape == labels.shape
+    rows = labels.long()
+    pairs = torch.where(rows < K, rows * K + predicted.long(), K * K + 1)
+    pairs = torch.where(rows == VOID, K * K, pairs).flatten()
+    return torch.zeros(K * K + 2, dtype=torch.int64, device=labels.device).scatter_add_(0, pairs, torch.ones_like(pairs))
+
+
 class Confusion:
     """mean_iou, accuracy, kappa and mean_dice from a confusion matrix of pixels; void pixels are ignored.
 
@@ -36,15 +48,14 @@ class Confusion:
         Raises ValueError if a label is neither void nor one of the classes.
         """
         K = len(self.class_names)
+        images = [count_pairs(*image, K) for image in zip(prediction, batch.truths, strict=True)]
+        # One copy to the host for the whole batch.
         grades = []
-        for predicted, labels in zip(prediction, batch.truths, strict=True):
-            assert predicted.shape == labels.shape
-            valid = labels != VOID
-            true, classes = labels[valid].long(), predicted[valid].long()
-            if true.numel() and true.max() >= K:
-                raise ValueError(f'a pixel has label {int(true.max())}; the {K} classes are 0 to {K - 1}, void is {VOID}')
-            # A bincount of the pair (truth, prediction) as one number is the confusion matrix of the image.
-            counts = torch.bincount(true * K + classes, minlength=K * K).view(K, K).cpu()
+        for image, labels in zip(torch.stack(images).cpu(), batch.truths, strict=True):
+            if image[-1]:
+                wrong = int(labels[(labels >= K) & (labels != VOID)].max())
+                raise ValueError(f'a pixel has label {wrong}; the {K} classes are 0 to {K - 1}, void is {VOID}')
+            counts = image[:-2].view(K, K)
             self._counts += counts
             grades.append(self._grade(counts))
         return grades
