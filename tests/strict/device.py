@@ -26,6 +26,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = 'strict'
 HOST_READS = {'_local_scalar_dense', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'equal', 'is_nonzero'}
+MASKED = {'index', 'index_put', 'index_put_', '_index_put_impl_'}  # a mask among the indices is turned into numbers
 MOVES = {'_to_copy', 'copy_', 'copy'}
 FROM_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 SOURCES = str(Path(__file__).parents[2] / 'src')
@@ -87,7 +88,9 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     strict = [tensor for tensor in tensors if isinstance(tensor, StrictTensor)]
     if strict and name not in MOVES and any(tensor.dim() for tensor in tensors if not isinstance(tensor, StrictTensor)):
         raise RuntimeError(f'{name}: expected all tensors to be on the same device, found {NAME}:0 and cpu')
-    if name in HOST_READS:
+    if name in HOST_READS or (
+        name in MASKED and any(t.dtype in (torch.bool, torch.uint8) for t in tree_leaves(args[1]) if t is not None)
+    ):
         RECORDS[-1].wait(name)
     args, kwargs = tree_map(lambda leaf: leaf.raw if isinstance(leaf, StrictTensor) else leaf, (args, dict(kwargs)))
     to_strict = bool(strict)
@@ -189,6 +192,9 @@ class _Lists(TorchFunctionMode):
         if func in FROM_LISTS and wish is not None and torch.device(wish).type == NAME:
             del kwargs['device']
             return func(*args, **kwargs).to(NAME)  # blocking, hence counted as a wait
+        if func is torch.Tensor.tolist and isinstance(args[0], StrictTensor):
+            RECORDS[-1].wait('tolist')
+            return args[0].raw.tolist()
         return func(*args, **kwargs)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from device import Record, recording, strict_device
+from device import recording, strict_device
 
+from phalanx.engine.evaluation import Setup, evaluate
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 
@@ -33,15 +34,16 @@ OPTIONS = {
     'layer_rates': ('parameters={rules: [{match: backbone.*, lr_factor: 0.1}]}',),
     'segformer': ('model={name: segformer, backbone: mit_b0}', 'loss=[cross_entropy]'),
 }
-CASES = dict(FAMILIES.items()) | {
-    name: (*FAMILIES['segmentation'], *keys) for name, keys in OPTIONS.items()
-}
+SMALL = ('train.global_batch_size=4', 'train.workers=0', 'evaluate.batch_size=2')
+SETS = {'segmentation': 'scenes', 'detection': 'scenes', 'recognition': 'lines', 'text_detection': 'pages', 'table': 'tables'}
+CASES = {name: (*keys, f'data.eval_{SETS[name]}=4') for name, keys in FAMILIES.items()}
+CASES |= {name: (*FAMILIES['segmentation'], *keys) for name, keys in OPTIONS.items()}
 
 
-def train(case: str, device: torch.device) -> tuple[list[list[float]], Record]:
-    """Loss terms of three steps, and what the third makes the host do."""
+def train(case: str, device: torch.device) -> dict[str, Any]:
+    """Loss terms of three steps and what the third makes the host do; of a family, metrics and waits of an evaluation, too."""
     recipe, *keys = CASES[case]
-    job = open_job(recipe, [(key, key) for key in (*keys, 'train.global_batch_size=4', 'train.workers=0')])
+    job = open_job(recipe, [(key, key) for key in (*keys, *SMALL)])
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
@@ -52,11 +54,18 @@ def train(case: str, device: torch.device) -> tuple[list[list[float]], Record]:
         with recording() as record:
             trainer.train_step(batch)
         trainer.read_numbers(keep=0)
-        return trainer.numbers.logged, record
+        losses = trainer.numbers.logged
+        if case not in FAMILIES:
+            return {'losses': losses, **vars(record)}
+        setup = Setup(job.recipe, device, trainer.precision)
+        evaluate(job.task, trainer.model, setup)  # constants reach the device once
+        with recording() as evaluated:
+            metrics = evaluate(job.task, trainer.model, setup).metrics
+        return {'losses': losses, **vars(record), 'metrics': repr(metrics), 'evaluation': evaluated.waits}
 
 
 def misuse(device: torch.device) -> dict[str, Any]:
-    """What the device says of programs that would fail or wait on a GPU."""
+    """Reactions of the device to operations that would fail or wait on a GPU."""
     there, here = torch.ones(3).to(device), torch.ones(3)
     try:
         _ = there + here
@@ -79,8 +88,7 @@ def main() -> None:
     with strict_device() as strict:
         found['misuse'] = misuse(strict)
         for case in sys.argv[1:]:
-            losses, record = train(case, strict)
-            found[case] = {'cpu': train(case, torch.device('cpu'))[0], 'strict': losses, **vars(record)}
+            found[case] = {**train(case, strict), 'cpu': train(case, torch.device('cpu'))}
     print(json.dumps(found))
 
 

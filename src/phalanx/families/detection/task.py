@@ -37,6 +37,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.runtime.detection import Detections
 from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import Found
+from phalanx.system.memory import to_device
 
 READ_OUT = (
     'of each class the pre_top_k highest scores above score_threshold; suppression; of all classes the keep_top_k highest; '
@@ -242,7 +243,7 @@ class Detection(Family):
     def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """Detections of each image, in pixels of the original image."""
         boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
-        sizes = torch.tensor(batch.sizes, device=boxes.device).flip(1)  # [B, 2] width, height
+        sizes = to_device(torch.tensor(batch.sizes), boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
