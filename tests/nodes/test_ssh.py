@@ -44,7 +44,6 @@ def test_one_command_trains_on_all_nodes(nodes: list[Node], ssh: dict[str, str])
     assert nobody_left(nodes)
 
 
-@pytest.mark.long
 def test_results_are_copied_to_a_node_that_does_not_train(nodes: list[Node], ssh: dict[str, str]) -> None:
     one = nodes[2].phalanx('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)
     assert one.end() == 0, one.output

@@ -91,6 +91,15 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_ranks_that_a_call_started_report_to_its_callback(tmp_path: Path) -> None:
+    short = {**OVERRIDES, 'train.steps': 2, 'evaluate.every': 2}
+    events = list[Any]()
+    trained = phalanx.train(
+        'pp_liteseg_digits', save_dir=tmp_path / 'run', overrides=short, nproc_per_node=2, callback=events.append
+    )
+    assert trained.step == 2 and events[-1]['kind'] == 'end' and events[-1]['world_size'] == 2
+
+
 @pytest.mark.long
 def test_a_foreign_process_group_gives_the_run_of_ranks_started_from_python(started: Path, tmp_path: Path) -> None:
     ranks = [
