@@ -268,3 +268,37 @@ def test_folders_of_images_and_labels_can_be_named(capsys: pytest.CaptureFixture
     content = json.loads(Path('mine_phalanx/train.json').read_text())
     assert all(image['file_name'].startswith('mine/pics/') for image in content['images'])
     assert len(content['annotations']) == len(content['images'])
+
+
+@pytest.mark.parametrize(
+    ('shape', 'box'),
+    [
+        ({'type': 'polygon', 'points': [1, 2, 9, 2, 9, 8]}, (1, 2, 9, 8)),
+        ({'type': 'ellipse', 'points': [10, 12, 20, 18]}, (10, 12, 20, 18)),
+        ({'type': 'bbox', 'bbox': [10, 10, 20, 10], 'attributes': {'rotation': 90}}, (15, 5, 25, 25)),
+        ({'type': 'rotated_bbox', 'bbox': [20, 15, 20, 10, 90]}, (15, 5, 25, 25)),
+        ({'type': 'mask', 'rle': {'size': [48, 64], 'counts': [48, 2, 46, 2, 48 * 62 - 2]}}, (1, 0, 3, 2)),
+    ],
+)
+def test_shapes_of_datumaro_have_the_boxes_around_them(shape: dict[str, object], box: tuple[int, ...]) -> None:
+    """The mask: the first two pixels of the second and the third column."""
+    item = {'id': 'a', 'image': {'path': 'a.png'}, 'annotations': [{'label_id': 1, **shape}, {'type': 'caption'}]}
+    picked = read({'annotations/train.json': {**DATUMARO, 'items': [item]}}, 'a.png')
+    assert not isinstance(picked, str), picked
+    assert rows(picked[1]) == {'a': [('y', box, False)]}
+
+
+@pytest.mark.parametrize(
+    ('shape', 'reason'),
+    [
+        ({'type': 'polygon', 'points': [1, 2, 9, 2, 9]}, 'has an odd number of coordinates'),
+        ({'type': 'points', 'points': [1, 2]}, 'has no area, so the image is not used'),
+        ({'type': 'bbox', 'label_id': 7, 'bbox': [1, 2, 3, 4]}, 'label_id 7 is not one of 0 to 1'),
+    ],
+)
+def test_an_image_with_a_shape_of_datumaro_that_cannot_be_used_is_left_out(shape: dict[str, object], reason: str) -> None:
+    item = {'id': 'a', 'image': {'path': 'a.png'}, 'annotations': [{'label_id': 1, **shape}]}
+    good = {'id': 'b', 'image': {'path': 'b.png'}, 'annotations': [{'type': 'bbox', 'label_id': 0, 'bbox': [1, 2, 3, 4]}]}
+    picked = read({'annotations/train.json': {**DATUMARO, 'items': [item, good]}}, 'a.png', 'b.png')
+    assert not isinstance(picked, str), picked
+    assert list(rows(picked[1])) == ['b'] and reason in picked[1].left_out[0]
