@@ -27,8 +27,9 @@ OVERFLOWING = """() => {
 }"""
 
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')
 def browser() -> Iterator[Any]:
+    """Chromium for the tests of a module: a whole session would share its process, and its event loop, with tests that kill."""
     playwright = pytest.importorskip('playwright.sync_api', reason='pip install playwright')
     chromium = shutil.which('chromium') or shutil.which('google-chrome')
     if chromium is None:

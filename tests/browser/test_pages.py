@@ -18,6 +18,8 @@ from run_folder import finish, write_run
 
 LONG = '/data/a_folder_with_a_long_name/' + 20 * 'and_more_' + '.png'
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize('width', WIDTHS)
 def test_the_report_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> None:

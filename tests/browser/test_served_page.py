@@ -17,6 +17,8 @@ from serving import served
 SIZE = 160, 120  # width and height of the image
 BACKGROUND, BRIGHT = (40, 60, 80), (230, 200, 180)
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:

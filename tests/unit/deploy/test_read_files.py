@@ -155,7 +155,6 @@ def test_a_page_that_kills_its_process_fails_and_the_others_are_read(tmp_path: P
     assert found == {name: name for name in '023456789'}
 
 
-@pytest.mark.long
 def test_processes_give_the_same_results(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read('--workers', '2') == 0
     assert '4 lines on 2 pages' in capsys.readouterr().out

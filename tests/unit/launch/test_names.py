@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from phalanx.launch import names
-from phalanx.launch.cluster import Cluster
+from phalanx.launch.cluster import Cluster, find_interface, local_addresses
 from phalanx.launch.flags import Flags
 
 OWN = {'127.0.0.1': 'lo', '10.0.0.1': 'eth0', 'fd00::1': 'eth0'}
@@ -104,3 +104,18 @@ def test_a_master_with_addresses_of_both_families_is_reached_by_one_with_a_route
     resolver.answers['gpu02'] = ['10.0.0.2', 'fd00::2']
     made = met(Flags(nnodes='2', master='gpu02:7000', rank=1))
     assert (made.rendezvous, made.address) == (('fd00::2', 7000), 'fd00::1')
+
+
+def test_the_interface_to_this_node_is_the_card_of_its_address() -> None:
+    own = local_addresses()
+    cards = {address: card for address, card in own.items() if not names.is_loopback(address)}
+    if not cards:
+        pytest.skip('this node has only loopback addresses')
+    for address, card in cards.items():
+        assert find_interface([address]) == card
+    assert find_interface(['127.0.0.1']) in own.values()  # that of the default route
+
+
+def test_a_name_without_an_address_has_no_interface() -> None:
+    with pytest.raises(ValueError, match=r'nowhere\.invalid'):
+        find_interface(['nowhere.invalid'])

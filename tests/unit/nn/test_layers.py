@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from phalanx.nn.layers import DepthwiseConv2d, upsample_logits
+from phalanx.nn.layers import DepthwiseConv2d, adaptive_avg_pool, upsample_logits
 
 sides = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
@@ -75,3 +75,14 @@ def test_a_depthwise_kernel_of_one_pixel_multiplies(dtype: torch.dtype) -> None:
     close = {'rtol': 1e-5, 'atol': 1e-5} if dtype == torch.float32 else {'rtol': 0.02, 'atol': 0.05}
     for found, wanted in zip(*results, strict=True):
         torch.testing.assert_close(found.float(), wanted, **close)
+
+
+@pytest.mark.parametrize('cells', [1, 2, 3])
+def test_adaptive_pooling_of_an_export_is_that_of_torch(cells: int) -> None:
+    class Pooled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return adaptive_avg_pool(x, cells)
+
+    x = torch.randn(2, 3, 7, 10, dtype=torch.float64)
+    exported = torch.export.export(Pooled(), (x,), strict=False).module()
+    torch.testing.assert_close(exported(x), F.adaptive_avg_pool2d(x, cells))

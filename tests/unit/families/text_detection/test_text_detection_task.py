@@ -216,3 +216,10 @@ def test_evaluation_keeps_texts_in_pixels_of_the_original_image() -> None:
     sample = dataset[Draw(0, 0, 0, 0)]
     assert sample.image.shape == (3, 128, 192) and sample.size == (64, 96) and sample.targets is None
     assert sample.truth.strings == dataset.source.read(Draw(0))[1].strings
+
+
+@pytest.mark.parametrize('neck', ['fpn', 'rse_fpn', 'lk_pan'])
+def test_each_neck_gives_maps_of_the_size_of_the_images(neck: str) -> None:
+    model = MODELS['db'](backbone=partial(mobilenet_v3, scale=0.35), neck=neck, neck_channels=16).eval()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 64, 96)).shrink.shape == (1, 1, 64, 96)
