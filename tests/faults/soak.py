@@ -46,7 +46,7 @@ FAMILIES = {  # one after the other
         'data.lines=[1,2]',
     ),
     'table': (
-        *('slanet_rendered', '--set', 'data.train_tables=24', 'data.eval_tables=4', 'image_size=64', 'max_length=40'),
+        *('slanet_rendered', '--set', 'data.train_tables=24', 'data.eval_tables=4', 'image_size=64', 'max_length=60'),
         *('model.backbone.scale=0.5', 'model.channels=24', 'model.hidden=32'),
     ),
     'detection': (  # with images, and whole batches, without objects
