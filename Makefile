@@ -12,7 +12,7 @@ help:
 	@echo "make check  format, lint, types, docs"
 	@echo "make docs   build the pages in docs/ as a site, build/site"
 	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
-	@echo "make gpu    on a machine with a GPU: its tests, then a step of every family in every setting, as a table in runs/gpu (9 minutes)"
+	@echo "make gpu    on a machine with a GPU: its tests, then steps beside a plain loop, by precision, as graphs and fed from files, in runs/gpu (9 minutes)"
 	@echo "make fuzz   give mutated inputs to every reader of files (INPUTS=1000000 SEED=0; about an hour)"
 	@echo "make soak   kill a small training again and again, and see that nothing is lost (KILLS=200 SEED=0)"
 
