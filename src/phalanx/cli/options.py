@@ -104,13 +104,6 @@ def config_parser() -> Parser:
     return parser
 
 
-def report_parser() -> Parser:
-    about = 'Builds report.html of a run folder from its files so far.'
-    parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
-    parser.add_argument('run', metavar='RUN', type=parse_path, help='a run folder')
-    return parser
-
-
 def weights_parser() -> Parser:
     about = 'Lists the names that train.init_from accepts, and fetches their weights.'
     parser = Parser('phalanx weights', about, WEIGHTS_EXAMPLES)

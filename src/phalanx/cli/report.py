@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from phalanx.cli.options import report_parser
+from phalanx.cli.run_options import report_parser
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError, describe_error
 

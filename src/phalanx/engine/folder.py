@@ -58,8 +58,8 @@ def differences(job: Job) -> list[str]:
     if not stored.is_file():
         return []
     # Compare plain values, not text: formatting, comments and the order of keys do not matter.
-    before = {key: value for key, value, _ in _leaves(load_yaml(stored))}
-    now = {key: value for key, value, origin in _leaves(resolve_names(job)) if key in before or origin != DEFAULT}
+    before = {key: value for key, value, _ in leaves(load_yaml(stored))}
+    now = {key: value for key, value, origin in leaves(resolve_names(job)) if key in before or origin != DEFAULT}
     keys = [key for key in sorted(before.keys() | now.keys()) if not key.startswith(HARMLESS)]
     return [
         f'{key}: there {before.get(key, "not set")}, now {now.get(key, "not set")}'
@@ -68,11 +68,11 @@ def differences(job: Job) -> list[str]:
     ]
 
 
-def _leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
+def leaves(node: Node, path: str = '') -> Iterator[tuple[str, Any, str]]:
     """Yield key, plain value and origin of every leaf under `node`."""
     if isinstance(node.value, dict) and node.value:
         for key, child in node.value.items():
-            yield from _leaves(child, f'{path}.{key}' if path else str(key))
+            yield from leaves(child, f'{path}.{key}' if path else str(key))
     else:
         yield path, to_plain(node), node.origin
 
