@@ -33,6 +33,9 @@ COMMANDS = {
     'data': Command('cli.data', 'cli.data_options', 'Checks a data set, or makes one from annotations in other formats.'),
     'report': Command('cli.report', 'cli.run_options', 'Rebuilds the page of a run folder, also during the run.'),
     'runs': Command('cli.runs', 'cli.run_options', 'Lists runs: recipe, differences, metric, state, time, host.'),
+    'compare': Command(
+        'cli.compare', 'cli.run_options', 'Compares runs: curves, recipes, and their models on the same images.'
+    ),
     'export': Command('cli.export', 'cli.deploy_options', 'Writes a trained network as an ONNX file, checked.'),
     'serve': Command('cli.serve', 'cli.deploy_options', 'Serves an exported model over HTTP, with a page to try it.'),
     'convert': Command('cli.convert', 'cli.options', 'Converts a configuration or weights of a Paddle project.'),

@@ -190,7 +190,7 @@ class Report:
         # the table and plots of the page, which a resumed run shows before its first evaluation
         if self.main:
             with self._tolerating('table.json'):
-                figures = _save_figures(found.figures, self.folder)
+                figures = save_figures(found.figures, self.folder)
                 write_atomically(self.folder / 'table.json', _json({'step': step, 'rows': self._table, 'figures': figures}))
         self._build_page()
 
@@ -390,14 +390,14 @@ def describe_confusions(matrix: Matrix) -> list[str]:
 def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
     """Write the result of a single evaluation as a page. Raises OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        values = detail_values(Path(folder), found.table, _save_figures(found.figures, Path(folder)))
+        values = detail_values(Path(folder), found.table, save_figures(found.figures, Path(folder)))
     tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
     tiles += [('samples', format_number(found.samples), ''), ('time', format_duration(found.seconds), '')]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
 
 
-def _save_figures(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
+def save_figures(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
     """Return figures as for table.json, with their pictures saved in `folder`. Raises OSError."""
     entries = []
     for place, figure in enumerate(figures):

@@ -1,6 +1,7 @@
 """Base class of detection metrics: detections and true objects of every evaluated image."""
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,11 @@ class BoxMetric:
         for index, detections, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = (detections, truth)
         return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Add the images of other metrics, under new numbers: an image may be added several times."""
+        images = [self.images, *(other.images for other in others)]
+        self.images = dict(enumerate(pair for of_one in images for pair in of_one.values()))
 
     def gather(self) -> None:
         """Bring the images of all ranks to the main one, as arrays: pickled, they would take ten times the memory."""

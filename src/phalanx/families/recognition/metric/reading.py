@@ -4,6 +4,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Sequence
+from typing import Self
 
 from rapidfuzz.distance import Levenshtein
 
@@ -17,6 +18,8 @@ from phalanx.runtime.results import Reading
 ALPHANUMERIC = frozenset(string.ascii_letters + string.digits)
 TABLE_ROWS = 20
 NOTHING, BLANK = '(nothing)', '(blank)'
+
+State = tuple[int, int, int, Counter[int], Counter[tuple[str, str]]]
 
 
 class ReadingAccuracy:
@@ -66,12 +69,24 @@ class ReadingAccuracy:
             text = ''.join(character for character in text if character in ALPHANUMERIC)
         return text.lower() if self.ignore_case or self.alphanumeric_only else text
 
+    def join(self, others: Sequence[Self]) -> None:
+        """Add the counts of other metrics."""
+        self._sum([one._state() for one in (self, *others)])
+
     def gather(self) -> None:
         """Add up the counts of all ranks on the main rank."""
-        parts = dist.gather_objects_to_main((self._texts, self._right, self._unknown, self._edits, self._mistaken))
-        texts, right, unknown, edits, mistaken = zip(*parts, strict=True)
+        self._sum(dist.gather_objects_to_main(self._state()))
+
+    def _state(self) -> State:
+        return self._texts, self._right, self._unknown, self._edits, self._mistaken
+
+    def _sum(self, states: Sequence[State]) -> None:
+        texts, right, unknown, edits, mistaken = zip(*states, strict=True)
         self._texts, self._right, self._unknown = sum(texts), sum(right), sum(unknown)
-        self._edits, self._mistaken = sum(edits, Counter()), sum(mistaken, Counter())
+        self._edits, self._mistaken = Counter(), Counter()
+        for part, other in zip(edits, mistaken, strict=True):  # in place: `sum` would copy the counts so far each time
+            self._edits.update(part)
+            self._mistaken.update(other)
 
     def compute(self) -> dict[str, float]:
         """Return the results by name.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -72,6 +73,10 @@ class Confusion:
         share = confusions.max().item() / true.sum().item()
         truth, predicted_as = (self.class_names[number] for number in divmod(int(confusions.argmax()), len(counts)))
         return Grade(iou, f'mean IoU {iou:.2f}; {truth} taken for {predicted_as} on {share:.0%} of the image')
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Add the counts of other metrics."""
+        self._counts = torch.stack([self._counts, *(other._counts for other in others)]).sum(0)
 
     def gather(self) -> None:
         """Sum the confusion matrices of all ranks."""

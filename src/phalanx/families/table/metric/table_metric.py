@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,10 @@ class TableMetric:
 
     def _join(self, tokens: Iterable[str]) -> str:
         return ''.join(token for token in tokens if token not in self.left_out)
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Add the scores of other metrics."""
+        self._scores = [score for one in (self, *others) for score in one._scores]
 
     def gather(self) -> None:
         """Collect the scores of all tables on the main rank."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,11 @@ class Hmean:
         for index, regions, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = match_texts(regions, truth)
         return [self.images[index].grade() for index in batch.indices]
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Add the images of other metrics, under new numbers: an image may be added several times."""
+        images = [self.images, *(other.images for other in others)]
+        self.images = dict(enumerate(counts for of_one in images for counts in of_one.values()))
 
     def gather(self) -> None:
         """Collect the counts of all ranks on the main rank."""
