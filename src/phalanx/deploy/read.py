@@ -12,6 +12,7 @@ from phalanx.data.samples import Image
 from phalanx.deploy.pages import draw_page
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
+from phalanx.runtime.results import Reading
 from phalanx.system.disk import hash_file
 from phalanx.system.errors import RequestError
 from phalanx.weights.finding import find
@@ -64,7 +65,7 @@ class Reader:
             det, rec = det or default_det, rec or default_rec
         elif language is not None:
             raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
-        self.det, self.rec = _open_model('det', det, device, threads), _open_model('rec', rec, device, threads)
+        self.det, self.rec = open_model('det', det, device, threads), open_model('rec', rec, device, threads)
         self.names = _name(det, self.det), _name(rec, self.rec)
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
         if threads:
@@ -87,8 +88,8 @@ class Reader:
             max_side=self.max_side,
         )
 
-    def recognise(self, cuts: Sequence[Image]) -> Any:
-        return self.rec.batch(cuts) if isinstance(self.rec, runtime.Model) else self.rec(list(cuts))
+    def recognise(self, cuts: Sequence[Image]) -> list[Reading]:
+        return recognise(self.rec, cuts)
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
         """Draw the page with outlined lines, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
@@ -109,6 +110,12 @@ def read(
     return Reader(det, rec, language=language, threshold=threshold, upside_down=upside_down, max_side=max_side)(page)
 
 
+def recognise(model: Model, cuts: Sequence[Image]) -> list[Reading]:
+    """Read images of single lines with a recogniser."""
+    readings: list[Reading] = model.batch(cuts) if isinstance(model, runtime.Model) else model(list(cuts))
+    return readings
+
+
 def _name(source: Model | str | Path, model: Model) -> str:
     """Name of a model for people: the file, or the weights of a run."""
     if not isinstance(model, runtime.Model):
@@ -116,8 +123,11 @@ def _name(source: Model | str | Path, model: Model) -> str:
     return str(source) if isinstance(source, str | Path) else str(model.guide['model'])
 
 
-def _open_model(role: str, source: Model | str | Path, device: str, threads: int) -> Model:
-    # A model, an exported file, the name of published weights, or a run folder.
+def open_model(role: str, source: Model | str | Path, device: str, threads: int = 0) -> Model:
+    """Open the `det` or `rec` of a reader: a model, an exported file, a name of published weights, or a run folder.
+
+    Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError.
+    """
     model: Model
     if not isinstance(source, str | Path):
         model = source

@@ -69,12 +69,12 @@ def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[
     )
     on_side = sum(length for length, _ in down) > sum(length for length, _ in across)
     cuts = [cut_out(page, points) for _, points in (down if on_side else across)[:SAMPLE]]
-    one = sum(reading.confidence for reading in _read(cuts, recognise))
+    one = sum(reading.confidence for reading in read_cuts(cuts, recognise))
     if not on_side and one >= SURE * len(cuts):
         return 0
     # A vertical text may run downwards or upwards, another one be upside down: read both ways.
     turned = [np.ascontiguousarray(cut[::-1, ::-1]) for cut in cuts]
-    other = sum(reading.confidence for reading in _read(turned, recognise))
+    other = sum(reading.confidence for reading in read_cuts(turned, recognise))
     return (1 if on_side else 0) + (2 if other > one else 0)
 
 
@@ -95,11 +95,11 @@ def _lines(
     """Lines of an upright page; see `lines_of`."""
     outlines = [region.points for region in regions]
     cuts = [cut_out(page, points) for points in outlines]
-    readings = _read(cuts, recognise)
+    readings = read_cuts(cuts, recognise)
     if upside_down:
         # Confident readings are upright: reading only the others again costs little.
         doubtful = [place for place, reading in enumerate(readings) if reading.confidence < SURE]
-        turned = _read([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in doubtful], recognise)
+        turned = read_cuts([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in doubtful], recognise)
         for place, reading in zip(doubtful, turned, strict=True):
             if reading.confidence > readings[place].confidence:
                 # Corners begin two further: at the upper left of the turned text.
@@ -143,7 +143,7 @@ def _margin(side: int, other: int) -> int:
     return max(0, max(2 * other // STRIP, 2 * LOW) - side) // 2 if other > STRIP * side or side <= LOW else 0
 
 
-def _read(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:
+def read_cuts(cuts: Sequence[Image], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> list[Reading]:
     """Readings of all cuts, in batches of TOGETHER sorted by aspect ratio, which keeps the padding to a common width small."""
     places = sorted(range(len(cuts)), key=lambda place: cuts[place].shape[1] / cuts[place].shape[0])
     readings = dict[int, Reading]()

@@ -51,3 +51,4 @@ class Prediction:
     structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
     boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one per token that stands for a cell
     score: float  # mean probability of the tokens
+    texts: tuple[str, ...] = ()  # of the cells, if a recogniser has read them
