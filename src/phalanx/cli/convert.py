@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 import safetensors.torch
@@ -53,6 +54,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
         given.out.write_text(text, encoding='utf-8')
     except OSError as error:
         raise RequestError(f'{given.out}: cannot be written: {error.strerror}') from None
+    print(f'next: phalanx train {quote(str(given.out))}')
     return 0
 
 
@@ -66,6 +68,8 @@ def convert_weights(given: argparse.Namespace) -> int:
         print(f'the conversion failed: {error}', file=sys.stderr)
         return 1
     print(f'{given.out}: {sum(tensor.numel() for tensor in model.state_dict().values()):,} numbers')
+    if given.recipe:
+        print(f'next: phalanx eval {quote(given.recipe)} --weights {quote(str(given.out))}')
     return 0
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
@@ -43,10 +44,10 @@ def command(words: Sequence[str]) -> int:
             return run_on_all_nodes(flags, 'eval', words, job.folder)
         if cluster is not None:
             return launch_ranks('eval', words, cluster, flags, job.folder / 'log', job)
-    return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given))
+    return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given, recipe))
 
 
-def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
+def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
     """Evaluate as one rank; rank 0 prints the metrics."""
     try:
         # the weights are announced before an evaluation that may take long
@@ -65,11 +66,13 @@ def _evaluate_rank(job: Job, given: argparse.Namespace) -> int:
         return 0
     if given.json:
         metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
-        worst = [{'sample': one.name, 'grade': one.grade.value, 'said': one.grade.reason} for one in result.worst]
+        worst = [{'sample': one.name, 'grade': one.grade.value, 'reason': one.grade.reason} for one in result.worst]
         facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
         print(json.dumps({**metrics, **facts}))
     else:
         print_evaluation(result)
+        run = f'{quote(recipe)} --weights {quote(given.weights)}' if given.weights else quote(recipe)
+        print(f'next: phalanx {f"predict {run} IMAGES" if given.page else f"eval {run} --page eval.html"}')
     return 0
 
 
@@ -106,4 +109,5 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
         f'{cost.best_batch_ms:.1f} ms in batches of {cost.best_batch}; '
         f'{cost.memory_mib:.0f} MiB of memory, a file of {cost.size_mib:.1f} MiB'
     )
+    print(f'next: phalanx serve {quote(str(file))}')
     return 0

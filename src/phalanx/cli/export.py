@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from shlex import quote
 
-from phalanx.cli.deploy_options import export_parser, parse_run
+from phalanx.cli.deploy_options import export_parser
+from phalanx.cli.predict_options import parse_run
 from phalanx.deploy.export import Options, Written, export
 from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET

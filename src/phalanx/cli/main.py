@@ -26,7 +26,7 @@ COMMANDS = {
     'new': Command('cli.new', 'cli.data_options', 'Writes a recipe for a folder of images and their annotations.'),
     'train': Command('cli.train', 'cli.options', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.evaluate', 'cli.options', 'Evaluates the weights of a run, or others.'),
-    'predict': Command('cli.predict', 'cli.deploy_options', 'Writes the results of a trained model for images.'),
+    'predict': Command('cli.predict', 'cli.predict_options', 'Writes the results of a trained model for images.'),
     'read': Command('cli.read', 'cli.deploy_options', 'Reads pages: finds their texts and writes them in reading order.'),
     'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),

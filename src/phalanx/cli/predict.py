@@ -3,18 +3,22 @@
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from shlex import quote
 
-from phalanx.cli.deploy_options import parse_run, predict_parser
+from phalanx.cli.predict_options import MODEL, parse_run, predict_parser
 from phalanx.config.read import to_plain
+from phalanx.deploy.cells import CellTask, Recognise
 from phalanx.deploy.predict import predict_files
-from phalanx.engine.job import open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.paddle.configs import is_original
 from phalanx.paddle.options import IMAGES, WEIGHTS, take_assigned
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError, RequestError, describe_error
 from phalanx.system.paths import parse_path
 from phalanx.weights.published import class_names
+
+UNLOCATED = 'the recipe learns no places of cells, which reading needs (annotate boxes of cells for that)'
 
 
 def command(words: Sequence[str]) -> int:
@@ -46,7 +50,7 @@ def command(words: Sequence[str]) -> int:
     try:
         save = given.save.split(',') if given.save else ()
         images_read, frames, failed = predict_files(
-            job, [parse_path(image) for image in images], given.out, given.weights, save
+            job, [parse_path(image) for image in images], given.out, given.weights, save, _open_recogniser(job, given.rec)
         )
     except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
         print(f'prediction failed: {describe_error(error)}', file=sys.stderr)
@@ -55,8 +59,22 @@ def command(words: Sequence[str]) -> int:
     counts += [pluralize(frames, 'frame')] if frames else []
     unread = f'; {failed} failed' if failed else ''
     print(f'{" and ".join(counts)} predicted, results in {given.out}{unread}')
-    if job.recipe.task == 'table':
-        print('the cells are found, their text is not read: `phalanx read` reads text, the crops of --save crops, for example')
+    if isinstance(job.task, CellTask) and not given.rec:
+        advice = f'--rec MODEL reads it ({MODEL})' if job.task.locates_cells else UNLOCATED
+        print(f'the text of the cells is not read: {advice}')
     if not failed and not given.weights:
         print(f'next: phalanx export {quote(run)}')
     return 1 if failed else 0
+
+
+def _open_recogniser(job: Job, name: str | None) -> Recognise | None:
+    """Open the recogniser of --rec, for the cells of tables. Raises RequestError if the recipe has none."""
+    if name is None:
+        return None
+    if not isinstance(job.task, CellTask):
+        raise RequestError(f'--rec: reads the cells of tables, and a {job.recipe.task} has none; leave it out')
+    if not job.task.locates_cells:
+        raise RequestError(f'--rec: {UNLOCATED}; leave it out')
+    from phalanx.deploy.read import open_model, recognise
+
+    return partial(recognise, open_model('rec', name, job.recipe.device))

@@ -1,6 +1,7 @@
 """Texts of the cells of a table, read by a recogniser of lines."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -9,14 +10,20 @@ from phalanx.data.samples import Image
 from phalanx.runtime.reading import read_cuts
 from phalanx.runtime.results import Reading
 
+Recognise = Callable[[Sequence[Image]], Sequence[Reading]]  # images of single lines -> readings
 MARGIN = 2  # pixels around the ink of a line: recognisers are trained on crops with some paper
 LOW = 0.5  # a band of ink below this share of the tallest is an accent or a comma, not a line
 FAINT = 32  # difference from the paper, of 255, below which nothing is ink
 
 
-def read_cells(
-    image: Image, boxes: Sequence[Sequence[float]], recognise: Callable[[Sequence[Image]], Sequence[Reading]]
-) -> tuple[str, ...]:
+@runtime_checkable
+class CellTask(Protocol):
+    """Task whose results have cells; `locates_cells` is False if its recipe does not teach where they are."""
+
+    locates_cells: bool
+
+
+def read_cells(image: Image, boxes: Sequence[Sequence[float]], recognise: Recognise) -> tuple[str, ...]:
     """Return the text of each cell of a table, its lines joined by blanks; empty for a cell without ink.
 
     `image` [H, W, 3] uint8 RGB; `boxes` [cells, 4] xyxy in pixels, around the texts; `recognise` reads images of single lines.

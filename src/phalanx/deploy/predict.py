@@ -3,23 +3,27 @@
 import contextlib
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from phalanx.data.samples import Image
 from phalanx.data.video import VIDEOS, Video, VideoWriter
+from phalanx.deploy.cells import Recognise, read_cells
 from phalanx.deploy.inputs import Inputs, is_camera, list_files
 from phalanx.engine.job import Job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
 
 
-def predict_files(job: Job, paths: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str]) -> tuple[int, int, int]:
+def predict_files(
+    job: Job, paths: Sequence[Path], out: Path, weights: str | None, ways: Sequence[str], recognise: Recognise | None = None
+) -> tuple[int, int, int]:
     """Predict files and write the results; return the numbers of images, of video frames, and of failed files or pages.
 
     Results are in `out`, named after the images, in the formats `ways` (`Task.writers`). Of a video, or of camera N (the path
-    `N`), `pictures` is a video with the results drawn on each frame; other formats are written per frame. Raises RequestError
-    if there is no image or a result would replace one, CheckpointError without weights.
+    `N`), `pictures` is a video with the results drawn on each frame; other formats are written per frame. `recognise` reads the
+    cells of tables. Raises RequestError if there is no image or a result would replace one, CheckpointError without weights.
     """
     writers = job.task.writers
     writers.check(ways)
@@ -30,7 +34,10 @@ def predict_files(job: Job, paths: Sequence[Path], out: Path, weights: str | Non
     inputs, images, frames = Inputs(files, out, 'predicting'), 0, 0
 
     def write(image: Image, stem: Path) -> None:
-        writers.write(predict(image), image, stem, ways)
+        result = predict(image)
+        if recognise is not None:
+            result = replace(result, texts=read_cells(image, result.boxes, recognise))
+        writers.write(result, image, stem, ways)
 
     def write_video(file: Path, stem: Path) -> None:
         nonlocal frames

@@ -49,6 +49,7 @@ class Prediction:
     """Predicted table structure."""
 
     structure: tuple[str, ...]  # tokens of its vocabulary; they need not be HTML
-    boxes: npt.NDArray[np.float32]  # [cells, 4] xyxy in pixels of the image, one per token that stands for a cell
+    # [cells, 4] xyxy in pixels of the image, one per token that stands for a cell; None if training had no boxes to learn from
+    boxes: npt.NDArray[np.float32] | None
     score: float  # mean probability of the tokens
     texts: tuple[str, ...] = ()  # of the cells, if a recogniser has read them

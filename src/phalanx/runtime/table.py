@@ -26,13 +26,14 @@ class Table(Family):
         else:
             numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
         size, reading = (image.shape[0], image.shape[1]), self.reading
-        return decode_structure(numbers, chances, outputs['boxes'], size, reading['tokens'], reading['cells'])
+        boxes = outputs['boxes'] if reading.get('locates_cells', True) else None
+        return decode_structure(numbers, chances, boxes, size, reading['tokens'], reading['cells'])
 
 
 def decode_structure(
     numbers: npt.NDArray[np.int64],
     chances: Floats,
-    boxes: Floats,
+    boxes: Floats | None,
     size: tuple[int, int],
     tokens: Sequence[str],
     cells: Collection[str],
@@ -40,13 +41,16 @@ def decode_structure(
     """Structure from the best token `numbers` [L] up to the end token, with cell boxes in pixels of the image.
 
     `chances` [L]: probabilities of the tokens; `boxes` [L, 4] relative to width and height, or [L, 8] corners, which become
-    their bounding boxes; `size`: (height, width); the last of `tokens` is the end token; `cells`: tokens that stand for a cell.
+    their bounding boxes, or None; `size`: (height, width); the last of `tokens` is the end token; `cells`: tokens for a
+    cell.
     """
     decoded = steps(numbers.tolist(), len(tokens) - 1)
     structure = tuple(tokens[numbers[step]] for step in decoded)
     of_cells = [step for step, token in zip(decoded, structure, strict=True) if token in cells]
     H, W = size
     score = float(chances[decoded].mean()) if decoded else 0.0
+    if boxes is None:
+        return Prediction(structure, None, score)
     points = boxes[of_cells].reshape(len(of_cells), boxes.shape[-1] // 2, 2) * np.array([W, H], np.float32)
     # Corners: the result has bounding boxes.
     if points.shape[1] == 4:

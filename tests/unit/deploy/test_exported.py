@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.deploy_options import predict_parser
+from phalanx.cli.predict_options import predict_parser
 from phalanx.deploy.exported import find_exported
 from phalanx.system.errors import RequestError
 from running import run_here

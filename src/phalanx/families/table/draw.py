@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from phalanx.data.image import overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.table.annotation import Table
+from phalanx.families.table.tokens import CELLS
 from phalanx.families.table.tree import Element, build_tree, to_html
 from phalanx.families.writing import Writers, write_crop, write_picture, write_text
 from phalanx.runtime.results import Prediction
@@ -109,33 +111,40 @@ def draw_comparison(image: Image, size: tuple[int, int], truth: Table, predictio
     return [
         ('image', image),
         ('truth', draw_structure(image, true_boxes, truth.structure)),
-        ('prediction', draw_structure(image, prediction.boxes * scale, prediction.structure)),
+        ('prediction', draw_structure(image, _boxes(prediction) * scale, prediction.structure)),
     ]
 
 
 def draw_prediction(image: Image, prediction: Prediction) -> Image:
     """Return the image with the predicted cells and their numbers."""
-    return draw_cells(image, prediction.boxes, numbered=True)
+    return draw_cells(image, _boxes(prediction), numbered=True)
+
+
+def _boxes(prediction: Prediction) -> npt.NDArray[np.float32]:
+    """Boxes [cells, 4] to draw; none if the network has not learned them."""
+    return np.zeros((0, 4), np.float32) if prediction.boxes is None else prediction.boxes
 
 
 def write_html(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """Write the table as `stem`.html."""
-    return write_text(stem, '.html', to_html(build_tree(prediction.structure)) + '\n')
+    return write_text(stem, '.html', to_html(build_tree(prediction.structure, prediction.texts)) + '\n')
 
 
 def write_json(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
-    """Write `stem`.json: the HTML, the boxes of the cells in order, and the mean probability of a token."""
+    """Write `stem`.json: the HTML, boxes (null if not learned) and texts of cells, and the mean probability of a token."""
+    boxes = prediction.boxes
     content = {
-        'html': to_html(build_tree(prediction.structure)),
-        'boxes': [[round(value, 2) for value in box] for box in prediction.boxes.tolist()],
+        'html': to_html(build_tree(prediction.structure, prediction.texts)),
+        'boxes': None if boxes is None else [[round(value, 2) for value in box] for box in boxes.tolist()],
         'score': prediction.score,
+        **({'texts': prediction.texts} if prediction.texts else {}),
     }
     return write_text(stem, '.json', json.dumps(content, ensure_ascii=False) + '\n')
 
 
 def write_crops(prediction: Prediction, image: Image, stem: Path) -> list[Path]:
     """Write a crop per cell, numbered: `table_cell001.jpg`."""
-    boxes = enumerate(prediction.boxes.clip(0).tolist(), 1)
+    boxes = enumerate(_boxes(prediction).clip(0).tolist(), 1)
     return [file for number, box in boxes for file in write_crop(stem, f'_cell{number:03}.jpg', image, box)]
 
 
@@ -147,19 +156,22 @@ def write_pictures(prediction: Prediction, image: Image, stem: Path) -> list[Pat
 
 WAYS = {'html': write_html, 'json': write_json, 'crops': write_crops, 'pictures': write_pictures}
 WRITERS = Writers(draw_prediction, WAYS, default=('html', 'pictures'))
+WITHOUT_PLACES = Writers(draw_prediction, {way: WAYS[way] for way in WAYS if way != 'crops'}, default=('html', 'pictures'))
 
 
 def _page(prediction: Prediction, title: str, picture: bytes) -> str:
     """Return a page with the picture and the table of cell numbers; it loads nothing and runs no scripts."""
-    # Cell numbers in place of texts, which the network does not read.
-    numbered = build_tree(prediction.structure, [str(number + 1) for number in range(len(prediction.boxes))])
+    # Cell numbers in place of texts, unless a recogniser has read them.
+    cells = sum(token in CELLS for token in prediction.structure)
+    filled = build_tree(prediction.structure, prediction.texts or [str(number + 1) for number in range(cells)])
+    unlocated = '' if prediction.boxes is not None else '; where they are was not learned'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src \'unsafe-inline\'">'
         f'<title>{escape(title)}</title><style>{CSS}</style></head><body><h1>{escape(title)}</h1>'
-        f'<p>{len(prediction.boxes)} cells, probability of a token {prediction.score:.3f}</p><main>'
+        f'<p>{cells} cells, probability of a token {prediction.score:.3f}{unlocated}</p><main>'
         f'<img alt="the image with its cells" src="data:image/jpeg;base64,{base64.b64encode(picture).decode()}">'
-        f'<div>{to_html(numbered)}</div></main></body></html>\n'
+        f'<div>{to_html(filled)}</div></main></body></html>\n'
     )
 
 

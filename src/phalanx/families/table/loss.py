@@ -3,7 +3,7 @@
 Shapes: B tables, L decoding steps: the number of tokens of the longest table of the whole step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -74,3 +74,8 @@ class TableLoss(Protocol):
 
 
 LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': SmoothL1, 'l1': L1}
+
+
+def locates_cells(losses: Sequence[tuple[TableLoss, float]]) -> bool:
+    """True if a loss with a weight above 0 teaches anything besides the structure: the boxes of cells."""
+    return any(coefficient for loss, coefficient in losses if not isinstance(loss, Structure))

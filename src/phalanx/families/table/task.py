@@ -20,7 +20,7 @@ from phalanx.families.losses import collect_weights, sum_losses
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
-from phalanx.families.table.loss import LOSSES, TableLoss, Targets
+from phalanx.families.table.loss import LOSSES, TableLoss, Targets, locates_cells
 from phalanx.families.table.metric import METRICS, TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
@@ -28,6 +28,7 @@ from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import TRANSFORMS, Transform
 from phalanx.families.task import Loss
+from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import fit_square
 from phalanx.runtime.results import Prediction
@@ -141,6 +142,8 @@ class TableStructure(Family):
     def __init__(self, keys: TableKeys) -> None:
         super().__init__(keys)
         self.image_size, self.max_length = keys.image_size, keys.max_length
+        # Without a loss of their boxes, the network reports places of cells that it never learned.
+        self.locates_cells = locates_cells(self.losses)
         chinese, corners = keys.tokens == 'chinese', bool(keys.model.keywords.get('corners', False))
         kinds = keys.merge_cells, keys.name_empty_cells, chinese, corners
         self.vocabulary = Vocabulary(*kinds, more=keys.more_tokens)
@@ -223,7 +226,8 @@ class TableStructure(Family):
 
     def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
-        return decode_tables(output.logits.float().softmax(-1), output.boxes, batch.sizes, self.vocabulary)
+        boxes = output.boxes if self.locates_cells else None
+        return decode_tables(output.logits.float().softmax(-1), boxes, batch.sizes, self.vocabulary)
 
     def metric(self) -> Any:
         return self.make_metric(self.vocabulary, self.max_length)
@@ -236,7 +240,9 @@ class TableStructure(Family):
         h, w = sample.fitted
         return drawing.draw_comparison(sample.image[:, :h, :w].permute(1, 2, 0).numpy(), sample.size, sample.table, result)
 
-    writers = drawing.WRITERS
+    @property
+    def writers(self) -> Writers:
+        return drawing.WRITERS if self.locates_cells else drawing.WITHOUT_PLACES
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Export the network with greedy decoding; joining tokens to HTML is left to the caller."""
@@ -251,20 +257,26 @@ class TableStructure(Family):
             network,
             outputs,
             preparation,
-            {'tokens': self.vocabulary.tokens, 'end': self.vocabulary.end, 'cells': sorted(CELLS), 'html': HTML},
+            {
+                'tokens': self.vocabulary.tokens,
+                'end': self.vocabulary.end,
+                'cells': sorted(CELLS),
+                'locates_cells': self.locates_cells,
+                'html': HTML,
+            },
         )
 
 
 def decode_tables(
-    probabilities: Tensor, boxes: Tensor, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
+    probabilities: Tensor, boxes: Tensor | None, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
 ) -> list[Prediction]:
     """Decode the most probable tokens up to the end token, with cell boxes in pixels of images of `sizes` (height, width).
 
-    `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`.
+    `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`, or None.
     """
     # Only the best token per step goes to the host.
     chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
-    shares = boxes.float().cpu().numpy()
+    shares = [None] * len(sizes) if boxes is None else boxes.float().cpu().numpy()
     return [decode_structure(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
 
 

@@ -105,7 +105,7 @@ function draw(result) {
 // Objects to draw: outlines in pixels of the image, with colours and labels, the most probable first.
 function seen(answer) {
   const corners = ([x0, y0, x1, y1]) => [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
-  if (answer.structure) return answer.boxes.map((box, at) => ({points: corners(box), colour: colour(at), label: `${at + 1}`}))
+  if (answer.structure) return (answer.boxes || []).map((box, at) => ({points: corners(box), colour: colour(at), label: `${at + 1}`}))
   const found = (answer.found || []).filter(one => one.score >= level()).sort((a, b) => b.score - a.score)
   if (page.task === 'text_detection') return found.map(one => ({points: one.points, colour: '#ff285a', label: ''}))
   return found.map(one => (
@@ -160,7 +160,10 @@ function words(answer, objects) {
     })
   }
   if (page.task === 'recognition') return [chip(`confidence ${answer.confidence.toFixed(2)}`)]
-  if (answer.structure) return [chip(`${objects.length} cells, probability of a token ${answer.score.toFixed(2)}`)]
+  if (answer.structure) {
+    const cells = parse(answer).querySelectorAll('td').length, places = answer.boxes ? '' : '; where they are was not learned'
+    return [chip(`${cells} cells, probability of a token ${answer.score.toFixed(2)}${places}`)]
+  }
   const noun = page.task === 'text_detection' ? 'texts' : 'objects'
   const count = chip(`${objects.length} of ${answer.found.length} ${noun} shown`)
   const names = new Map()
@@ -168,17 +171,18 @@ function words(answer, objects) {
   return [count, ...[...names].map(([name, [number, code]]) => chip(`${number} ${name}`, code))]
 }
 
+const parse = answer => new DOMParser().parseFromString(`<table>${answer.structure.join('')}</table>`, 'text/html')
+
 // The table that was recognised; its cells show their number and their part of the image. Tokens may be malformed: the browser
 // parses them, and only rows, cells and spans are taken from there.
 function showTable(card, answer, picture) {
   const table = add(add(card, 'div', '', 'scroll'), 'table', '', 'cells')
-  const parsed = new DOMParser().parseFromString(`<table>${answer.structure.join('')}</table>`, 'text/html')
   let number = 0
-  for (const row of parsed.querySelectorAll('tr')) {
+  for (const row of parse(answer).querySelectorAll('tr')) {
     const shown = add(table, 'tr')
     for (const {colSpan, rowSpan} of row.querySelectorAll('td')) {
       const cell = Object.assign(add(shown, 'td'), {colSpan, rowSpan})
-      const [x0, y0, x1, y1] = (answer.boxes[number++] || [0, 0, 0, 0]).map(Math.round)
+      const [x0, y0, x1, y1] = ((answer.boxes || [])[number++] || [0, 0, 0, 0]).map(Math.round)
       add(cell, 'small', `${number}`)
       if (!picture || x1 - x0 < 2 || y1 - y0 < 2) continue
       const part = Object.assign(add(cell, 'canvas'), {width: x1 - x0, height: y1 - y0})

@@ -29,6 +29,7 @@ from phalanx.families.table.tree import build_tree
 from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.results import Prediction
+from phalanx.system.errors import RequestError
 
 RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'table').glob('*.yml'))
 RENDERED = partial(DATA['rendered_tables'], train_tables=12, eval_tables=4)
@@ -200,3 +201,35 @@ def test_a_picture_shows_image_truth_and_prediction() -> None:
 def test_invalid_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task(**changes)
+
+
+def test_places_of_cells_that_no_loss_teaches_are_not_shown(tmp_path: Path) -> None:
+    """A weight of 0 for the boxes, as `phalanx new` writes it for tables without boxes."""
+    table_task = task(loss_coefficients=(1.0, 0.0))
+    image = table_task.dataset('eval').source.read(Draw(0))[0]
+    batch = table_task.collate([table_task.request(image)])
+    vocabulary = table_task.vocabulary.tokens
+    numbers = torch.tensor([[vocabulary.index(token) for token in ('<tr>', '<td></td>', '</tr>', vocabulary[-1])]])
+    knows = Knows(numbers, torch.full((1, 4, 4), 0.5))
+    (result,) = table_task.predict(knows, batch)
+    assert (result.structure, result.boxes) == (('<tr>', '<td></td>', '</tr>'), None)
+    listed, cells, page = table_task.writers.write(result, image, tmp_path / 'shot', ('json', 'pictures'))
+    assert json.loads(listed.read_text())['boxes'] is None
+    with PIL.Image.open(cells) as drawn:
+        assert np.abs(np.asarray(drawn).astype(int) - image).max() < 64  # JPEG's differences alone
+    assert '1 cells' in page.read_text() and 'where they are was not learned' in page.read_text()
+    with pytest.raises(RequestError, match="'crops' is not one of html, json, pictures"):
+        table_task.writers.check(['crops'])
+    metric = table_task.metric()
+    metric.update([result], batch)
+    assert np.isnan(metric.compute()['cell_recall'])
+
+
+def test_texts_of_cells_are_in_their_files(tmp_path: Path) -> None:
+    boxes = np.array([[1, 2, 11, 7], [20, 2, 30, 7]], np.float32)
+    read = Prediction(('<tr>', '<td></td>', '<td></td>', '</tr>'), boxes, 0.5, ('a <b', '12'))
+    image = np.zeros((40, 60, 3), np.uint8)
+    html, listed, _, page = task().writers.write(read, image, tmp_path / 'shot', ('html', 'json', 'pictures'))
+    assert '<tr><td>a &lt;b</td><td>12</td></tr>' in html.read_text()
+    assert '<td>a &lt;b</td><td>12</td>' in page.read_text()
+    assert json.loads(listed.read_text())['texts'] == ['a <b', '12']

@@ -76,16 +76,19 @@ class TableMetric:
         return [score.grade() for score in scores]
 
     def _score(self, predicted: Prediction, truth: Table) -> Score:
-        iou = compute_iou(predicted.boxes, truth)  # [N, M]
+        # A network that has not learned where cells are is measured by their structure alone.
+        boxes = np.zeros((0, 4), np.float32) if predicted.boxes is None else predicted.boxes
+        is_located = predicted.boxes is not None and bool(truth.boxes)
+        iou = compute_iou(boxes, truth)  # [N, M]
         # TEDS compares the trees as if a perfect recogniser had read the texts.
         true_tree = build_tree(truth.structure, [cell.text for cell in truth.cells])
-        predicted_tree = build_tree(predicted.structure, assign_texts(predicted.boxes, iou, truth))
+        predicted_tree = build_tree(predicted.structure, assign_texts(boxes, iou, truth))
         return Score(
             is_exact=self._join(predicted.structure) == self._join(token for token, _ in self.vocabulary.spell(truth)),
-            teds=teds(predicted_tree, true_tree) if truth.boxes else None,
+            teds=teds(predicted_tree, true_tree) if is_located else None,
             teds_structure=teds(predicted_tree, true_tree, structure_only=True),
-            predicted_cells=len(predicted.boxes) if truth.boxes else 0,
-            true_cells=len(truth.boxes),
+            predicted_cells=len(boxes) if is_located else 0,
+            true_cells=len(truth.boxes) if is_located else 0,
             matched_cells=count_matches(iou),
             has_spans=truth.has_spans,
             is_too_long=self.vocabulary.length(truth.structure) > self.max_length,
