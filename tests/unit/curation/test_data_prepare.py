@@ -219,7 +219,8 @@ FAULTS = [
 def test_a_labelme_file_that_cannot_be_used_is_reported_and_can_be_left_out(
     source: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
 ) -> None:
-    labelme(source / 'json/bad.json', '../images/b.jpg', **change)
+    picture(source / 'images/c.png')
+    labelme(source / 'json/bad.json', '../images/c.png', **change)
     words = ('labelme', source, '--out', 'out', '--split', '0.5,0.5', '--classes', 'road', 'car', 'pool')
     assert prepare(*words) == 1
     assert message in capsys.readouterr().err

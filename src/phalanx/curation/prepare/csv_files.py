@@ -45,7 +45,7 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     names = _descriptions(tree)
     found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
-        with found.left_out.catch():
+        with found.left_out.catch(), tree.doubting(path):
             for number, row in _rows(path, tree):
                 with found.left_out.catch():
                     where = f'{path}:{number}'

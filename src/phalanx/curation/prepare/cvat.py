@@ -31,8 +31,9 @@ def read_cvat(tree: Tree, found: AnnotationSet) -> None:
                 name = element.get('name') or ''
                 in_subset = f'{subset}/{name}'  # in projects, images of different subsets may have one name
                 image = tree.image(in_subset if subset and tree.has_image(name) else name, path, where)
-                instances = _instances([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
-                found.samples.append(Sample(image, tree.split_of(path, subset), instances))
+                with found.dropping(image):
+                    instances = _instances([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
+                    found.samples.append(Sample(image, tree.split_of(path, subset), instances))
         _read_tracks(root, path, tree, found)
 
 
@@ -55,7 +56,8 @@ def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) ->
                     advice = f'write the frames: ffmpeg -i {quote(str(video))} -start_number 0 {video.parent}/frame_%06d.png'
                 raise AnnotationError(f'{where}: of a video, and there is no image {name}: {advice}')
             image = tree.image(name, path, where)
-            found.samples.append(Sample(image, tree.split_of(path), _instances(shapes, tree.size(image), where)))
+            with found.dropping(image):
+                found.samples.append(Sample(image, tree.split_of(path), _instances(shapes, tree.size(image), where)))
 
 
 def _instances(shapes: list[Element], size: tuple[int, int], where: str) -> tuple[Instance, ...]:

@@ -28,26 +28,27 @@ from phalanx.data.checks import AnnotationError
 class Format(NamedTuple):
     about: str
     find: Callable[[Tree, AnnotationSet], None]  # adds the samples of this format
+    suffix: str = ''  # of its files about several images
 
 
 # In order of trust: of two formats that annotate equally many images, the first wins.
 FORMATS = {
-    'coco': Format('COCO (JSON with images, annotations and categories)', find_coco),
+    'coco': Format('COCO (JSON with images, annotations and categories)', find_coco, '.json'),
     'voc': Format('Pascal VOC (an XML file for each image)', read_voc),
-    'cvat': Format('CVAT (XML)', read_cvat),
-    'labelme': Format('LabelMe (a JSON file for each image)', find_labelme),
-    'label_studio': Format('Label Studio (JSON)', find_label_studio),
+    'cvat': Format('CVAT (XML)', read_cvat, '.xml'),
+    'labelme': Format('LabelMe (a JSON file for each image)', find_labelme, '.json'),
+    'label_studio': Format('Label Studio (JSON)', find_label_studio, '.json'),
     'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
     'pubtabnet': Format('tables in the format of PubTabNet (JSON lines)', find_pubtabnet),
     'html': Format('tables as HTML (a file for each image)', find_html),
-    'datumaro': Format('Datumaro (JSON with categories and items)', find_datumaro),
-    'createml': Format('CreateML (JSON, a list of images)', find_createml),
-    'via': Format('VGG Image Annotator (JSON)', find_via),
+    'datumaro': Format('Datumaro (JSON with categories and items)', find_datumaro, '.json'),
+    'createml': Format('CreateML (JSON, a list of images)', find_createml, '.json'),
+    'via': Format('VGG Image Annotator (JSON)', find_via, '.json'),
     'wider_face': Format('WIDER FACE (lists *_bbx_gt.txt)', find_wider_face),
     'mot': Format('MOT (gt/gt.txt of each sequence)', find_mot),
     'dota': Format('DOTA (a text file of rotated boxes for each image)', find_dota),
     'kitti': Format('KITTI (a text file of boxes for each image)', find_kitti),
-    'csv': Format('CSV (a line for each box or image)', find_csv),
+    'csv': Format('CSV (a line for each box or image)', find_csv, '.csv'),
     'lists': Format('lists (lines of an image and its text, lines or label map)', find_lists),
     'yolo': Format('YOLO (a text file for each image)', read_yolo),
     'text_files': Format('text files (one for each image)', find_text_files),
@@ -72,6 +73,7 @@ def find_annotations(
         with tree.unreadable.catch():  # an error in a file about all images, such as the class names
             FORMATS[name].find(tree, found)
         if found.samples:
+            _drop_doubtful(found, tree.doubtful[FORMATS[name].suffix])
             found = keep_usable(found, tree, splits)
         if found.families():
             held[name] = found
@@ -79,6 +81,14 @@ def find_annotations(
             empty = [f'names {len(found.samples)} images, but not one object on them'] if found.samples else []
             refused[name] = LeftOut([*found.left_out, *found.notes, *empty])
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
+
+
+def _drop_doubtful(found: AnnotationSet, doubtful: set[Path]) -> None:
+    """Drop the images that a damaged file names, too: it may have held objects on them."""
+    lost = sorted({sample.image for sample in found.samples} & doubtful)
+    if lost:
+        found.dropped.update(lost)
+        found.left_out.append(f'{lost[0]} (and {len(lost) - 1} more): a file that cannot be read may have objects on it, too')
 
 
 def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitName]) -> AnnotationSet:

@@ -29,11 +29,10 @@ def find_datumaro(tree: Tree, found: AnnotationSet) -> None:
                     where = f'{path}: item {item.get("id") if isinstance(item, dict) else item!r}'
                     name = get_member(get_member(item, 'image', dict, where), 'path', str, where)
                     image = tree.image(f'{path.stem}/{name}', path, where)
-                    annotations = get_member(item, 'annotations', list, where)
-                    instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
-                    found.samples.append(
-                        Sample(image, tree.split_of(path), tuple(instance for instance in instances if instance))
-                    )
+                    with found.dropping(image):
+                        annotations = get_member(item, 'annotations', list, where)
+                        instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
+                        found.samples.append(Sample(image, tree.split_of(path), tuple(filter(None, instances))))
 
 
 def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int], where: str) -> Instance | None:
@@ -92,14 +91,17 @@ def find_createml(tree: Tree, found: AnnotationSet) -> None:
             with found.left_out.catch():
                 name = entry.get('image') or entry.get('imagefilename') if isinstance(entry, dict) else None
                 image = tree.image(name if isinstance(name, str) else '', path, where)
-                instances = []
-                for place, one in enumerate(get_member(entry, 'annotations', list, where)):
-                    at = f'{where}: annotations[{place}]'
-                    box = get_member(one, 'coordinates', dict, at)
-                    x, y, width, height = check_floats([box.get(key) for key in ('x', 'y', 'width', 'height')], 4, at)
-                    corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-                    instances.append(Instance(get_member(one, 'label', str, at), corners))
-                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+                with found.dropping(image):
+                    listed = enumerate(get_member(entry, 'annotations', list, where))
+                    instances = [_createml_instance(one, f'{where}: annotations[{place}]') for place, one in listed]
+                    found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+
+
+def _createml_instance(annotation: Any, where: str) -> Instance:
+    box = get_member(annotation, 'coordinates', dict, where)
+    x, y, width, height = check_floats([box.get(key) for key in ('x', 'y', 'width', 'height')], 4, where)
+    corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    return Instance(get_member(annotation, 'label', str, where), corners)
 
 
 def _coordinates(entry: dict[str, Any]) -> bool:

@@ -30,13 +30,18 @@ def read_labelme(folder: Path, classes: Sequence[str] | None) -> AnnotationSet:
 
     for path in sorted(folder.rglob('*.json')):
         with found.left_out.catch():
-            files.append((path, _sample(read_json(path), path, image_of)))
+            content = read_json(path)
+            image = _image(content, path, image_of)
+            with found.dropping(image):
+                files.append((path, _sample(content, image, path)))
     labels = sorted({instance.label for _, sample in files for instance in sample.instances})
     names = (BACKGROUND, *(name for name in (labels if classes is None else classes) if name not in MEANING))
     for path, sample in files:
         unknown = [(n, one.label) for n, one in enumerate(sample.instances) if one.label not in (*names, *MEANING)]
         found.left_out += [f'{path}: shapes[{n}] ({label!r}): is not a class{_hint(label, names)}' for n, label in unknown]
-        found.samples += [] if unknown else [sample]
+        found.samples.append(sample)
+        found.dropped |= {sample.image} if unknown else set()
+    found.samples = [sample for sample in found.samples if sample.image not in found.dropped]
     return replace(found, class_names=names[1:])
 
 
@@ -45,12 +50,16 @@ def find_labelme(tree: Tree, found: AnnotationSet) -> None:
     for path, content in tree.jsons.items():
         if isinstance(content, dict) and not {'shapes', 'imagePath'}.isdisjoint(content):
             with found.left_out.catch():
-                sample = _sample(content, path, tree.image)
-                found.samples.append(replace(sample, split=tree.split_of(path)))
+                image = _image(content, path, tree.image)
+                with found.dropping(image):
+                    found.samples.append(replace(_sample(content, image, path), split=tree.split_of(path)))
 
 
-def _sample(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Sample:
-    image = image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+def _image(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Path:
+    return image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+
+
+def _sample(content: dict[str, Any], image: Path, path: Path) -> Sample:
     size = check_size((content.get('imageWidth'), content.get('imageHeight')), image, f'{path}')
     instances = []
     for number, shape in enumerate(get_member(content, 'shapes', list, f'{path}')):

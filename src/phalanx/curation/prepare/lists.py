@@ -30,7 +30,9 @@ def find_lists(tree: Tree, found: AnnotationSet) -> None:
             for number, name, rest in _lines(path, tree):
                 where = f'{path}:{number}'
                 with found.left_out.catch():
-                    found.samples.append(_parse_line(tree.image(name, path, where), rest, where, path, tree))
+                    image = tree.image(name, path, where)
+                    with found.dropping(image):
+                        found.samples.append(_parse_line(image, rest, where, path, tree))
     found.classes_from = find_class_file(tree)
 
 

@@ -56,8 +56,9 @@ def _per_image(tree: Tree, found: AnnotationSet, pattern: re.Pattern[str], insta
         if path.parent in folders:
             with found.left_out.catch():
                 image = tree.image(path.stem, path, f'{path}')
-                instances = [_match(pattern, line, f'{path}:{n}', instance_of, tree.size(image)) for n, line in lines]
-                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+                with found.dropping(image):
+                    instances = [_match(pattern, line, f'{path}:{n}', instance_of, tree.size(image)) for n, line in lines]
+                    found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
 def _match(
@@ -91,11 +92,12 @@ def find_wider_face(tree: Tree, found: AnnotationSet) -> None:
             where = f'{path}:{number}'
             with found.left_out.catch():
                 image = tree.image(name, path, where)
-                count = int(parse_number(lines[0], where)) if lines else 0
-                if len(lines) - 1 not in (count, max(count, 1)) and lines:  # no face: a line of zeros
-                    raise AnnotationError(f'{where}: announces {count} faces, but has lines for {len(lines) - 1}')
-                instances = [_face(line, f'{where}: face {n}') for n, line in enumerate(lines[1 : 1 + count], 1)]
-                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+                with found.dropping(image):
+                    count = int(parse_number(lines[0] if lines else '', where))
+                    if len(lines) - 1 not in (count, max(count, 1)):  # no face: a line of zeros
+                        raise AnnotationError(f'{where}: announces {count} faces, but has lines for {len(lines) - 1}')
+                    instances = [_face(line, f'{where}: face {n}') for n, line in enumerate(lines[1 : 1 + count], 1)]
+                    found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, str, list[str]]]:
@@ -147,7 +149,9 @@ def _read_sequence(path: Path, tree: Tree, found: AnnotationSet) -> None:
     for frame, rows in sorted(frames.items()):
         with found.left_out.catch():
             image = tree.image(f'{path.parent.parent.name}/img1/{frame:06}', path, f'{path}: frame {frame}')
-            found.samples.append(Sample(image, tree.split_of(path), tuple(_parse_track(row, at, names) for at, row in rows)))
+            with found.dropping(image):
+                instances = tuple(_parse_track(row, at, names) for at, row in rows)
+                found.samples.append(Sample(image, tree.split_of(path), instances))
     found.class_names = tuple(dict.fromkeys([*found.class_names, *names]))
 
 

@@ -23,12 +23,11 @@ def find_supervisely(tree: Tree, found: AnnotationSet) -> None:
         with found.left_out.catch():
             said = get_member(content, 'size', dict, f'{path}')
             image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
-            size = check_size((said.get('width'), said.get('height')), image, f'{path}')
-            instances = [
-                _instance(one, size, f'{path}: objects[{n}]')
-                for n, one in enumerate(get_member(content, 'objects', list, f'{path}'))
-            ]
-            found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+            with found.dropping(image):
+                size = check_size((said.get('width'), said.get('height')), image, f'{path}')
+                listed = enumerate(get_member(content, 'objects', list, f'{path}'))
+                instances = [_instance(one, size, f'{path}: objects[{n}]') for n, one in listed]
+                found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
 
 
 def _instance(entry: Any, size: tuple[int, int], where: str) -> Instance:

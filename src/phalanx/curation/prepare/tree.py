@@ -3,6 +3,8 @@
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,6 +15,7 @@ from phalanx.data.folders import decode_text
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
+NAME = rf'(?i)[^"<>=,\r\n\t]+(?:{"|".join(map(re.escape, IMAGES))})'  # of an image in a damaged file
 MOST_TEXT = 2**29  # bytes of an annotation file
 SPLITS: dict[str, SplitName] = {
     **dict.fromkeys(('train', 'training', 'trainval', 'trn'), 'train'),
@@ -39,6 +42,7 @@ class Tree:
         self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
         # messages about files of annotations that cannot be read
         packed = (path for path in self.files if path.suffix.lower() in PACKED and Path(path.stem).suffix.lower() in TEXTS)
+        self.doubtful = defaultdict[str, set[Path]](set)  # suffix of damaged files -> images on which they may have objects
         self.unreadable = LeftOut(f'{path}: is compressed, so it was not read; unpack it' for path in packed)
 
     def use_images(self, images: list[Path]) -> None:
@@ -64,9 +68,21 @@ class Tree:
         """Content of the JSON files, read once for all JSON formats."""
         found = {}
         for path in self.having('.json'):
-            with self.unreadable.catch():
+            with self.unreadable.catch(), self.doubting(path):
                 found[path] = parse_json(read_bytes(path), path)
         return found
+
+    @contextmanager
+    def doubting(self, path: Path) -> Iterator[None]:
+        """Add the images that a damaged file names to `doubtful` if the block raises AnnotationError, which goes on."""
+        try:
+            yield
+        except AnnotationError:
+            data = read_bytes(path).decode('utf-8', 'ignore')
+            for name in re.findall(NAME, data.replace('\\/', '/')):
+                plain = re.sub(r'\\u([0-9a-fA-F]{4})', lambda code: chr(int(code[1], 16)), name)
+                self.doubtful[path.suffix.lower()].update(self._named.get(re.split(r'[/\\]', plain)[-1].strip().lower(), []))
+            raise
 
     def image(self, name: str, beside: Path, where: str) -> Path:
         """Find the image that the annotation file `beside` calls `name`. Raises AnnotationError.

@@ -60,7 +60,7 @@ def parse_xml(tree: Tree, tag: str, found: AnnotationSet) -> list[tuple[Path, El
     """Parse the XML files whose root has the tag; files with other roots are not of this format."""
     files = []
     for path in tree.having('.xml'):
-        with found.left_out.catch():
+        with found.left_out.catch(), tree.doubting(path):
             root = folders.parse_xml(read_bytes(path), path)
             if root.tag == tag:
                 files.append((path, root))
