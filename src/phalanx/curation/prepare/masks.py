@@ -4,16 +4,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
-from phalanx.curation.prepare.samples import AnnotationSet, Sample
+from phalanx.curation.prepare.samples import AnnotationSet, LeftOut, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError, open_image, size_of
 from phalanx.data.class_lists import ADE20K_CLASSES, CITYSCAPES_CLASSES
@@ -39,8 +41,10 @@ CITYSCAPES = re.compile(r'_(leftimg8bit|gt(?:fine|coarse)_(label(?:train)?ids|co
 CITY = re.compile(r'[a-z-]+_\d{6}_\d{6}_gt(?:fine|coarse)_label(train)?ids')  # in the archives: aachen_000000_000019_...
 SCENE = re.compile(r'ade_(?:train|val)_\d{8}')
 IMAGE_WORDS = {'image', 'images', 'img', 'imgs'}
-LOOKED_AT = 200  # masks that are read to collect the values
 FEW = 64  # images with more colours are photographs, or masks saved as JPEG
+JPEG = ('.jpg', '.jpeg')
+LEVELS = (8, 16)  # up to 8 numbers with gaps from 16 on are levels of grey, and 255 is one of them
+MIDDLE, MOST_MIDDLE = (64, 192), 0.1  # greys that a JPEG file of two values has at edges only, and their highest share
 
 
 def find_masks(tree: Tree, found: AnnotationSet) -> None:
@@ -126,42 +130,52 @@ class Meaning:
     class_names: tuple[str, ...]
     values: Mapping[Colour | int, int]  # class of each colour or number; others are VOID
     is_plain: bool  # True if masks can be trained on as they are
-    is_binary: bool = False  # 0 and something brighter, on whichever side of the middle
+    is_blurred: bool = False  # JPEG of two values: black or white, whichever is nearer
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
     is_complete: bool = False  # another colour is an error
+    ignores_others: bool = False  # as data sets do whose classes are known
     notes: tuple[str, ...] = ()
 
 
 def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
-    """Infer the classes of the values in masks; guesses become notes. Raises AnnotationError for images that are not masks."""
-    chosen = [masks[number * len(masks) // min(LOOKED_AT, len(masks))] for number in range(min(LOOKED_AT, len(masks)))]
-    pixels = Counter[Colour | int]()
-    coloured, blurred = False, False
+    """Infer the classes of the values in all masks; guesses become notes. Masks that cannot be opened are left to their reader.
+
+    JPEG changes values, so other masks decide if there are some. Raises AnnotationError for images that are not masks.
+    """
+    chosen = [mask for mask in masks if mask.suffix.lower() not in JPEG] or [*masks]
+    blurred = chosen[0].suffix.lower() in JPEG
     names, numbered, colours = read_class_file(classes_from)
-    by_colour = _palettes_differ(chosen)
-    for mask in chosen:
-        content = _content(mask, by_colour=by_colour)
-        if content.ndim == 3 and not colours and (content == content[..., :1]).all():
-            content = content[..., 0]  # numbers in each of three channels
-        coloured, blurred = coloured or content.ndim == 3, blurred or mask.suffix.lower() in ('.jpg', '.jpeg')
-        pixels.update(_values(content))
-        if len(pixels) > FEW * 4 and not blurred:
-            raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
+    pixels, by_colour, coloured, together = _collect_values(chosen, by_colour=False, blurred=blurred, are_named=bool(colours))
     found = set(pixels)
     known = None if classes_from else _known_classes(chosen, found)
     if known:
         return known
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
-    if len(greys) == len(found) and (blurred or (len(greys) <= 2 and max(greys) > 1)):
+    if blurred:
+        _check_two_values(pixels, chosen[0])
+    if blurred or (len(greys) == len(found) and _are_two(greys, together)):
         names = [*numbered.values()] if len(numbered) == 2 else names
         names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
         note = f'two values: {names[0]}, and brighter ones: {names[1]}'
-        return Meaning(tuple(names), {}, is_plain=False, is_binary=True, notes=(note,))
+        values: dict[Colour | int, int] = {grey: int(grey > 0) for grey in greys}
+        return Meaning(tuple(names), values, is_plain=False, is_blurred=blurred, by_colour=by_colour, notes=(note,))
     if coloured:
         return replace(_assign_colours(found, colours), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
+    is_ignored = VOID in found
+    if is_ignored and not names and not numbered and _are_levels(numbers):
+        numbers, is_ignored = [*numbers, VOID], False
+    meaning = _name_numbers(numbers, names, numbered, classes_from)
+    ignored = f'255 in the masks is ignored: {pixels[VOID] / pixels.total():.1%} of the pixels'
+    return replace(meaning, notes=(*meaning.notes, ignored)) if is_ignored else meaning
+
+
+def _name_numbers(
+    numbers: Sequence[int], names: Sequence[str], numbered: Mapping[int, str], classes_from: Path | None
+) -> Meaning:
+    """Classes of the `numbers` in masks, by the names in the file `classes_from`, in order or behind numbers."""
     if numbered and numbers:
         named = {number: numbered.get(number, f'class_{number}') for number in sorted({*numbers, *numbered})}
         places: dict[Colour | int, int] = {number: place for place, number in enumerate(named)}
@@ -184,6 +198,74 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
 
+def _collect_values(
+    masks: Sequence[Path], *, by_colour: bool, blurred: bool, are_named: bool
+) -> tuple[Counter[Colour | int], bool, bool, bool]:
+    """Pixels of each value; whether palettes differ, so that they must be read as colours; whether some mask has colours, and
+    some 1 and 255.
+
+    `are_named`: a file names the colours, so that equal channels are a colour and not a number. Raises AnnotationError.
+    """
+    pixels, together, errors = Counter[Colour | int](), False, LeftOut()
+    palette, kinds = dict[int, Colour](), dict[str, Path]()  # kinds: a mask of each
+    for mask in masks:
+        with errors.catch(), open_image(mask) as picture:
+            content = _content(picture, mask, by_colour=by_colour)
+            if picture.mode == 'P' and not by_colour and _contradicts(palette, picture, content):
+                return _collect_values(masks, by_colour=True, blurred=blurred, are_named=are_named)
+            if content.ndim == 3 and not are_named and (content == content[..., :1]).all():
+                content = content[..., 0]  # numbers in each of three channels
+            own = _values(content)
+            if content.ndim == 3:
+                kinds['colours'] = mask
+            elif picture.mode in ('P', 'L') and own.keys() - {0, VOID}:
+                kinds[picture.mode] = mask
+            together |= {1, VOID} <= own.keys()
+            pixels.update(own)
+        if len(pixels) > FEW * 4 and not blurred:
+            raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
+    if not pixels:
+        raise AnnotationError(errors[0])
+    if {'colours', 'P'} <= kinds.keys() and not by_colour:
+        return _collect_values(masks, by_colour=True, blurred=blurred, are_named=are_named)
+    if {'colours', 'L'} <= kinds.keys():
+        raise AnnotationError(f'{kinds["L"]} holds numbers, but {kinds["colours"]} colours: which of them are the classes?')
+    return pixels, by_colour, 'colours' in kinds, together
+
+
+def _contradicts(palette: dict[int, Colour], picture: PIL.Image.Image, content: npt.NDArray[np.uint8 | np.uint16]) -> bool:
+    """True if a number has another colour in this mask than in `palette`, to which its other colours are added."""
+    own = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
+    for number in np.unique(content).tolist():
+        red, green, blue = own[number].tolist() if number < len(own) else (0, 0, 0)
+        if palette.setdefault(number, (red, green, blue)) != (red, green, blue):
+            return True
+    return False
+
+
+def _are_levels(numbers: Sequence[int]) -> bool:
+    """True for a few numbers so far apart, and from 255, that they are levels of grey, as people draw them."""
+    gaps = [later - earlier for earlier, later in pairwise([*numbers, VOID])]
+    return 2 <= len(numbers) <= LEVELS[0] and min(gaps) >= LEVELS[1]
+
+
+def _are_two(greys: Collection[int], together: bool) -> bool:
+    """True for 0 and one other value, or masks of 0 and 1 beside others of 0 and 255.
+
+    1 and 255 `together` are a class and ignored pixels.
+    """
+    return (len(greys) <= 2 and max(greys) > 1 and (0 in greys or VOID in greys)) or ({*greys} == {0, 1, VOID} and not together)
+
+
+def _check_two_values(pixels: Counter[Colour | int], mask: Path) -> None:
+    """Raise AnnotationError for JPEG masks of more than black and white: their values have changed."""
+    greys = {value if isinstance(value, int) else value[0]: count for value, count in pixels.items()}
+    middle = sum(count for grey, count in greys.items() if MIDDLE[0] <= grey < MIDDLE[1])
+    has_colours = any(isinstance(value, tuple) and len({*value}) > 1 for value in pixels)
+    if has_colours or middle > MOST_MIDDLE * pixels.total() or 0 < max(greys) < MIDDLE[1]:
+        raise AnnotationError(f'{mask}: JPEG has changed the values of the masks; save them as PNG')
+
+
 def _known_classes(masks: Sequence[Path], found: Collection[Colour | int]) -> Meaning | None:
     """The classes of Cityscapes and ADE20K, known by the names of their files; None for other masks."""
     stems = [mask.stem.lower() for mask in masks]
@@ -191,15 +273,21 @@ def _known_classes(masks: Sequence[Path], found: Collection[Colour | int]) -> Me
     cities = [match for stem in stems if (match := CITY.fullmatch(stem))]
     if len(cities) == len(masks):
         is_trained = cities[0][1] is not None
+        if other := [mask for mask, match in zip(masks, cities, strict=True) if (match[1] is not None) != is_trained]:
+            raise AnnotationError(
+                f'{other[0]} and {masks[0]}: the numbers of labelIds and labelTrainIds differ; use one of them'
+            )
         of_city: dict[Colour | int, int] = {own: n for n, own in enumerate(CITYSCAPES_CLASSES.values())}
         of_training: dict[Colour | int, int] = {n: n for n in range(len(CITYSCAPES_CLASSES))}
         values = of_training if is_trained else of_city
         note = f'named like Cityscapes, so its {len(values)} classes are used and other numbers ignored'
         is_plain = is_trained and numbers <= {*values, VOID}
-        return Meaning(tuple(CITYSCAPES_CLASSES), values, is_plain=is_plain, notes=(note,))
+        return Meaning(tuple(CITYSCAPES_CLASSES), values, is_plain=is_plain, ignores_others=True, notes=(note,))
     if all(map(SCENE.fullmatch, stems)) and numbers == {*found} and max(numbers, default=0) <= len(ADE20K_CLASSES):
         note = f'named like ADE20K, so its {len(ADE20K_CLASSES)} classes are used; 0 is ignored'
-        return Meaning(ADE20K_CLASSES, {n + 1: n for n in range(len(ADE20K_CLASSES))}, is_plain=False, notes=(note,))
+        return Meaning(
+            ADE20K_CLASSES, {n + 1: n for n in range(len(ADE20K_CLASSES))}, is_plain=False, ignores_others=True, notes=(note,)
+        )
     return None
 
 
@@ -224,14 +312,18 @@ def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str]) 
 
 def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
     """Read a mask as label map [H, W] of the size of its image. Raises AnnotationError."""
-    content = _content(mask, by_colour=meaning.by_colour)
-    if meaning.is_binary:
-        labels = (content.reshape(*content.shape[:2], -1)[..., 0] > (127 if content.max() > 1 else 0)).astype(np.uint8)
+    with open_image(mask) as picture:
+        content = _content(picture, mask, by_colour=meaning.by_colour)
+    if meaning.is_blurred:
+        labels = (content.reshape(*content.shape[:2], -1)[..., 0] > 127).astype(np.uint8)
     elif not any(isinstance(value, tuple) for value in meaning.values):
         table = np.full(1 << 16, VOID, np.uint8)
         for value, label in meaning.values.items():
             table[value] = label
+        if content.ndim == 3 and (content != content[..., :1]).any():
+            raise AnnotationError(f'{mask}: is in colours, but the other masks hold numbers')
         labels = table[content if content.ndim == 2 else content[..., 0]]
+        _check_known(content, meaning, mask)
     else:
         colours, place, counts = count_colours(
             (content if content.ndim == 3 else np.repeat(content[..., None], 3, 2)).astype(np.uint8)
@@ -246,6 +338,15 @@ def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
             raise AnnotationError(f'{mask}: is {width} x {height} pixels, but {image} is {size[0]} x {size[1]}')
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
     return labels
+
+
+def _check_known(content: npt.NDArray[np.uint8 | np.uint16], meaning: Meaning, mask: Path) -> None:
+    """Raise AnnotationError for a number that no other mask has, as JPEG makes them."""
+    unknown = set() if meaning.ignores_others else {*np.unique(content).tolist()} - {*meaning.values, VOID}
+    if unknown:
+        listed = ', '.join(map(str, sorted(unknown)[:10]))
+        cure = '; JPEG changes values, save it as PNG' if mask.suffix.lower() in JPEG else ''
+        raise AnnotationError(f'{mask}: has the values {listed}, which the other masks do not have{cure}')
 
 
 def name_colours(named: Mapping[Colour, str]) -> Meaning:
@@ -269,33 +370,18 @@ def _describe_unknown(mask: Path, meaning: Meaning, count: int, colour: Colour) 
     )
 
 
-def _palettes_differ(masks: Sequence[Path]) -> bool:
-    """True if a number has different palette colours in different masks. Raises AnnotationError."""
-    colours: dict[int, tuple[int, ...]] = {}
-    for mask in masks:
-        with open_image(mask) as picture:
-            if picture.mode == 'P':
-                palette = np.array(picture.getpalette('RGB') or [], np.uint8).reshape(-1, 3)
-                for number in np.unique(np.asarray(picture)).tolist():
-                    own = tuple(palette[number].tolist()) if number < len(palette) else (0, 0, 0)
-                    if colours.setdefault(number, own) != own:
-                        return True
-    return False
-
-
-def _content(mask: Path, *, by_colour: bool) -> npt.NDArray[np.uint8 | np.uint16]:
+def _content(picture: PIL.Image.Image, mask: Path, *, by_colour: bool) -> npt.NDArray[np.uint8 | np.uint16]:
     """[H, W] of a palette or grey image, else [H, W, 3]. Raises AnnotationError."""
-    with open_image(mask) as picture:
-        if by_colour:
-            return np.array(picture.convert('RGB'))
-        if picture.mode in ('1', 'L', 'P'):
-            return np.array(picture.convert('L') if picture.mode == '1' else picture)
-        if picture.mode.startswith('I'):  # 16 bits
-            values = np.asarray(picture)
-            if values.min() < 0 or values.max() >= 1 << 16:
-                raise AnnotationError(f'{mask}: has numbers from {values.min()} to {values.max()}; 0 to 65535 can be used')
-            return values.astype(np.uint16 if values.max() > VOID else np.uint8)
+    if by_colour:
         return np.array(picture.convert('RGB'))
+    if picture.mode in ('1', 'L', 'P'):
+        return np.array(picture.convert('L') if picture.mode == '1' else picture)
+    if picture.mode.startswith('I'):  # 16 bits
+        values = np.asarray(picture)
+        if values.min() < 0 or values.max() >= 1 << 16:
+            raise AnnotationError(f'{mask}: has numbers from {values.min()} to {values.max()}; 0 to 65535 can be used')
+        return values.astype(np.uint16 if values.max() > VOID else np.uint8)
+    return np.array(picture.convert('RGB'))
 
 
 def _values(content: npt.NDArray[np.uint8 | np.uint16]) -> dict[Colour | int, int]:
