@@ -44,6 +44,11 @@ def check_parts(job: Job, world_size: int) -> Parts:
         if train.cache is not None:
             check_room(train.cache)
 
+    def check_annotations() -> None:
+        # Remarks of a data set come from its annotations, and are printed at the start of the training.
+        for samples in (parts.train, parts.evaluation):
+            _ = samples.notes
+
     def check_stream() -> None:
         size, batch = len(parts.train), train.global_batch(world_size)
         check_batch(size, batch, world_size)
@@ -63,7 +68,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
 
     # Run every check, so that one message lists all problems.
     problems: list[str] = []
-    for check in (check_cached, check_stream, lambda: parts.evaluation, check_network):
+    for check in (check_cached, check_stream, lambda: parts.evaluation, check_annotations, check_network):
         try:
             check()
         except (RequestError, ValueError, OSError) as error:

@@ -178,6 +178,8 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
         print(f'  {pluralize(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
         if family == 'segmentation' and sum(written.units[name] > 0 for name in written.class_names) < 2:
             print('  warning: all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
+        elif absent := [name for name in written.class_names if not written.units[name]]:
+            print(f'  warning: nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
         if too_long := plan.too_long_lines(written, plan.describe_node(), bool(weights)):
@@ -203,7 +205,7 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
     for note in [*found.notes, *written.notes]:
         print(f'  note: {note}')
-    few = [name for name in written.class_names if written.units[name] < 20]
+    few = [name for name in written.class_names if 0 < written.units[name] < 20]
     if family == 'detection' and few:
         print(f'  note: fewer than 20 boxes in training, too few to learn from: {", ".join(few[:10])}')
     # everything that is not trained on, so that nothing disappears silently

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
 from phalanx.families.segmentation.loss.terms import build_terms
 from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
-from phalanx.families.segmentation.survey import PixelSurvey
+from phalanx.families.segmentation.survey import PixelSurvey, describe_presence
 from phalanx.families.segmentation.transforms import TRANSFORMS, Transform, adds_padding
 from phalanx.families.task import Loss
 from phalanx.families.writing import Writers
@@ -77,6 +77,13 @@ class SegmentationBatch(ImageBatch):
 @dataclass(frozen=True)
 class Samples(Dataset[Sample]):
     """Transformed samples of one split."""
+
+    class_names: tuple[str, ...] = ()
+
+    @cached_property
+    def notes(self) -> Sequence[str]:
+        """Raises ValueError if most label maps have values without a class."""
+        return describe_presence(self.source, self.class_names, self.split)
 
     def __getitem__(self, draw: Draw) -> Sample:
         image, labels = self.source.read(draw)
@@ -180,7 +187,7 @@ class Segmentation(Family):
             )
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self.source(split), self.transforms[split], split)
+        return Samples(self.source(split), self.transforms[split], split, self.data().class_names)
 
     def survey(self, split: Split) -> PixelSurvey:
         """Return the untransformed samples of a split, for `phalanx data check`."""

@@ -19,6 +19,7 @@ from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.data.oxford_pet import OxfordPet
 from phalanx.families.segmentation.data.pascal_voc import PascalVOC
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.survey import describe_presence
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 LABELS = np.array([[0, 1, 2, 0, 1, 2]] * 3 + [[VOID] * 6], np.uint8)
@@ -300,3 +301,25 @@ def test_digit_scenes_label_ink_with_its_digit() -> None:
     image, labels = train.read(Draw(2))
     assert (image.shape, labels.shape) == ((64, 96, 3), (64, 96))
     assert set(labels.flat) <= {*range(11), VOID}
+
+
+def test_classes_without_pixels_are_named_at_the_start(root: Path) -> None:
+    """In training, no map has `car`; in evaluation, all pixels are void."""
+    write(root / 'labels/a.png', np.where(LABELS == 2, 0, LABELS).astype(np.uint8))
+    write(root / 'labels/b.png', np.full_like(LABELS, VOID))
+    data, names = FileList(root=root), ('background', 'road sign', 'car')
+    (learned,) = describe_presence(data.split('train'), names, 'train')
+    assert learned == 'train data: no label map has a pixel of car, which cannot be learned'
+    (measured,) = describe_presence(data.split('eval'), names, 'eval')
+    assert measured == 'eval data: no label map has a pixel of a class besides background, so nothing can be measured'
+
+
+def test_complete_label_maps_need_no_remark(root: Path) -> None:
+    assert describe_presence(FileList(root=root).split('train'), FileList(root=root).class_names, 'train') == []
+
+
+def test_more_values_than_classes_are_refused_before_the_start(root: Path) -> None:
+    data = FileList(root=root, classes=('sky', 'road sign'))
+    problem = r'1 of 1 label maps cannot be used: .*a\.png: has pixels of value 2; allowed are 0 to 1, 255: .* names 2 classes'
+    with pytest.raises(ValueError, match=problem):
+        describe_presence(data.split('train'), data.class_names, 'train')

@@ -48,8 +48,15 @@ class Pairs:
             if not reason and has_same_ratio(image.shape, values.shape):
                 reason = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'
             raise SampleError(f'{self.path(index, 1)}: is {sizes[1]} pixels, but its image is {sizes[0]}{reason}')
+        return image, self._classes(index, values)
+
+    def labels(self, index: int) -> LabelMap:
+        """Read the label map of a sample alone. Raises SampleError."""
+        return self._classes(index, read_labels(self.path(index, 1)))
+
+    def _classes(self, index: int, values: LabelMap) -> LabelMap:
         # One lookup per pixel maps stored values to classes and reveals values without a class.
-        labels = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
+        labels: LabelMap = cv2.LUT(values, self.ids).astype(np.uint8, copy=False)
         if (labels == INVALID).any():
             invalid = [value for value in np.unique(values).tolist() if self.ids[value] == INVALID]
             raise SampleError(
@@ -57,7 +64,7 @@ class Pairs:
                 f'allowed are {_format_ranges(np.flatnonzero(self.ids != INVALID).tolist())}{self.origin}; if such pixels are '
                 'one more class, name it in data.classes'
             )
-        return image, labels
+        return labels
 
 
 def list_stems(folder: Path, pattern: str) -> list[str]:
