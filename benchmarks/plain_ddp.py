@@ -43,7 +43,7 @@ class PlainTraining:
 
     def __init__(self, job: Job, device: torch.device) -> None:
         train = job.recipe.train
-        self.task, self.device, self.parts = job.task, device, train.micro_batches
+        self.task, self.device, self.parts = job.task, device, train.least_micro_batches
         self.dtype = DTYPES[job.recipe.precision.dtype]
         layout = torch.channels_last if train.channels_last else torch.contiguous_format
         model = with_norms_of_torch(job.task.model()).train().to(device).to(memory_format=layout)

@@ -1,4 +1,4 @@
-"""`phalanx bench train|data|comm|scaling`: parses the command line, measures, and prints the figures."""
+"""`phalanx bench train|data|memory|comm|scaling`: parses the command line, measures, and prints the figures."""
 
 import argparse
 import gc
@@ -10,11 +10,14 @@ from pathlib import Path
 
 from phalanx.bench import comm, train
 from phalanx.bench.data import measure_pipeline
+from phalanx.bench.memory import format_memory, predict_memory
 from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
 from phalanx.cli.ranks import launch_ranks
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
+from phalanx.engine.device import pick_device
+from phalanx.engine.fit import agree_on_micro_batches, memory_of_device, parse_size, predict_fit
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.precision import DTYPES
@@ -28,7 +31,7 @@ LOG = Path('runs/bench/log')
 def command(words: Sequence[str]) -> int:
     """Exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
     given = bench_parser().parse_args(words)
-    commands = {'train': bench_train, 'data': bench_data, 'comm': bench_comm, 'scaling': bench_scaling}
+    commands = {'train': bench_train, 'data': bench_data, 'memory': bench_memory, 'comm': bench_comm, 'scaling': bench_scaling}
     return commands[given.command](given, words)
 
 
@@ -69,7 +72,9 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     if given.profile and not given.profile.absolute().parent.is_dir():
         raise RequestError(f'--profile {given.profile}: there is no such folder')
     try:
+        micro_batches = predict_fit(job)
         with process_group(job.recipe.device) as device:
+            job = agree_on_micro_batches(job, micro_batches)
             # this rank measures; only rank 0 prints
             figures, profile = train.measure(job, device, steps=given.steps, warmup=given.warmup)
             gc.collect()  # DDP holds the process group
@@ -96,6 +101,19 @@ def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
     check_parts(job, 1)
     figures = measure_pipeline(job, samples=given.samples)
     print(json.dumps(figures.record(given.rate)) if given.json else figures.table(given.rate))
+    return 0
+
+
+def bench_memory(given: argparse.Namespace, _: Sequence[str]) -> int:
+    job = open_job(given.recipe, collect_assignments(given))
+    if given.ranks < 1:
+        raise RequestError('--ranks must be at least 1')
+    try:
+        device_mb = parse_size(given.device) if given.device else memory_of_device(pick_device(job.recipe.device))
+    except ValueError as error:
+        raise RequestError(f'--device: {error}') from None
+    figures = predict_memory(job, check_parts(job, given.ranks), ranks=given.ranks, device_mb=device_mb)
+    print(json.dumps(figures) if given.json else format_memory(figures))
     return 0
 
 

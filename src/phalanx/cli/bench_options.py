@@ -8,13 +8,16 @@ ON_OFF = {'on': ('on',), 'off': ('off',), 'both': ('off', 'on')}
 EXAMPLES = (
     'phalanx bench train RECIPE --precision fp32,bf16 --channels_last both',
     'phalanx bench data RECIPE --set data.root=DIR',
+    'phalanx bench memory RECIPE --device "24 GB"',
     'phalanx bench comm --gpus 0,1',
     'phalanx bench scaling RECIPE --world 1,2,4',
 )
 
 
 def bench_parser() -> Parser:
-    parser = Parser('phalanx bench', 'Measures training, its input pipeline, the network, or the scaling.', EXAMPLES)
+    parser = Parser(
+        'phalanx bench', 'Measures training, its input pipeline, the network, or the scaling; predicts memory.', EXAMPLES
+    )
     commands = parser.add_subparsers(dest='command', required=True)
     # bench train
     training = add_command(commands, 'train', 'samples/s, where the time of a step goes, what to try')
@@ -33,6 +36,12 @@ def bench_parser() -> Parser:
     add_json(loading)
     loading.add_argument('--samples', type=int, default=200, metavar='N', help='samples to prepare (200)')
     loading.add_argument('--rate', type=float, metavar='R', help='samples/s of the training on one device, from `bench train`')
+    # bench memory
+    memory = add_command(commands, 'memory', 'predicted memory of a step, and the batch that fits a device')
+    add_recipe(memory)
+    add_json(memory)
+    memory.add_argument('--device', metavar='"24 GB"', help='memory of each device (default: of the device here)')
+    memory.add_argument('--ranks', type=int, default=1, metavar='N', help='ranks that share the global batch (1)')
     # bench comm
     summing = add_command(commands, 'comm', 'all-reduce between ranks: time and bandwidth, by size')
     summing.add_argument('--device', choices=('auto', 'cpu', 'cuda'), default='auto', help='device of the ranks (auto)')

@@ -87,7 +87,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
 def check_batches(job: Job, census: Census) -> list[Problem]:
     """Problems of collating samples of different sizes, for each split with more than one sample per batch."""
     train, problems = job.recipe.train, []
-    batch_sizes = {'train': train.global_batch(1) // train.micro_batches, 'eval': job.recipe.evaluate.batch_size}
+    batch_sizes = {'train': train.global_batch(1) // train.least_micro_batches, 'eval': job.recipe.evaluate.batch_size}
     for split, found in census.splits.items():
         indices = list(dict.fromkeys([*found.first.values(), *found.indices]))[:TRIAL_SAMPLES]
         if not indices:  # reported already

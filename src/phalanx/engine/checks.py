@@ -53,7 +53,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
         size, batch = len(parts.train), train.global_batch(world_size)
         check_batch(size, batch, world_size)
         # The constructor rejects a batch with fewer samples than micro-batches over all ranks.
-        Stream(size, batch, train.micro_batches, train.seed, 0, world_size)
+        Stream(size, batch, train.least_micro_batches, train.seed, 0, world_size)
 
     def check_network() -> None:
         model = copy.deepcopy(parts.network)  # frozen and run in training mode below; the run needs an untouched network
@@ -97,7 +97,7 @@ def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: i
     norms may be folded into convolutions.
     """
     train, shared = job.recipe.train, job.recipe.norm_sync in ('global', 'node') and world_size > 1
-    at_once = train.global_batch(world_size) // (world_size * train.micro_batches)
+    at_once = train.global_batch(world_size) // (world_size * train.least_micro_batches)
     if at_once > 1 or shared or job.recipe.norm_sync == 'frozen' or train.init_from or train.init_networks:
         return
     _try_sample(job, samples, model.train())

@@ -39,7 +39,7 @@ def check_positive(options: object, *names: str) -> None:
     """Raise ValueError if one of the named options is set and not above zero."""
     for name in names:
         value = getattr(options, name)
-        if value is not None and value <= 0:
+        if isinstance(value, int | float) and value <= 0:
             raise ValueError(f'{name} must be above 0, got {value}')
 
 
@@ -58,9 +58,9 @@ class Train:
     batch_size_per_rank: int | None = None
     """Samples per step and rank: more ranks make a larger global batch (see `scaling`). A run resumed with another number of
     ranks continues at the same sample; `epochs` still counts epochs and `steps` still counts steps."""
-    micro_batches: int = 1
+    micro_batches: int | Literal['auto'] = 1
     """Gradient accumulation steps per rank, to save memory. A batch norm sees one micro-batch at a time (with
-    `norm_sync: global` that of all ranks)."""
+    `norm_sync: global` that of all ranks). `auto`: the fewest that fit the device, predicted at each start."""
     seed: int = 0
     """Random seed for data order, augmentation, initialisation and dropout."""
     workers: int = 2
@@ -101,6 +101,11 @@ class Train:
         if self.cuda_graph and device_type == 'cuda':
             return {'mode': 'reduce-overhead'} if self.compile else {'backend': 'cudagraphs'}
         return {} if self.compile else None
+
+    @property
+    def least_micro_batches(self) -> int:
+        """Micro-batches; of `auto`, the fewest that may be chosen."""
+        return 1 if self.micro_batches == 'auto' else self.micro_batches
 
     def global_batch(self, world_size: int) -> int:
         """Samples per step over all ranks."""

@@ -129,6 +129,8 @@ class Trainer:
         self.timeline = Timeline.resume(progress.batches, progress.step, batch, in_epochs=train.steps is None)
         progress.batches, progress.ranks = self.timeline.batches, dist.world_size()
         check_batch(size, batch, dist.world_size())
+        if train.micro_batches == 'auto':
+            raise ValueError('train.micro_batches: auto is chosen before a Trainer is built (engine/fit.py)')
         self.stream = Stream(size, batch, train.micro_batches, train.seed, *ranks, self.timeline.offset)
         self.steps_per_epoch = size / batch
         self.steps = train.steps or self.timeline.last_step(train.epochs or 0, size)

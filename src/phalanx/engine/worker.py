@@ -27,6 +27,7 @@ from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
+from phalanx.engine.fit import agree_on_micro_batches, predict_fit
 from phalanx.engine.folder import START, check_folder, describe_start, differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import Job
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
@@ -92,9 +93,11 @@ def train(
     the report (`Report`); `stop`, once set, stops the run as a signal does; `then` is called when the run ended, while the
     ranks are still a group. Raises RunError, BadSampleError, CheckpointError or OSError if the run failed, and RequestError.
     """
+    micro_batches = predict_fit(job, parts)
     with process_group(job.recipe.device) as device:
         if not is_checked:
             parts = check_together(job, resume, fresh)
+        job = agree_on_micro_batches(job, micro_batches)
         set_up_logging()
         with explain_faults():
             status = run(job, resume, fresh, device, callback, parts, stop)
