@@ -5,8 +5,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from phalanx.data.checks import AnnotationError
-from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_object, place_of
-from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names, read_json
+from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_object, place_of, read_boxes
+from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import KEYPOINTS, ROTATED, AnnotatedImages, Annotations
 
@@ -101,7 +101,7 @@ def read_annotations(path: Path, root: Path) -> tuple[dict[Key, str], Annotation
 def _read_annotations(path: Path, root: Path, modified: int, size: int) -> tuple[dict[Key, str], Annotations]:
     """Cached until the file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
     # Categories first: annotations refer to their ids.
-    content = check_parts(read_json(path), path)
+    content = check_parts(read_boxes(path), path)
     categories = parse_categories(content, path)
     labels = {key: place for place, key in enumerate(categories)}
     annotations, problems = Annotations(root, path), Problems()
