@@ -88,7 +88,7 @@ def test_the_unchanged_files_are_read(folder: Path) -> None:
     """The two objects of run lengths are the last column, once as text and once as numbers."""
     (folder / 'a.json').write_text(json.dumps(LABELME))
     (folder / 'coco.js').write_text(json.dumps(COCO))
-    for found in (read_labelme(folder, None), read_coco(folder / 'coco.js', folder, outlined=True)):
+    for found in (read_labelme(folder, None), read_coco([folder / 'coco.js'], folder, outlined=True)):
         assert (len(found.samples), found.class_names, found.left_out) == (1, ('cat', 'dog'), [])
     assert paint_labels(found.samples[0], (BACKGROUND, 'cat', 'dog'))[:, -1].tolist() == [2] * H
 
@@ -99,7 +99,7 @@ def test_any_change_of_a_coco_file_is_read_or_reported(folder: Path, place: tupl
     file = folder / 'coco.js'
     file.write_text(changed(COCO, place, value))
     try:
-        found = read_coco(file, folder, outlined=True)
+        found = read_coco([file], folder, outlined=True)
     except AnnotationError as error:
         assert str(error).startswith(f'{file}: ')
         return

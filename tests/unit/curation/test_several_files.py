@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import drawn
+from phalanx.curation.prepare.coco import read_coco
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import Tree
+from running import run_here
 
 GOOD, BAD = ['a.png', 'b.png', 'c.png'], ['a.png']
 
@@ -101,3 +103,22 @@ def test_a_list_of_faces_that_is_cut_off_shows_no_image_without_faces() -> None:
     found = read('wider_face')
     assert [(sample.image.name, len(sample.instances)) for sample in found.samples] == [('a.png', 1), ('b.png', 0)]
     assert 'train_bbx_gt.txt:7' in found.left_out[0]
+
+
+@pytest.mark.parametrize('words', [['train.json', 'valid.json', '--images', 'mine'], ['mine']])
+def test_coco_files_of_splits_are_prepared_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Files beside a folder of images, or in one folder with them; the split is that of the files."""
+    for file, images in (('train.json', GOOD[:2]), ('valid.json', GOOD[2:])):
+        content = coco(images, 20)
+        drawn.write(Path('mine', file), content)
+        Path(file).write_text(json.dumps(content))
+    assert run_here('data', 'prepare', 'coco', *words, '--family', 'detection', '--out', 'out') == 0
+    assert '2 in train, 1 in val; split as the annotations say' in capsys.readouterr().out
+
+
+def test_coco_files_of_classes_are_joined() -> None:
+    for label in ('one', 'two'):
+        content = coco(GOOD, 20) | {'categories': [{'id': 1, 'name': label}]}
+        Path(f'{label}.json').write_text(json.dumps(content))
+    found = read_coco([Path('one.json'), Path('two.json')], Path('mine'), outlined=False)
+    assert [[instance.label for instance in sample.instances] for sample in found.samples] == [['one', 'two']] * 3

@@ -1,7 +1,7 @@
 """COCO instances: a JSON file with images, categories and annotations (boxes, polygons or run lengths)."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
-from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.tree import Tree, split_in
 from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, open_image, read_json
 from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
 from phalanx.data.shapes import Shape, polygon, sized_runs
@@ -19,14 +19,20 @@ from phalanx.data.shapes import Shape, polygon, sized_runs
 CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
 
 
-def read_coco(file: Path, images: Path, *, outlined: bool) -> AnnotationSet:
-    """Read `file`, whose images lie below `images`; `outlined`: objects must have outlines, of which label maps are painted.
+def read_coco(files: Sequence[Path], images: Path, *, outlined: bool) -> AnnotationSet:
+    """Read `files`, whose images lie below `images`; `outlined`: objects must have outlines, of which label maps are painted.
 
-    Crowds lie below single objects, and large objects below small ones. Raises AnnotationError if a part of a COCO file is
-    missing.
+    Several files are those of splits, if they are named so, or of classes. Crowds lie below single objects, and large objects
+    below small ones. Raises AnnotationError if a part of a COCO file is missing.
     """
     found = AnnotationSet(boxes_first=True)
-    read_content(read_json(file), file, lambda name, _, where: find_file(images, images, name, where), found, outlined=outlined)
+
+    def image_of(name: str, beside: Path, where: str) -> Path:
+        return find_file(images, images, name, where)
+
+    for file in files:
+        split = split_in((file.name,)) if len(files) > 1 else ''
+        read_content(read_json(file), file, image_of, found, split=split, outlined=outlined)
     found.samples = [join(same, f'{same[0].image}') for same in found.by_image()]
     return found
 

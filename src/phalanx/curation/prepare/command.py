@@ -84,24 +84,28 @@ def _from_labelme(given: argparse.Namespace) -> int:
 
 
 def _coco_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('file', type=parse_path, help='the JSON file')
-    parser.add_argument(
-        '--images', type=parse_path, metavar='DIR', required=True, help='the folder that its file names are relative to'
-    )
+    about = 'the JSON file, or those of a data set with one for each split or class; or a folder with files and images'
+    parser.add_argument('files', type=parse_path, nargs='+', help=about)
+    parser.add_argument('--images', type=parse_path, metavar='DIR', help='the folder that their file names are relative to')
     _family_options(parser)
 
 
 def _from_coco(given: argparse.Namespace) -> int:
+    if len(given.files) == 1 and given.files[0].is_dir() and given.images is None:
+        given.folder = given.files[0]
+        return _from_folder(given)
+    if given.images is None:
+        raise RequestError('--images: is needed, the folder that the file names in the JSON file are relative to')
     outlined = given.family in (None, 'segmentation') and not given.groups
     root = given.images if outlined else normalise_path(given.images)
     try:
-        found = read_coco(given.file, root, outlined=outlined)
+        found = read_coco(given.files, root, outlined=outlined)
     except AnnotationError as error:
         raise RequestError(str(error)) from None
     if outlined:
         return _label_maps(given, found, root)
     held = {'coco': keep_usable(found, Tree(root), {})}
-    return _write_chosen(given, held, root, f'{given.file}: holds nothing that can be used', found.left_out)
+    return _write_chosen(given, held, root, f'{given.files[0]}: holds nothing that can be used', found.left_out)
 
 
 def _colours_options(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +153,7 @@ def _label_maps(given: argparse.Namespace, found: AnnotationSet, root: Path, mea
     splits = listed_splits(tree)
     for number, sample in enumerate(found.samples):
         image = normalise_path(sample.image)
-        found.samples[number] = replace(sample, split=splits.get(image) or tree.split_of(image))
+        found.samples[number] = replace(sample, split=splits.get(image) or sample.split or tree.split_of(image))
     if not found.samples and not found.left_out:
         raise RequestError('there is nothing to prepare: no annotation was found')
     return _write_copies(given, found, 'segmentation', root, meaning)

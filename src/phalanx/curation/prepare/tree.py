@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -121,9 +121,13 @@ class Tree:
     def split_of(self, file: Path, said: str = '') -> SplitName:
         """Split named by `said`, else by the annotation file or the nearest folder; empty if none is."""
         parts = file.relative_to(self.root).parts
-        named = parts if file.suffix.lower() not in IMAGES else parts[:-1]
-        words = (word for part in reversed(named) for word in reversed(re.split(r'[^a-z]+', part.lower())))
-        return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
+        return split_in(parts if file.suffix.lower() not in IMAGES else parts[:-1], said)
+
+
+def split_in(parts: Sequence[str], said: str = '') -> SplitName:
+    """Split named by `said`, else by the last part of a path that names one; empty if none does."""
+    words = (word for part in reversed(parts) for word in reversed(re.split(r'[^a-z]+', part.lower())))
+    return next((SPLITS[word] for word in (said.lower(), *words) if word in SPLITS), '')
 
 
 def _is_new(folder: Path, known: set[str]) -> bool:
