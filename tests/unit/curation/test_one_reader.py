@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 
 import drawn
 from phalanx.curation.prepare.formats import find_annotations
-from phalanx.curation.prepare.samples import LeftOut
+from phalanx.curation.prepare.html_tables import find_pubtabnet
+from phalanx.curation.prepare.lists import find_lists
+from phalanx.curation.prepare.samples import AnnotationSet, LeftOut
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw, SampleError
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.source import Source
 from phalanx.families.detection.data.voc import PascalVOC
+from phalanx.families.table.data.pubtabnet import PubTabNet
+from phalanx.families.text_detection.data.label_files import LabelFiles
 
 Objects = dict[str, list[tuple[str, tuple[float, ...], bool]]]  # label, box and whether it is ignored, by image
 SIZE = (64, 48)
@@ -208,3 +213,61 @@ def test_a_tool_that_exchanges_width_and_height_is_known_by_its_boxes(
         else:
             with pytest.raises(SampleError, match='was annotated as 32 x 24'):
                 source.read(Draw(number))
+
+
+PAGES = {
+    'difficult': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [9, 5], [1, 5]], "difficult": true}]', [True]),
+    'curved': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [5, 5]]}]', [False]),
+    'empty': ('[]', []),
+    'two points': ('[{"transcription": "a", "points": [[1, 1], [9, 9]]}]', None),
+    'a number': ('[{"transcription": 7, "points": [[1, 1], [9, 1], [9, 5]]}]', None),
+    'cut off': ('[{"transcription": "a", "points": [[1, 1], [9', None),
+}
+
+
+@pytest.mark.parametrize('name', PAGES)
+def test_label_files_of_pages_are_read_alike(name: str, tmp_path: Path) -> None:
+    """`ignored` of each text, or None if the line is refused, with file and line, in training and in `phalanx new`."""
+    entries, ignored = PAGES[name]
+    drawn.draw(tmp_path / 'a.png', 1)
+    (tmp_path / 'train.txt').write_text(f'a.png\t{entries}\n')
+    data, found = LabelFiles(root=tmp_path, train=('train.txt',)), AnnotationSet()
+    find_lists(Tree(tmp_path), found)
+    if ignored is None:
+        assert not found.samples
+        assert f'{tmp_path}/train.txt:1: ' in found.left_out[0]
+        with pytest.raises(ValueError, match=re.escape(found.left_out[0])):
+            data.split('train')
+    else:
+        assert [instance.ignored for instance in found.samples[0].instances] == ignored
+        assert [*data.split('train').truths[0].ignored] == ignored
+
+
+TABLES: dict[str, tuple[Any, bool]] = {
+    'plain': ({'structure': {'tokens': ['<tr>', '<td>', '</td>', '</tr>']}, 'cells': [{'tokens': ['a']}]}, True),
+    'too few cells': ({'structure': {'tokens': ['<tr>', '<td>', '</td>', '</tr>']}, 'cells': []}, False),
+    'a cell without keys': ({'structure': {'tokens': ['<td>', '</td>']}, 'cells': [7]}, False),
+    'a box of three numbers': (
+        {'structure': {'tokens': ['<td>', '</td>']}, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]},
+        False,
+    ),
+    'no structure': ({'structure': {'tokens': []}}, False),
+}
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_lines_of_tables_are_read_alike(name: str, tmp_path: Path) -> None:
+    html, is_table = TABLES[name]
+    drawn.draw(tmp_path / 'train/a.png', 1)
+    file = tmp_path / 'tables.jsonl'
+    file.write_text(json.dumps({'filename': 'a.png', 'html': html}) + '\n')
+    found, source = AnnotationSet(), PubTabNet(root=tmp_path, train=file.name).split('train')
+    find_pubtabnet(Tree(tmp_path), found)
+    if is_table:
+        assert [sample.table for sample in found.samples] == [html]
+        assert len(source.read(Draw(0))[1].cells) == 1
+    else:
+        assert not found.samples
+        assert f'{file}:1: its annotation cannot be used: ' in found.left_out[0]
+        with pytest.raises(SampleError, match=re.escape(found.left_out[0].partition('used: ')[2])):
+            source.read(Draw(0))

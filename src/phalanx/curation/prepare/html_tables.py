@@ -7,6 +7,7 @@ from typing import Any
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
+from phalanx.data.tables import parse_annotation
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
@@ -44,14 +45,8 @@ def _parse_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
     html = content['html']
     if isinstance(html, str):
         return Sample(image, split, table=tokenize_table(html, where))
-    structure = html.get('structure') if isinstance(html, dict) else None
-    tokens = structure.get('tokens') if isinstance(structure, dict) else None
-    cells = html.get('cells') if isinstance(html, dict) else None
-    if not isinstance(tokens, list) or not isinstance(cells, list) or not all(isinstance(t, str) for t in tokens):
-        raise AnnotationError(f'{where}: html: expected structure.tokens and cells, got {shorten(html)}')
-    if sum(token in ('<td>', '<td') for token in tokens) != len(cells):
-        raise AnnotationError(f'{where}: its structure has not as many cells as are described')
-    return Sample(image, split, table={'structure': {'tokens': tokens}, 'cells': cells})
+    parse_annotation(content, where)
+    return Sample(image, split, table={'structure': {'tokens': html['structure']['tokens']}, 'cells': html['cells']})
 
 
 def tokenize_table(html: str, where: str) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from phalanx.curation.prepare.class_files import find_class_file
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
-from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
+from phalanx.data.checks import AnnotationError, check_floats, shorten
 from phalanx.data.shapes import bounding_box, corners_of
+from phalanx.data.texts import IGNORED_TEXTS, parse_page
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
-ILLEGIBLE = ('###', '*')  # transcriptions of illegible texts
 MOST_CUTS = 20  # separators in a line that may end the name of its image
 LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
@@ -63,29 +63,15 @@ def _cut(line: str, separator: str, tree: Tree) -> tuple[str, str]:
 def _parse_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Sample:
     split = tree.split_of(path)
     if rest.startswith('[{') or rest == '[]':
-        return Sample(image, split, _page(rest, where))
+        return Sample(image, split, tuple(_line_of_page(one.points, one.text) for one in parse_page(rest, where)))
     if Path(rest.strip()).suffix.lower() in IMAGES and tree.has_image(rest.strip()):
         return Sample(image, split, mask=tree.image(rest.strip(), path, where))
     quoted = re.fullmatch(r'\s*"(.*)"', rest)
     return Sample(image, split, text=quoted[1] if quoted else rest)
 
 
-def _page(text: str, where: str) -> tuple[Instance, ...]:
-    """Text lines of a page in the format of PaddleOCR: `[{"transcription": ..., "points": [[x, y], ...]}, ...]`."""
-    instances = []
-    for number, entry in enumerate(parse_json(text, where)):
-        place = f'{where}: line {number}'
-        points = [check_floats(point, 2, f'{place}: points') for point in get_member(entry, 'points', list, place)]
-        if len(points) < 2:
-            raise AnnotationError(f'{place}: has fewer than 2 points')
-        text = get_member(entry, 'transcription', str, place)
-        instances.append(_line_of_page(points, ILLEGIBLE[0] if entry.get('difficult') is True else text))
-    return tuple(instances)
-
-
 def _line_of_page(points: list[list[float]], text: str) -> Instance:
-    corners = points if len(points) > 2 else ()
-    return Instance(LINE, bounding_box(points), (), corners, text, ignored=text in ILLEGIBLE)
+    return Instance(LINE, bounding_box(points), (), points, text, ignored=text in IGNORED_TEXTS)
 
 
 def find_text_files(tree: Tree, found: AnnotationSet) -> None:

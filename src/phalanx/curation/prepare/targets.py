@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.progress import track
 
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
-from phalanx.curation.prepare.lists import ILLEGIBLE
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
 from phalanx.data.checks import AnnotationError, open_image, size_of
 from phalanx.data.image import LabelMap, read_image
 from phalanx.data.samples import SampleError
 from phalanx.data.shapes import Corners, Polygon, corners_of
+from phalanx.data.texts import ILLEGIBLE
 from phalanx.runtime.reading import cut_out
 from phalanx.system.paths import normalise_path
 
@@ -275,7 +275,7 @@ def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample
         texts = []
         for instance in sample.instances:
             points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(instance)]
-            texts.append({'transcription': ILLEGIBLE[0] if instance.ignored else instance.text or '', 'points': points})
+            texts.append({'transcription': ILLEGIBLE if instance.ignored else instance.text or '', 'points': points})
             if split == 'train':
                 written.units['ignored' if instance.ignored else 'text'] += 1
                 written.boxes.append(min(cv2.minAreaRect(np.array(points, np.float32))[1]) / max(width, height))

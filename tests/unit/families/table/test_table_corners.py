@@ -26,19 +26,19 @@ HTML = {
 
 
 def test_four_points_or_eight_numbers_are_corners_with_their_bounding_box() -> None:
-    (cell,) = parse_table(HTML).cells
+    (cell,) = parse_table({'html': HTML}, 'a line').cells
     assert (cell.corners, cell.box) == (CORNERS, (1, 4, 10, 9))
     flat = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': list(CORNERS)}]}
-    assert parse_table(flat).cells == (cell,)
+    assert parse_table({'html': flat}, 'a line').cells == (cell,)
     assert Cell(('a',), (1, 2, 3, 4)).quadrangle == (1, 2, 3, 2, 3, 4, 1, 4)
     with pytest.raises(ValueError, match='unpack'):
-        parse_table({**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]})
+        parse_table({'html': {**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]}}, 'a line')
 
 
 def test_a_network_trained_on_corners_predicts_their_bounding_boxes() -> None:
     words = Vocabulary(chinese=True, corners=True)
     assert len(words) == 50 and set(words.tokens) == {'sos', *CHINESE, '<td></td>', 'eos'} - {'<td>'}
-    target = words.encode(parse_table(HTML), (20, 40))
+    target = words.encode(parse_table({'html': HTML}, 'a line'), (20, 40))
     place = target.has_box.tolist().index(True)
     assert_allclose(target.boxes[place], np.array(CORNERS) / np.tile([40, 20], 4), rtol=1e-6)
     found = decode_structure(
@@ -52,7 +52,7 @@ def test_a_network_trained_on_corners_predicts_their_bounding_boxes() -> None:
 
 
 def test_accuracy_can_ignore_sections() -> None:
-    table = parse_table(HTML)
+    table = parse_table({'html': HTML}, 'a line')
     tokens = tuple(token for token, _ in Vocabulary().spell(table) if 'tbody' not in token)
     found = Prediction(tokens, np.array([[1, 4, 10, 9]], np.float32), 1.0)
     for ignores, accuracy in ((False, 0.0), (True, 1.0)):

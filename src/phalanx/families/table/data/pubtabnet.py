@@ -7,9 +7,7 @@ Zhong et al., https://arxiv.org/abs/1911.10683: 568,000 tables of scientific art
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,9 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.data.checks import AnnotationError
 from phalanx.data.folders import check_file, check_folder, check_inside, check_present
 from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Image, SampleError, Split
+from phalanx.data.tables import parse_annotation
 from phalanx.families.table.annotation import Cell, Table
 from phalanx.families.table.tokens import Vocabulary
 
@@ -104,36 +104,16 @@ class Lines:
         except (ValueError, RecursionError) as error:
             raise SampleError(f'{self.annotations}:{number}: is not JSON: {error}') from None
         try:
-            table = parse_table(annotation['html'])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            reason = f'there is no {error}' if isinstance(error, KeyError) else str(error)
-            raise SampleError(f'{name} ({self.annotations.name}:{number}): its annotation cannot be used: {reason}') from None
+            table = parse_table(annotation, f'{name} ({self.annotations.name}:{number})')
+        except AnnotationError as error:
+            raise SampleError(str(error)) from None
         return read_image(name), table
 
 
-def parse_table(html: dict[str, Any]) -> Table:
-    """Parse the `html` of a line. Raises KeyError, TypeError or ValueError if it does not describe a table."""
-    cells = []
-    for cell in html['cells']:
-        # Cells without text have no box in PubTabNet; a box that other tools write there is ignored.
-        has_box = cell['tokens'] and 'bbox' in cell
-        cells.append(Cell(tuple(cell['tokens']), *(_parse_box(cell['bbox']) if has_box else ())))
-    structure = tuple(html['structure']['tokens'])
-    if not all(isinstance(token, str) for token in structure):
-        raise TypeError('a token of the structure is not text')
-    return Table(structure, tuple(cells))
-
-
-def _parse_box(numbers: Sequence[Any]) -> tuple[tuple[float, float, float, float], tuple[float, ...] | None]:
-    """Return the box and, from eight numbers or four points, the corners of a cell. Raises TypeError, ValueError."""
-    place = tuple(float(number) for point in numbers for number in (point if isinstance(point, list) else (point,)))
-    if not all(map(math.isfinite, place)):  # Python's JSON reader accepts NaN
-        raise ValueError(f'the box {place} has a coordinate that is not a number')
-    if len(place) == 8:
-        x, y = place[::2], place[1::2]
-        return (min(x), min(y), max(x), max(y)), place
-    x0, y0, x1, y1 = place
-    return (x0, y0, x1, y1), None
+def parse_table(annotation: dict[str, Any], where: str) -> Table:
+    """Parse the `html` of a line. Raises AnnotationError, beginning with `where`, if it does not describe a table."""
+    structure, cells = parse_annotation(annotation, where)
+    return Table(structure, tuple(Cell(*cell) for cell in cells))
 
 
 class Index(NamedTuple):

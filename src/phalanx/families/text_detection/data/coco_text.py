@@ -10,7 +10,8 @@ from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_json
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Pages, Points, Texts, make_texts, parse_outline
+from phalanx.data.texts import ILLEGIBLE
+from phalanx.families.text_detection.data.source import Pages, Points, Texts, make_texts, parse_outline
 
 SETS = {'train': 'train', 'eval': 'val'}  # names of the splits in the file
 

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.samples import Draw, GeneratedSource, Image, Rng, Split
-from phalanx.families.text_detection.data.source import ILLEGIBLE, Points, Texts, make_texts
+from phalanx.data.texts import ILLEGIBLE
+from phalanx.families.text_detection.data.source import Points, Texts, make_texts
 
 Array = npt.NDArray[np.float32]
 

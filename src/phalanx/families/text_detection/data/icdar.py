@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.families.text_detection.data.source import LabelFilePerImage, Points, is_coordinate
+from phalanx.data.texts import is_coordinate
+from phalanx.families.text_detection.data.source import LabelFilePerImage, Points
 
 
 @dataclass(frozen=True, kw_only=True)

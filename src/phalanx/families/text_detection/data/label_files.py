@@ -1,20 +1,22 @@
 """PaddleOCR label files: each line contains the path of an image and its texts as JSON."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
 from phalanx.data.samples import Split
-from phalanx.families.text_detection.data.source import Pages, Points, Texts, make_texts, parse_outline
+from phalanx.data.texts import parse_page
+from phalanx.families.text_detection.data.source import Pages, Texts, make_texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFiles:
     """Images and texts from label files with lines `path<TAB>[{"transcription": .., "points": [[x, y], ..]}, ..]`.
 
-    Label files are relative to `root`, paths in them to its folder `images`. Texts `###` and `*` are ignored.
+    Label files are relative to `root`, paths in them to its folder `images`. Texts `###` and `*`, and those
+    that PPOCRLabel marks as `difficult`, are ignored.
     """
 
     root: Path
@@ -43,19 +45,5 @@ def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
     path, tab, rest = line.removesuffix('\r').partition('\t')
     if not tab:
         raise ValueError(f'{where}: expected an image and its texts as JSON with a tab between them, got {line[:80]!r}')
-    try:
-        listed = json.loads(rest)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{where}: the text after the tab is not JSON: {error}') from None
-    if not isinstance(listed, list):
-        raise ValueError(f'{where}: expected a list of texts, got {rest[:80]!r}')
-    return check_inside(path, root, where), make_texts(
-        [parse_entry(item, f'{where}: text {n}') for n, item in enumerate(listed, 1)]
-    )
-
-
-def parse_entry(item: Any, where: str) -> tuple[Points, str]:
-    """Return outline and transcription of a text. Raises ValueError that starts with `where`."""
-    if not isinstance(item, dict) or not isinstance(item.get('transcription'), str) or 'points' not in item:
-        raise ValueError(f'{where}: expected {{"transcription": "..", "points": [[x, y], ..]}}, got {str(item)[:80]}')
-    return parse_outline(item['points'], f'{where}: points'), item['transcription']
+    pairs = [(np.array(one.points, np.float32), one.text) for one in parse_page(rest, where)]
+    return check_inside(path, root, where), make_texts(pairs)

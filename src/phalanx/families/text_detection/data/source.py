@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ from phalanx.data import samples
 from phalanx.data.folders import Problems, check_folder
 from phalanx.data.listed import Listed
 from phalanx.data.samples import Split
+from phalanx.data.texts import IGNORED_TEXTS, check_outline
 
 Points = npt.NDArray[np.float32]  # [n, 2] x, y in pixels, outline of a text
-ILLEGIBLE = '###'
 PICTURES = ('.jpg', '.jpeg', '.png', '.bmp')
-IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,7 @@ def make_texts(pairs: Sequence[tuple[Points, str]]) -> Texts:
 
 def parse_outline(values: Any, where: str) -> Points:
     """Return an outline from a list of pairs. Raises ValueError that starts with `where`."""
-    # Files are not trusted: NaN, strings or huge numbers would fail deep inside OpenCV.
-    is_list = isinstance(values, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in values)
-    if not is_list or not all(is_coordinate(value) for pair in values for value in pair):
-        raise ValueError(f'{where}: an outline is a list of points [x, y] in pixels, got {str(values)[:80]}')
-    if len(values) < 3:
-        raise ValueError(f'{where}: an outline has at least 3 points, got {len(values)}')
-    return np.array(values, np.float32)
-
-
-def is_coordinate(value: Any) -> bool:
-    """True if `value` is a finite number that can be a pixel coordinate."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
+    return np.array(check_outline(values, where), np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.families.text_detection.data.source import ILLEGIBLE, LabelFilePerImage, Points, parse_outline
+from phalanx.data.texts import ILLEGIBLE
+from phalanx.families.text_detection.data.source import LabelFilePerImage, Points, parse_outline
 
 BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word
 WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)

@@ -1,0 +1,49 @@
+"""Texts of a page as JSON, as PaddleOCR and PPOCRLabel write them, for the data sets of recipes and for `phalanx new`."""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from phalanx.data.checks import AnnotationError
+
+ILLEGIBLE = '###'
+IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
+
+
+class PageText(NamedTuple):
+    points: list[list[float]]  # at least 3 x, y in pixels
+    text: str  # ILLEGIBLE if PPOCRLabel marks it as difficult
+
+
+def parse_page(text: str, where: str) -> list[PageText]:
+    """Parse `[{"transcription": .., "points": [[x, y], ..]}, ..]`. Raises AnnotationError that starts with `where`."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f'{where}: the text after the tab is not JSON: {error}') from None
+    if not isinstance(listed, list):
+        raise AnnotationError(f'{where}: expected a list of texts, got {text[:80]!r}')
+    return [_parse_entry(entry, f'{where}: text {number}') for number, entry in enumerate(listed, 1)]
+
+
+def _parse_entry(entry: Any, where: str) -> PageText:
+    if not isinstance(entry, dict) or not isinstance(entry.get('transcription'), str) or 'points' not in entry:
+        raise AnnotationError(f'{where}: expected {{"transcription": "..", "points": [[x, y], ..]}}, got {str(entry)[:80]}')
+    points = check_outline(entry['points'], f'{where}: points')
+    return PageText(points, ILLEGIBLE if entry.get('difficult') is True else entry['transcription'])
+
+
+def check_outline(values: Any, where: str) -> list[list[float]]:
+    """Return an outline if it is a list of 3 pairs or more. Raises AnnotationError that starts with `where`."""
+    # Files are not trusted: NaN, strings or huge numbers would fail deep inside OpenCV.
+    is_list = isinstance(values, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in values)
+    if not is_list or not all(is_coordinate(value) for pair in values for value in pair):
+        raise AnnotationError(f'{where}: an outline is a list of points [x, y] in pixels, got {str(values)[:80]}')
+    if len(values) < 3:
+        raise AnnotationError(f'{where}: an outline has at least 3 points, got {len(values)}')
+    return [[float(x), float(y)] for x, y in values]
+
+
+def is_coordinate(value: Any) -> bool:
+    """True if `value` is a finite number that can be a pixel coordinate."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**24
