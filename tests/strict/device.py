@@ -29,6 +29,8 @@ HOST_READS = {'_local_scalar_dense', 'nonzero', 'masked_select', '_unique2', 'un
 MASKED = {'index', 'index_put', 'index_put_', '_index_put_impl_'}  # a mask among the indices is turned into numbers
 MOVES = {'_to_copy', 'copy_', 'copy'}
 FROM_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
+# Autocast changes no types here: torch has no lists of operations for devices in Python.
+AUTOCAST = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
 SOURCES = str(Path(__file__).parents[2] / 'src')
 
 
@@ -203,6 +205,8 @@ def strict_device() -> Iterator[torch.device]:
     """Register the device for this process, which keeps it, and yield it with both modes on."""
     if not hasattr(torch, NAME):
         _setup_privateuseone_for_python_backend(NAME)
+        getattr(torch, NAME).get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+        AUTOCAST.fallback(torch.library.fallthrough_kernel)
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # Module.to cannot change the type of a parameter in place
     try:
         with _Creations(), _Lists():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from device import recording, strict_device
+from device import NAME, recording, strict_device
 
 from phalanx.engine.evaluation import Setup, evaluate
 from phalanx.engine.job import open_job
@@ -32,6 +32,10 @@ OPTIONS = {
     'channels_last': ('train.channels_last=true',),
     'freeze': ('train.freeze=[backbone]',),
     'layer_rates': ('parameters={rules: [{match: backbone.*, lr_factor: 0.1}]}',),
+    'clip': ('clip={norm: 0.1}',),
+    'ema': ('ema={decay: 0.9, kind: ramp}',),
+    'fp16': ('precision.dtype=fp16',),
+    'fp16_constant': ('precision={dtype: fp16, loss_scale: 128}',),
     'segformer': ('model={name: segformer, backbone: mit_b0}', 'loss=[cross_entropy]'),
 }
 SMALL = ('train.global_batch_size=4', 'train.workers=0', 'evaluate.batch_size=2')
@@ -43,6 +47,8 @@ CASES |= {name: (*FAMILIES['segmentation'], *keys) for name, keys in OPTIONS.ite
 def train(case: str, device: torch.device) -> dict[str, Any]:
     """Loss terms of three steps and what the third makes the host do; of a family, metrics and waits of an evaluation, too."""
     recipe, *keys = CASES[case]
+    # torch has no autocast for devices in Python: fp16 is the scaling of the loss, by powers of two, so the values are fp32's.
+    keys = [key for key in keys if device.type == NAME or not key.startswith('precision')]
     job = open_job(recipe, [(key, key) for key in (*keys, *SMALL)])
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)

@@ -13,7 +13,10 @@ import pytest
 from running import clean_environment
 
 FAMILIES = ('segmentation', 'detection', 'recognition', 'text_detection', 'table')
-OPTIONS = ('micro_batches', 'whole_step', 'channels_last', 'freeze', 'layer_rates', 'segformer')
+OPTIONS = (
+    *('micro_batches', 'whole_step', 'channels_last', 'freeze', 'layer_rates', 'clip', 'ema', 'fp16', 'fp16_constant'),
+    'segformer',
+)
 # Copies to the device in a step: the tensors of a batch, class weights of each loss twice, lower bounds of divisors, flags.
 COPIES = {'segmentation': 9, 'detection': 7, 'recognition': 7, 'text_detection': 4, 'table': 6}
 # Waits per batch of two images in an evaluation: a copy of the results; of detection also numbers of candidates, and one per
