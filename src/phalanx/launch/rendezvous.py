@@ -30,6 +30,7 @@ from phalanx.launch.names import shorten_silent_lookups
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
 POLL = 0.1  # seconds between two looks at a key
 REMIND = 10  # seconds between two lines about missing nodes
+FIRST_ANSWER = 180  # seconds for the first answer of a store, more than a silent name server takes (see `Rendezvous`)
 REJOIN_TIMEOUT = 20  # seconds within which a run notices that this node had died
 QUIET = 3  # seconds without a new node after which an elastic run starts with fewer than its maximum
 NODE_KEYS = ('heartbeat', 'ended', 'failure', 'records')  # keys per node and attempt, null until written
@@ -125,29 +126,11 @@ class Rendezvous:
         return bool(self._request(lambda: self.store.check(keys)))
 
     def _request(self, request: Callable[[], Any]) -> Any:
-        """Send a request to the store; return its answer. Raises RendezvousLostError after the heartbeat timeout.
-
-        A store client waits forever for a node whose cable was pulled. So a separate thread sends the request, and is
-        abandoned in that case.
-        """
-        answer: futures.Future[Any] = futures.Future()
-
-        def send() -> None:
-            try:
-                answer.set_result(request())
-            except (RuntimeError, OSError) as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=send, name='request', daemon=True).start()
-        waited, interval = 0.0, min(1, self.heartbeat_timeout)
-        while waited < self.heartbeat_timeout:  # in short intervals, so that pauses of this process do not count
-            if futures.wait([answer], interval).not_done:
-                waited += interval
-            elif error := answer.exception():
-                raise self._lost(str(error).splitlines()[0][:120])
-            else:
-                return answer.result()
-        raise self._lost(f'it has not answered for {self.heartbeat_timeout:g} s')
+        """Send a request to the store; return its answer. Raises RendezvousLostError after the heartbeat timeout."""
+        try:
+            return _ask(request, self.heartbeat_timeout)
+        except (RuntimeError, OSError) as error:
+            raise self._lost(str(error).splitlines()[0][:120]) from None
 
     def _lost(self, why: str) -> RendezvousLostError:
         return RendezvousLostError(f'the first node, {self.address}, is lost: {why}')
@@ -387,10 +370,33 @@ class Rendezvous:
         return _connect(self.address, self.port, self.connect)
 
 
+def _ask(request: Callable[[], Any], seconds: float) -> Any:
+    """Answer to a request to a store. Raises TimeoutError after `seconds`, and what the request raises.
+
+    A store client waits forever for a node whose cable was pulled, and for another service that says nothing. So a separate
+    thread sends the request, and is abandoned in that case.
+    """
+    answer: futures.Future[Any] = futures.Future()
+
+    def send() -> None:
+        try:
+            answer.set_result(request())
+        except (RuntimeError, OSError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=send, name='request', daemon=True).start()
+    waited, interval = 0.0, min(1, seconds)
+    while waited < seconds:  # in short intervals, so that pauses of this process do not count
+        if futures.wait([answer], interval).done:
+            return answer.result()
+        waited += interval
+    raise TimeoutError(f'it has not answered for {seconds:g} s')
+
+
 def _connect(address: str, port: int, timeout: timedelta) -> Any:
     """Client of the store. Raises RendezvousError if no store answers."""
     try:
-        return TCPStore(address, port, None, False, timeout, wait_for_workers=False)
+        return _ask(lambda: TCPStore(address, port, None, False, timeout, wait_for_workers=False), FIRST_ANSWER)
     except (RuntimeError, OSError) as error:
         raise RendezvousError(
             f'the service at {address}, port {port}, is not a Phalanx rendezvous ({str(error).splitlines()[0][:120]}); '

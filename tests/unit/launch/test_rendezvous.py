@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from phalanx.launch import preflight, watchdog
 from phalanx.launch import rendezvous as room
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Members, Rendezvous, RendezvousError, listen, probe
+from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, probe
 from phalanx.launch.watchdog import Watchdog
 
 Seat = Callable[..., Rendezvous]
 ADDRESSES = ('127.0.0.1', '127.0.0.2', '127.0.0.3')
 
 
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(('127.0.0.1', 0))
+        return int(sock.getsockname()[1])
+
+
 @pytest.fixture
 def seat() -> Seat:
     """A seat for the node of an address at a rendezvous of `nodes`; the first of them holds it and comes first."""
-    with socket.socket() as sock:
-        sock.bind(('127.0.0.1', 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     taken = []  # a rendezvous ends with the life of its first seat
 
     def sit(address: str, nodes: tuple[str, ...] = ADDRESSES) -> Rendezvous:
@@ -156,3 +167,104 @@ def test_a_connection_that_fails_is_explained_in_the_words_of_the_system() -> No
     """203.0.113.1, an address of documentation, is no node's own."""
     _, error = probe('203.0.113.1', '127.0.0.1', 9)
     assert error == os.strerror(errno.EADDRNOTAVAIL)
+
+
+Elastic = Callable[..., Rendezvous]
+
+
+@pytest.fixture
+def elastic() -> Elastic:
+    """Seat at a rendezvous of one to three nodes that nobody has listed; the first node comes first."""
+    port = free_port()
+    taken = []
+
+    def sit(address: str, token: str = 'token', **more: int) -> Rendezvous:
+        cluster = Cluster(1, min_nodes=1, max_nodes=3, address=address, rendezvous=(ADDRESSES[0], port), **more)
+        taken.append(Rendezvous(cluster, token, 30, heartbeat_timeout=5))
+        return taken[-1]
+
+    return sit
+
+
+def test_an_elastic_run_starts_with_the_nodes_that_are_there(elastic: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, 'QUIET', 0)
+    first = elastic('127.0.0.1')
+    assert [info['address'] for _, info in first.join({}).nodes] == ['127.0.0.1']
+
+
+def test_nodes_are_ordered_by_the_rank_they_ask_for_behind_the_first(elastic: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, 'QUIET', 600)  # until all of them are there
+    seats = [elastic(address) for address in ADDRESSES]
+    with ThreadPoolExecutor(3) as pool:
+        members = list(pool.map(lambda seat, rank: seat.join({'wanted_rank': rank}), seats, (None, 2, 1)))
+    assert [info['address'] for _, info in members[0].nodes] == ['127.0.0.1', '127.0.0.3', '127.0.0.2']
+
+
+def test_a_node_with_another_token_is_not_admitted(elastic: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, 'QUIET', 0)
+    first, stranger = elastic('127.0.0.1'), elastic('127.0.0.2', 'another')
+    first.put('attempt', 0)
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(stranger.join, {})
+        while first.get(f'0/info/{stranger.number}') is None:
+            time.sleep(0.01)
+        members = first.join({})
+        with pytest.raises(RendezvousError, match='has not admitted this node: it uses another --job_id or PHALANX_TOKEN'):
+            refused.result()
+    assert members.numbers == [0]
+
+
+def test_of_nodes_that_come_during_a_run_those_that_fit_take_part_in_the_next_attempt(
+    elastic: Elastic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, 'QUIET', 0)
+    first = elastic('127.0.0.1')
+    members = first.join({})
+    later, misfit = elastic('127.0.0.2'), elastic('127.0.0.3')
+    with ThreadPoolExecutor(2) as pool:
+        admitted, refused = pool.submit(later.join, {'torch': '2'}), pool.submit(misfit.join, {'torch': '1'})
+        while None in (first.get(f'waiting/{later.number}'), first.get(f'waiting/{misfit.number}')):
+            time.sleep(0.01)
+
+        def find_misfits(info: NodeInfo) -> str:
+            return '' if info['torch'] == '2' else 'torch 1'
+
+        assert first.find_newcomers(members, find_misfits) == [later.number]
+        with pytest.raises(RendezvousError, match='has refused this node: torch 1'):
+            refused.result()
+        monkeypatch.setattr(room, 'QUIET', 600)  # until all of them are there
+        first.cluster = replace(first.cluster, max_nodes=2)
+        assert first.join({}).numbers == admitted.result().numbers == [0, later.number]
+
+
+def test_a_port_in_use_is_reported_with_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names the parent of this process here; one's own sockets are not meant."""
+    with listen('127.0.0.1', 0) as held:
+        port = held.getsockname()[1]
+        used = SimpleNamespace(laddr=SimpleNamespace(port=port), status='LISTEN', pid=os.getppid())
+        monkeypatch.setattr(psutil, 'net_connections', lambda kind: [used])
+        command = ' '.join(psutil.Process(os.getppid()).cmdline())[:120]
+        with pytest.raises(RendezvousError) as caught:
+            listen('127.0.0.1', port)
+    assert str(caught.value) == (
+        f'127.0.0.1: port {port} is in use by process {os.getppid()} ({command}); '
+        'end that process, or give another --start_port on all nodes'
+    )
+
+
+def test_a_service_that_says_nothing_is_reported_as_no_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's client of a store would wait for it forever."""
+    monkeypatch.setattr(room, 'FIRST_ANSWER', 0.5)
+    with listen('127.0.0.1', 0) as service, pytest.raises(RendezvousError) as caught:
+        room._connect('127.0.0.1', service.getsockname()[1], timedelta(seconds=1))
+    assert 'is not a Phalanx rendezvous (it has not answered for 0.5 s); use another --start_port' in str(caught.value)
+    for request in [thread for thread in threading.enumerate() if thread.name == 'request']:
+        request.join()  # an answer while the interpreter ends would abort it
+
+
+def test_the_first_node_that_is_gone_is_lost(seat: Seat) -> None:
+    first, second = seat('127.0.0.1', ADDRESSES[:2]), seat('127.0.0.2', ADDRESSES[:2])
+    first.store = first.server = None  # the end of its process closes the store
+    gc.collect()
+    with pytest.raises(RendezvousLostError, match=r'the first node, 127\.0\.0\.1, is lost'):
+        second.get('attempt')
