@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 
 import pytest
 
@@ -119,3 +121,40 @@ def test_the_interface_to_this_node_is_the_card_of_its_address() -> None:
 def test_a_name_without_an_address_has_no_interface() -> None:
     with pytest.raises(ValueError, match=r'nowhere\.invalid'):
         find_interface(['nowhere.invalid'])
+
+
+def test_a_name_is_the_same_node_as_any_other_name_of_its_addresses(resolver: Resolver) -> None:
+    resolver.answers |= {'gpu01': ['10.0.0.1'], 'gpu01.site': ['10.0.0.1', 'fd00::1'], 'gpu02': ['10.0.0.2']}
+    same = {other: names.is_same_node('gpu01', other) for other in ('GPU01', 'gpu01.site', 'gpu02', 'unknown')}
+    assert same == {'GPU01': True, 'gpu01.site': True, 'gpu02': False, 'unknown': False}
+
+
+def test_a_silent_name_server_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*question: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, 'Temporary failure in name resolution')
+
+    monkeypatch.setattr(names.socket, 'getaddrinfo', fail)
+    with pytest.raises(ValueError, match=r'gpu01: .*no name server gave an answer; see /etc/resolv\.conf, or add the name'):
+        names.resolve('gpu01')
+
+
+def test_lookups_time_out_sooner_where_no_name_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(names, 'LOOKUP', 0.1)
+    monkeypatch.setattr(names.socket, 'getnameinfo', lambda address, flags: answered.wait())
+    monkeypatch.delenv('RES_OPTIONS', raising=False)
+    try:
+        assert names.shorten_silent_lookups('10.0.0.2')
+        assert os.environ['RES_OPTIONS'] == 'timeout:1 attempts:1'
+    finally:
+        answered.set()
+
+
+def test_a_node_without_a_default_route_is_reached_at_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: str) -> str:
+        raise ValueError('no route')
+
+    monkeypatch.setattr(names, 'local_address_to', fail)
+    assert names.outward_address(OWN) == '10.0.0.1'
+    with pytest.raises(ValueError, match='only loopback addresses: give --host'):
+        names.outward_address({'127.0.0.1': 'lo'})

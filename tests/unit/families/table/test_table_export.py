@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from phalanx.families.table.models.slanet import slanet
-from phalanx.runtime.table import decode_structure
+from phalanx.runtime.table import Table, decode_structure
 
 STEPS = 6
 
@@ -31,3 +31,15 @@ def test_a_table_is_decoded_up_to_its_end_in_pixels() -> None:
     boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0, 0, 0], [0, 0, 1, 1]], np.float32)
     found = decode_structure(numbers, chances, boxes, (48, 64), tokens, {'<td></td>'})
     assert (found.structure, found.boxes.tolist(), found.score) == (('<tr>', '<td></td>'), [[32, 0, 64, 24]], 0.75)
+
+
+def test_a_graph_that_gives_probabilities_is_read_like_one_that_gives_numbers() -> None:
+    tokens = ['sos', '<tr>', '<td></td>', 'eos']
+    probabilities = np.array([[0, 0.5, 0.25, 0.25], [0, 0.25, 0.75, 0], [0, 0, 0.1, 0.9]], np.float32)
+    boxes = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.5, 1], [0, 0, 1, 1]], np.float32)
+    family = Table({'preparation': {}, 'reading': {'tokens': tokens, 'cells': ['<td></td>']}})
+    image = np.zeros((40, 80, 3), np.uint8)
+    given = {'numbers': np.array([1, 2, 3]), 'chances': np.array([0.5, 0.75, 0.9], np.float32), 'boxes': boxes}
+    for outputs in (given, {'probabilities': probabilities, 'boxes': boxes}):
+        found = family.prediction(outputs, image)
+        assert (found.structure, found.boxes.tolist(), found.score) == (('<tr>', '<td></td>'), [[20, 20, 40, 40]], 0.625)

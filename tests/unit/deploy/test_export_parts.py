@@ -1,0 +1,84 @@
+"""Parts of an export without a run: sizes that vary, trials, and what a refused export says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.deploy import export
+from phalanx.families.export import Export, GraphPart
+from phalanx.system.errors import RequestError
+
+SEGMENTATION = Export(nn.Identity(), {'scores': ''}, {}, {}, dynamic={2: 32, 3: 32})
+
+
+def test_the_batch_and_the_sides_that_a_family_leaves_free_vary() -> None:
+    assert export.variable_dimensions(SEGMENTATION, None) == {0: 1, 2: 32, 3: 32}
+    assert export.variable_dimensions(SEGMENTATION, ['width']) == {3: 32}
+    one_by_one = Export(nn.Identity(), {}, {}, {}, GraphPart(lambda model: model, {}), {2: 32, 3: 32})
+    assert export.variable_dimensions(one_by_one, None) == {2: 32, 3: 32}
+
+
+def test_a_side_that_is_fixed_is_refused_with_those_that_may_vary() -> None:
+    lines = Export(nn.Identity(), {}, {}, {}, dynamic={3: 8})
+    with pytest.raises(RequestError) as caught:
+        export.variable_dimensions(lines, ['height', 'width'])
+    assert str(caught.value) == (
+        '--dynamic height,width: all images reach this network with the same height; only batch, width may vary'
+    )
+
+
+def test_trials_have_other_sizes_that_the_network_can_take() -> None:
+    """72 and 120, three and five quarters of 96, are enlarged to multiples of 32; the height is fixed."""
+    trials = export.make_trials(torch.zeros(3, 3, 64, 96), {0: 1, 3: 32}, {})
+    assert [tuple(trial.shape) for trial in trials] == [(3, 3, 64, 96), (1, 3, 64, 96), (1, 3, 64, 128)]
+
+
+def test_a_file_for_one_image_is_tried_with_one_image_at_a_time() -> None:
+    trials = export.make_trials(torch.zeros(2, 3, 64, 64), {}, {})
+    assert [tuple(trial.shape) for trial in trials] == [(1, 3, 64, 64)] * 2
+
+
+def test_trials_are_as_large_as_the_format_needs() -> None:
+    (trial,) = export.make_trials(torch.zeros(2, 3, 8, 64), {0: 1}, {2: 16})
+    assert tuple(trial.shape) == (2, 3, 16, 64)
+
+
+def test_a_size_that_the_network_cannot_take_is_named() -> None:
+    class OnlySquares(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.reshape(len(images), 3, 4, 4)
+
+    with pytest.raises(RequestError, match=r'the network does not accept images of height 4 and width 6: shape'):
+        export.run_network(OnlySquares(), torch.zeros(1, 3, 4, 6))
+
+
+def test_samples_that_cannot_be_read_are_reported_with_the_way_without_them() -> None:
+    class Task:
+        def dataset(self, role: str) -> Any:
+            raise FileNotFoundError('images/val: no such folder')
+
+    with pytest.raises(RequestError, match=r'images/val: no such folder\n--image_size HEIGHT,WIDTH --no_check exports without'):
+        export.example_images(Task(), (32, 64), check=True)  # type: ignore[arg-type]
+    assert export.example_images(Task(), (32, 64), check=False).shape == (1, 3, 32, 64)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ('summary', 'metric'),
+    [
+        (None, None),  # the run is not over
+        ({'best': None, 'best_step': None}, None),  # it never evaluated
+        ({'best': 0.75, 'best_step': 40}, {'name': 'mean_iou', 'value': 0.75, 'step': 40}),
+    ],
+)
+def test_the_guide_has_the_best_metric_of_the_run(summary: Any, metric: Any, tmp_path: Path) -> None:
+    if summary is not None:
+        (tmp_path / 'summary.json').write_text(json.dumps(summary))
+    job: Any = SimpleNamespace(folder=tmp_path, task=SimpleNamespace(main_metric='mean_iou'))
+    assert export.best_metric(job) == metric
