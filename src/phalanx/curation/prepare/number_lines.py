@@ -88,13 +88,15 @@ def find_wider_face(tree: Tree, found: AnnotationSet) -> None:
     for path in tree.having('.txt'):
         if not path.name.endswith('_bbx_gt.txt'):
             continue
-        for number, name, lines in _blocks(path):
+        blocks = [*_blocks(path)]
+        counts_none = any(lines[:1] == ['0'] for _, _, lines in blocks)  # Datumaro writes nothing where there is no face
+        for number, name, lines in blocks:
             where = f'{path}:{number}'
             with found.left_out.catch():
                 image = tree.image(name, path, where)
                 with found.dropping(image):
-                    count = int(parse_number(lines[0] if lines else '', where))
-                    if len(lines) - 1 not in (count, max(count, 1)):  # no face: a line of zeros
+                    count = int(parse_number(lines[0] if lines else '' if counts_none else '0', where))
+                    if lines and len(lines) - 1 not in (count, max(count, 1)):  # no face: a line of zeros
                         raise AnnotationError(f'{where}: announces {count} faces, but has lines for {len(lines) - 1}')
                     instances = [_face(line, f'{where}: face {n}') for n, line in enumerate(lines[1 : 1 + count], 1)]
                     found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
