@@ -240,9 +240,9 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     if not given.no_trial:
         print(f'  trying {TRIED + 1} training steps ...', flush=True)
         try:
-            rate = measure_rate(path)
+            rate, work = try_steps(path)
             if not weights and plan.may_be_faster_in_bf16(node):
-                faster = measure_rate(path, 'precision.dtype=bf16')
+                faster, _ = try_steps(path, 'precision.dtype=bf16')
                 if faster > CLEARLY * rate:
                     node, rate = replace(node, bf16=True), faster
             rate *= 1 if node.has_gpu else plan.speed_up(node.cores)
@@ -250,9 +250,11 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         # as long as the time allows with --minutes, or longer where a CPU has time left
-        fitting = round((given.minutes or MINUTES) * 60 * rate * 0.85)  # samples, with time for evaluations
+        available = (given.minutes or MINUTES) * 60 * 0.85  # seconds, the rest is for evaluations
+        # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
+        fitting = round(available * plan.PACE * plan.speed_up(node.cores) / work)
         if given.minutes:
-            length = choose_length(max(length.batch, fitting))
+            length = choose_length(max(length.batch, round(available * rate)))
         elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
             length = choose_length(plan.extend(length, fitting, samples))
         # an evaluated sample costs about half of a trained one
@@ -308,13 +310,15 @@ def _write_header(
     return lines
 
 
-def measure_rate(path: Path, *settings: str) -> float:
-    """Measure samples per second of a few training steps, loaded without workers. Raises the errors of training.
+def try_steps(path: Path, *settings: str) -> tuple[float, float]:
+    """Train a few steps, loaded without workers; return samples per second, and operations per sample.
+
+    Raises the errors of training.
 
     On a CPU it is the rate of one thread by its processor time, which other work on the node hardly changes; several threads
     would also wait for each other there.
     """
-    from phalanx.bench.flops import read_clock
+    from phalanx.bench.flops import read_clock, step_flops
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import process_group
 
@@ -332,11 +336,14 @@ def measure_rate(path: Path, *settings: str) -> float:
         try:
             torch.set_num_threads(1)
             for _ in range(min(WARM + TRIED, trainer.until)):
-                trainer.train_step(next(batches))
+                batch = next(batches)
+                trainer.train_step(batch)
                 trainer.progress.step += 1
                 moments.append(read())
+            work = step_flops(trainer, batch)
         finally:
             torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
         seconds = [later - earlier for earlier, later in pairwise(moments)]
-        return trainer.stream.global_batch_size / fmean(seconds[WARM:] or seconds)
+        samples = trainer.stream.global_batch_size
+        return samples / fmean(seconds[WARM:] or seconds), work / samples

@@ -32,6 +32,7 @@ BATCH: dict[Family, tuple[int, int]] = {
     'table': (8, 32),
     'text_detection': (8, 16),
 }
+PACE = 2e10  # operations per second of one core in training steps, by which recipes are made longer
 SERIAL = 0.1  # share of a step on a CPU that uses one core only
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # per run
@@ -95,10 +96,7 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
 
 
 def extend(length: Length, fitting: int, samples: int) -> int:
-    """Samples in total of a run that may see `fitting`: the usual number times a power of two.
-
-    The coarse steps keep the noise of the measured rate out of the recipe.
-    """
+    """Samples in total of a run that may see `fitting`: the usual number times a power of two."""
     usual = length.steps * length.batch
     most = min(fitting, EPOCHS[1] * samples)
     return usual << max(0, math.floor(math.log2(max(1.0, most / usual))))
