@@ -40,7 +40,7 @@ TRIED = 32  # samples of which the largest stands for all
 # Of the memory of a device, tensors can use what is left after the context of CUDA and its libraries, and after the gaps
 # between blocks of the allocator and the error of the prediction.
 CONTEXT_MB, USABLE = 1024, 0.9
-UNITS = {'': 1, 'B': 1, 'KB': 1e3, 'MB': 1e6, 'GB': 2**30, 'TB': 2**40, 'MIB': 2**20, 'GIB': 2**30, 'TIB': 2**40}
+UNITS = {'': 1, 'M': 2**20, 'G': 2**30, 'T': 2**40}  # by the first letter; a number alone is in bytes
 
 
 class _ShapePrecision(Precision):
@@ -201,9 +201,9 @@ def _state(states: Any) -> list[Tensor]:
 
 
 def parse_size(text: str) -> float:
-    """MiB of a device's memory: `24 GB` means 24 GiB, as devices are sold. Raises ValueError."""
-    match = re.fullmatch(r'\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*', text)
-    if match is None or match[2].upper() not in UNITS or float(match[1]) <= 0:
+    """MiB of a device's memory. 24 GB, 24G and 24GiB all mean 24 * 2**30 bytes, as devices are sold. Raises ValueError."""
+    match = re.fullmatch(r'\s*([0-9]*\.?[0-9]+)\s*([MGT]?)(i?B)?\s*', text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
         raise ValueError(f'{text!r} is not a size of memory such as "24 GB"')
     return float(match[1]) * UNITS[match[2].upper()] / MIB
 

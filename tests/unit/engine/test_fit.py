@@ -127,7 +127,8 @@ def test_bench_memory_prints_one_object(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ('text', 'mebibytes'), [('24 GB', 24 * 1024), ('80G', None), ('16GiB', 16 * 1024), ('512 MB', 488.28125)]
+    ('text', 'mebibytes'),
+    [('24 GB', 24 * 1024), ('80g', 80 * 1024), ('16GiB', 16 * 1024), ('512 MB', 512), ('24 XB', None), ('-1 GB', None)],
 )
 def test_sizes_of_devices_are_read_as_they_are_sold(text: str, mebibytes: float | None) -> None:
     if mebibytes is None:
