@@ -18,7 +18,7 @@ from pycocotools.cocoeval import COCOeval
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric.base import pack
 from phalanx.families.detection.metric.coco import CocoAp
-from phalanx.families.detection.metric.matching import confusion, grade, match, precision_recall_curves
+from phalanx.families.detection.metric.matching import compare, confusion, match, precision_recall_curves
 from phalanx.families.detection.metric.voc import Curve, VocAp, area_under_curve, eleven_points, inclusive_iou
 from phalanx.families.figures import Grade
 from phalanx.parallel import dist
@@ -161,6 +161,7 @@ def test_the_main_rank_has_what_all_have_seen_however_the_images_are_shared_out(
     with np.load(tmp_path / 'gathered.npz') as gathered:
         for name, expected in zip(('counts', 'detections', 'objects'), pack(dict(enumerate(pairs))), strict=True):
             assert_array_equal(gathered[name], expected, strict=True)
+        assert_array_equal(gathered['confused'], evaluate(CocoAp(tuple('abcd')), pairs).confused)
 
 
 def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None:
@@ -171,7 +172,7 @@ def gather_share(rank: int, ranks: int, pairs: list[Pair], folder: Path) -> None
     metric = evaluate(CocoAp(tuple('abcd')), [pairs[number] for number in share], share)
     if rank == 0:
         counts, detections, objects = pack(metric.images)
-        np.savez(folder / 'gathered.npz', counts=counts, detections=detections, objects=objects)
+        np.savez(folder / 'gathered.npz', counts=counts, detections=detections, objects=objects, confused=metric.confused)
     dist.leave()
 
 
@@ -265,7 +266,7 @@ def test_the_confusion_table_counted_by_hand() -> None:
     """An a found as a, an a found as b, a b not found, a detection without an object, a crowd that does not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
-    assert_array_equal(confusion([(seen, truth)], 2), [[1, 1, 0], [0, 0, 1], [0, 1, 0]])
+    assert_array_equal(confusion([compare(seen, truth, 2).cells], 2), [[1, 1, 0], [0, 0, 1], [0, 1, 0]])
 
 
 def test_the_figures_are_the_curves_and_the_confusions() -> None:
@@ -309,6 +310,6 @@ def test_an_image_is_graded_by_its_mistakes() -> None:
     """One wrong, one missed and one spurious detection; crowds and scores below the minimum do not count."""
     truth = there((0, A), (0, B), (1, (100, 0, 120, 20)), (1, (200, 0, 260, 60)), ignored=(3,))
     seen = found((0.9, 0, A), (0.8, 1, B), (0.7, 1, FAR), (0.6, 0, (200, 0, 260, 60)), (0.1, 1, (100, 0, 120, 20)))
-    assert grade(seen, truth) == Grade(-3, '1 missed, 1 of a wrong class, 1 without an object')
-    assert grade(found((0.9, 0, A)), there((0, A))) is None
-    assert grade(found(), there()) is None
+    assert compare(seen, truth, 2).grade == Grade(-3, '1 missed, 1 of a wrong class, 1 without an object')
+    assert compare(found((0.9, 0, A)), there((0, A)), 2).grade is None
+    assert compare(found(), there(), 2).grade is None

@@ -8,7 +8,15 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.matching import MIN_IOU, MIN_SCORE, confusion, grade, precision_recall_curves
+from phalanx.families.detection.metric.matching import (
+    MIN_IOU,
+    MIN_SCORE,
+    Comparison,
+    Integers,
+    compare,
+    confusion,
+    precision_recall_curves,
+)
 from phalanx.families.figures import Figure, Grade, Matrix
 from phalanx.families.task import Labelled
 from phalanx.parallel import dist
@@ -24,6 +32,8 @@ class BoxMetric:
     def __init__(self, class_names: tuple[str, ...]) -> None:
         self.class_names = class_names
         self.images: dict[int, tuple[Detections, Objects]] = {}  # by sample number, so that each counts once
+        self.compared: dict[int, Comparison] = {}  # images of this rank, by sample number
+        self.confused: Integers | None = None  # confusion matrix over all ranks, after `gather`
 
     def curves(self) -> Mapping[str, Sequence[float]]:
         """Precision of each class at recall 0, 0.01, .. 1, without classes that have no object."""
@@ -32,7 +42,7 @@ class BoxMetric:
     def figures(self) -> list[Figure]:
         """Precision-recall curves and confusion matrix."""
         title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
-        counts = confusion(self.images.values(), len(self.class_names))
+        counts = self.confused if self.confused is not None else self._confusion()
         matrix = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
         curves = self.curves()
         return [precision_recall_curves(curves, self.iou), matrix] if curves else [matrix]
@@ -40,15 +50,23 @@ class BoxMetric:
     def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
         for index, detections, truth in zip(batch.indices, prediction, batch.truths, strict=True):
             self.images[index] = (detections, truth)
-        return [grade(*pair) for pair in zip(prediction, batch.truths, strict=True)]
+            self.compared[index] = compare(detections, truth, len(self.class_names))
+        return [self.compared[index].grade for index in batch.indices]
+
+    def _confusion(self) -> Integers:
+        return confusion((image.cells for image in self.compared.values()), len(self.class_names))
 
     def join(self, others: Sequence[Self]) -> None:
         """Add the images of other metrics, under new numbers: an image may be added several times."""
-        images = [self.images, *(other.images for other in others)]
-        self.images = dict(enumerate(pair for of_one in images for pair in of_one.values()))
+        metrics = [self, *others]
+        self.compared = dict(enumerate(one for metric in metrics for one in metric.compared.values()))
+        self.images = dict(enumerate(pair for metric in metrics for pair in metric.images.values()))
+        self.confused = None
 
     def gather(self) -> None:
         """Bring the images of all ranks to the main one, as arrays: pickled, they would take ten times the memory."""
+        # Each rank has matched its own images; the main one adds up their matrices.
+        self.confused = dist.gather_rows_to_main(torch.from_numpy(self._confusion()[None])).numpy().sum(0)
         if dist.world_size() > 1:
             rows = pack(self.images)
             self.images.clear()  # otherwise the main rank holds its share twice

@@ -1,6 +1,7 @@
 """Matching of detections to true objects, confusion matrix, grades, and precision-recall curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,40 +19,36 @@ WORST = 5  # number of worst classes with a curve of their own
 RECALLS = np.linspace(0, 1, 101)
 
 
-def confusion(images: Iterable[tuple[Detections, Objects]], num_classes: int) -> Integers:
-    """Confusion matrix [K + 1, K + 1] of true classes (rows) and detected ones (columns); the last of each is background.
+class Comparison(NamedTuple):
+    """Comparison of the detections in an image with its objects, of any class."""
 
-    Detections of ignored objects do not count.
-    """
-    counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
-    for detections, truth in images:
-        classes, pairs = match_objects(detections, truth)
-        # Unless matched, an object was predicted as background and a detection has no object.
-        predicted, is_unmatched = np.full(len(truth), num_classes), np.ones(len(classes), np.bool_)
-        for target, number in pairs:
-            predicted[target], is_unmatched[number] = classes[number], False
-        counted = ~truth.ignored
-        np.add.at(counts, (truth.classes[counted], predicted[counted]), 1)
-        counts[num_classes] += np.bincount(classes[is_unmatched], minlength=num_classes + 1)
-    return counts
+    cells: Integers  # [N] cell of the confusion matrix, row by row, of each object and of each detection without one
+    grade: Grade | None  # by the number of mistakes; None without mistakes
 
 
-def grade(detections: Detections, truth: Objects) -> Grade | None:
-    """Grade of an image by its number of mistakes, counted as in `confusion`; None without mistakes."""
-    classes, pairs = match_objects(detections, truth)
-    matches = [(target, number) for target, number in pairs if not truth.ignored[target]]
-    misclassified = sum(truth.classes[target] != classes[number] for target, number in matches)
-    missed, extra = int((~truth.ignored).sum()) - len(matches), len(classes) - len(pairs)
-    if not (mistakes := missed + misclassified + extra):
-        return None
-    return Grade(-float(mistakes), f'{missed} missed, {misclassified} of a wrong class, {extra} without an object')
-
-
-def match_objects(detections: Detections, truth: Objects) -> tuple[Integers, list[tuple[int, int]]]:
-    """Match detections from MIN_SCORE to true objects of any class: their classes, and pairs (object, detection)."""
+def compare(detections: Detections, truth: Objects, num_classes: int) -> Comparison:
+    """Match detections from MIN_SCORE to true objects of any class. Ignored objects and their detections do not count."""
     confident = detections.scores >= MIN_SCORE
+    classes = detections.classes[confident]
     overlaps = pairwise_iou(torch.from_numpy(truth.boxes), torch.from_numpy(detections.boxes[confident]))
-    return detections.classes[confident], match(overlaps.numpy(), MIN_IOU)
+    # Unless matched, an object was predicted as background and a detection has no object.
+    predicted, is_unmatched = np.full(len(truth), num_classes), np.ones(len(classes), np.bool_)
+    for target, number in match(overlaps.numpy(), MIN_IOU):
+        predicted[target], is_unmatched[number] = classes[number], False
+    actual, predicted, extra = truth.classes[~truth.ignored], predicted[~truth.ignored], classes[is_unmatched]
+    cells = np.concatenate([actual * (num_classes + 1) + predicted, num_classes * (num_classes + 1) + extra])
+    missed = int((predicted == num_classes).sum())
+    misclassified = int((predicted != actual).sum()) - missed
+    if not (mistakes := missed + misclassified + len(extra)):
+        return Comparison(cells, None)
+    reason = f'{missed} missed, {misclassified} of a wrong class, {len(extra)} without an object'
+    return Comparison(cells, Grade(-float(mistakes), reason))
+
+
+def confusion(cells: Iterable[Integers], num_classes: int) -> Integers:
+    """Confusion matrix [K + 1, K + 1] of true classes (rows) and detected ones (columns); the last of each is background."""
+    side = num_classes + 1
+    return np.bincount(np.concatenate([np.zeros(0, np.int64), *cells]), minlength=side**2).reshape(side, side)
 
 
 def match(overlaps: npt.NDArray[np.float32], threshold: float) -> list[tuple[int, int]]:  # [N, n]
