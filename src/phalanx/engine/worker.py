@@ -61,7 +61,7 @@ STDOUT, STDERR = 1, 2
 # Seconds in which two signals count as one request: a scheduler may signal every process, and the launcher forwards its own.
 SAME_REQUEST = 3
 
-PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|start\.json|metrics\.jsonl|index\.json)\.\d+\.part')
+PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|start\.json|curves\.json|index\.json)\.\d+\.part')
 FULL = 'out of memory ({}): use a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
 CURES = {  # part of torch's message -> explanation and fix
     "can't allocate memory": FULL,

@@ -169,7 +169,7 @@ def _curve(line: Line, x: Axis, y: Axis) -> dict[str, Any]:
 
 def _readings(lines: Sequence[Line], x: Axis, over: str) -> list[tuple[float, float, str]]:
     """Return vertical strips over the plot, each with the values there, to show under the pointer."""
-    steps = sorted({step for line in lines for step, _ in line.points})
+    steps = sorted({step for line in lines if not line.faint for step, _ in line.points})  # faint ones have a smoothed line
     steps = steps[:: math.ceil(len(steps) / STRIPS)]
     values = [(line.name, dict(line.points)) for line in lines]
     edges = [x.place(edge) for edge in (x.low, *((a + b) / 2 for a, b in pairwise(steps)), x.high)]

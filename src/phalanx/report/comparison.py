@@ -47,7 +47,7 @@ def write_comparison(
 
 def _charts(runs: Mapping[str, Run]) -> list[Chart]:
     """Return one chart of each quantity, with a curve of each run that has it."""
-    last = max([1, *(run.step for run in runs.values())])
+    last = max([1, *(run.log.step for run in runs.values())])
     charts = list[Chart]()
     names = dict.fromkeys(key for run in runs.values() for line in run.evaluations for key in line if key not in NOT_METRICS)
     for name in names:
@@ -57,7 +57,7 @@ def _charts(runs: Mapping[str, Run]) -> list[Chart]:
     for title, key in (('Loss', 'loss'), ('Learning rate', 'lr'), ('Samples per second', 'samples_per_s')):
         lines = list[Line]()
         for colour, (name, run) in enumerate(runs.items()):
-            points = _points(run.train, key)
+            points = run.log.means.get(key, ())
             is_long = len(points) >= SMOOTHED_FROM and key == 'loss'
             lines.append(Line(name, smooth(points, len(points) // 40 + 1) if is_long else points, colour))
         charts += chart(title, lines, last)

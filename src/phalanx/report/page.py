@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateError
 
 from phalanx.data.image import PILLOW_ERRORS, size_of
 from phalanx.report.charts import Chart, Line, Points, chart, confusion, smooth
+from phalanx.report.history import TERM, History, Log
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize, shorten_paths
 from phalanx.system.disk import write_atomically
 
@@ -30,14 +31,14 @@ class PageError(OSError):
     """Files of a run folder that were written or changed by something else."""
 
 
-def write_page(folder: Path) -> Path:
-    """Build `folder`/report.html and return its path.
+def write_page(folder: Path, log: Log | None = None) -> Path:
+    """Build `folder`/report.html and return its path. `log`: content of metrics.jsonl, which is read without it.
 
     Raises OSError if it cannot be written, and PageError if the files of the folder are not those of a run; an earlier page
     then stays.
     """
     try:
-        page = _page(Run.read(folder)).encode()
+        page = _page(Run.read(folder, log)).encode()
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
         raise PageError(f'{folder}: its files are not those of a run ({type(error).__name__}: {error})') from None
     write_atomically(folder / 'report.html', page)
@@ -80,8 +81,7 @@ class Run:
     """Content of the files of a run folder; empty for missing files."""
 
     folder: Path
-    train: list[dict[str, Any]]  # lines of metrics.jsonl, by step
-    evaluations: list[dict[str, Any]]
+    log: Log  # content of metrics.jsonl
     journal: list[dict[str, Any]]  # events: starts, notes, warnings, checkpoints, each with its time
     summary: dict[str, Any]
     table: dict[str, Any]  # step, rows and figures of the latest evaluation
@@ -89,17 +89,15 @@ class Run:
     recipe: str
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        lines = read_lines(folder / 'metrics.jsonl')
-        train = [line for line in lines if line['kind'] == 'train']
+    def read(cls, folder: Path, log: Log | None = None) -> Self:
+        log = log or History.read(folder).log()
         summary = _read_json(folder / 'summary.json', {})
         recipe = folder / 'config.yml'
         return cls(
             folder,
-            train,
-            [line for line in lines if line['kind'] == 'eval'],
+            log,
             read_lines(folder / 'journal.jsonl'),
-            summary if not train or summary.get('steps', 0) >= train[-1]['step'] else {},  # one of a shorter run is out of date
+            summary if summary.get('steps', 0) >= log.last.get('step', 0) else {},  # one of a shorter run is out of date
             _read_json(folder / 'table.json', {}),
             _read_json(folder / 'pictures' / 'index.json', []),
             recipe.read_text(encoding='utf-8') if recipe.is_file() else '',
@@ -115,9 +113,8 @@ class Run:
         return str(self.start.get('name', self.folder.resolve().name))
 
     @property
-    def step(self) -> int:
-        """Latest logged step."""
-        return max((line['step'] for line in (*self.train, *self.evaluations)), default=0)
+    def evaluations(self) -> list[dict[str, Any]]:
+        return self.log.evaluations
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -143,7 +140,7 @@ def _pills(run: Run) -> list[tuple[str, str]]:
     total = run.start.get('total_steps') or run.summary.get('steps')
     of = f' of {total:,}' if total else ''
     warnings = len({line['text'] for line in run.journal if line['kind'] == 'warning'})
-    pills = [('good', 'finished') if run.summary else ('', 'not finished'), ('', f'step {run.step:,}{of}')]
+    pills = [('good', 'finished') if run.summary else ('', 'not finished'), ('', f'step {run.log.step:,}{of}')]
     return [*pills, *([('bad', pluralize(warnings, 'warning'))] if warnings else [])]
 
 
@@ -151,7 +148,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     """Return the result in numbers: from the summary, or from the latest lines while there is none."""
     summary = run.summary
     # while a run is going on there is no summary: use the latest lines
-    last = run.train[-1] if run.train else {}
+    last = run.log.last
     final = summary.get('metrics') or _metrics(run.evaluations[-1] if run.evaluations else {})
     main_metric = summary.get('main_metric') or next(iter(final), '')
     tiles = []
@@ -161,7 +158,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         best, step = summary.get('best', best), summary.get('best_step', step)
         note = f'step {format_number(step)}, used by predict and export'
         tiles.append((f'best {main_metric}', format_number(best), note))
-        at = f'final, step {format_number(summary.get("steps", run.step))}'
+        at = f'final, step {format_number(summary.get("steps", run.log.step))}'
         tiles.append((main_metric, format_number(final.get(main_metric)), at))
     # Loss, speed, time and memory; all other metrics are in a table.
     tiles.append(('loss', format_number(last.get('loss')), f'step {format_number(last.get("step"))}'))
@@ -195,13 +192,12 @@ def _metric_rows(run: Run) -> list[dict[str, Any]]:
 
 def _charts(run: Run) -> list[Chart]:
     """Return the charts; the first one, the loss, is large."""
-    terms = list(dict.fromkeys(name for line in run.train for name in line['terms']))
-    last = max(run.step, 1)
-    charts = chart('Loss', _smooth('loss', _points(run.train, 'loss'), 0), last, tall=True)
+    terms = [key for key in run.log.curves if key.startswith(TERM)]
+    last = max(run.log.step, 1)
+    charts = chart('Loss', _smooth('loss', run.log, 'loss', 0), last, tall=True)
     charts += _metric_charts(run.evaluations, last, run.summary.get('main_metric'))
     if len(terms) > 1:
-        by_step = [{'step': line['step'], **line['terms']} for line in run.train]
-        lines = [line for colour, term in enumerate(terms) for line in _smooth(term, _points(by_step, term), colour)]
+        lines = [line for n, term in enumerate(terms) for line in _smooth(term.removeprefix(TERM), run.log, term, n)]
         charts += chart('Loss terms', lines, last)
     for title, name, key, unit, scale in (
         ('Learning rate', 'lr', 'lr', '', 1),
@@ -209,17 +205,18 @@ def _charts(run: Run) -> list[Chart]:
         ('Time spent waiting for data', 'data wait', 'data_wait', '%', 100),
         ('Peak memory', 'memory', 'memory_mb', 'GiB', 1 / 1024),
     ):
-        points = [(step, None if value is None else scale * value) for step, value in _points(run.train, key)]
+        points = [(step, None if value is None else scale * value) for step, value in run.log.curves.get(key, ())]
         drawn = chart(title, [Line(name, points, 0)], last, unit=unit, zero=True)
         charts += drawn if len(points) >= FEWEST else []
     return charts
 
 
-def _smooth(name: str, points: Points, colour: int) -> list[Line]:
+def _smooth(name: str, log: Log, key: str, colour: int) -> list[Line]:
     """Return a curve and, if it has enough points, its running mean."""
+    points, means = log.curves.get(key, ()), log.means.get(key, ())
     if len(points) < 30:
         return [Line(name, points, colour)]
-    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smooth(points, len(points) // 40 + 1), colour)]
+    return [Line(name, points, colour, faint=True), Line(f'{name}, smoothed', smooth(means, len(means) // 40 + 1), colour)]
 
 
 def _points(lines: Iterable[Mapping[str, Any]], key: str) -> Points:

@@ -3,6 +3,7 @@
 metrics.jsonl   one JSON object per log line or evaluation, each step once      summary.json   result of the run
 journal.jsonl   starts, notes, warnings, checkpoints, with their time           table.json     details of the latest evaluation
 report.html     page built from these files (`page.write_page`)                 pictures/      evaluation samples
+curves.json     summary of a long metrics.jsonl (`history.History`)
 
 The same numbers go to the trackers of the run (`trackers.py`).
 """
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from shlex import quote
@@ -33,7 +35,8 @@ from rich.text import Text
 
 from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation
-from phalanx.report.page import detail_values, read_lines, render, write_page
+from phalanx.report.history import SUMMARISED, History, Log, write_summary
+from phalanx.report.page import detail_values, render, write_page
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
 from phalanx.report.terminal import make_table, terminal
 from phalanx.report.trackers import Run, Tracker
@@ -93,6 +96,9 @@ class Report:
         self._logged: dict[str, int] = {}  # last step logged by an earlier start, by group of values
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
+        self._history, self._summarised = History(), 0  # the log so far, and its lines that curves.json covers
+        self._builder = ThreadPoolExecutor(1, 'page')
+        self._building: Future[None] | None = None  # the page, by the thread of `_builder`: training goes on meanwhile
         self._console = console or terminal()
         self._progress = Progress(
             MofNCompleteColumn(),
@@ -188,6 +194,7 @@ class Report:
             scores = ''.join(f'  {name} {format_number(value)}' for name, value in raw.items())
             self._say(Text(f'{self._at()}  as trained, without the EMA{scores}', style='dim'))
         # the table and plots of the page, which a resumed run shows before its first evaluation
+        self._await_page()
         if self.main:
             with self._tolerating('table.json'):
                 figures = save_figures(found.figures, self.folder)
@@ -198,6 +205,7 @@ class Report:
         """Keep the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
         if not self.main:
             return
+        self._await_page()
         with self._tolerating('pictures'):
             (self.folder / 'pictures').mkdir(exist_ok=True)
             index = [_save_pictures(cells, self.folder, f'{row:02}_') for row, cells in enumerate(rows)]
@@ -234,6 +242,7 @@ class Report:
         if self.main:
             write_atomically(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()
+        self._await_page()
         if self.main:
             self._callback({'kind': 'end', **summary})
         self._finish_trackers(summary)
@@ -244,6 +253,8 @@ class Report:
         self._finish_trackers(None)
         if self._page_is_due:
             self._build_page()
+        self._await_page()
+        self._builder.shutdown()
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -293,6 +304,8 @@ class Report:
             if name not in self._files:
                 self._files[name] = self._opened(name)
             _add_whole(self._files[name], _json(line))
+            if name == 'metrics.jsonl':
+                self._history.add(_finite(line))
         self._callback(line)
 
     def _opened(self, name: str) -> FileIO:
@@ -301,10 +314,14 @@ class Report:
         """
         path = self.folder / name
         if name == 'metrics.jsonl' and path.is_file():
-            lines = read_lines(path)
-            self._logged = {line['kind']: line['step'] for line in lines}
-            self._logged |= {AS_TRAINED: self._logged['eval']} if any('raw' in line for line in lines) else {}
-            write_atomically(path, b''.join(_json(line) for line in lines if line['step'] <= self._begun_at))
+            self._history = History.read(self.folder)
+            evaluations = self._history.evaluations
+            last = {'train': self._history.last, 'eval': evaluations[-1] if evaluations else {}}
+            self._logged = {kind: line['step'] for kind, line in last.items() if line}
+            self._logged |= {AS_TRAINED: self._logged['eval']} if any('raw' in line for line in evaluations) else {}
+            with path.open('r+b') as file:
+                file.truncate(self._history.cut(file, self._begun_at))
+                os.fsync(file.fileno())
         return path.open('ab', buffering=0)
 
     # Trackers, on the main rank.
@@ -338,9 +355,20 @@ class Report:
 
     def _build_page(self) -> None:
         if self.main:
+            self._await_page()
             self._page_is_due = False
+            summary = None
+            if self._history.lines >= self._summarised + SUMMARISED:
+                with self._tolerating('curves.json'), (self.folder / 'metrics.jsonl').open('rb') as file:
+                    summary, self._summarised = self._history.summary(file), self._history.lines
+            self._building = self._builder.submit(_write_page, self.folder, self._history.log(), summary)
+
+    def _await_page(self) -> None:
+        """Wait for the page that is being built, if there is one; warn if it could not be written."""
+        building, self._building = self._building, None
+        if building is not None:
             with self._tolerating('report.html'):
-                write_page(self.folder)
+                building.result()
 
     @contextlib.contextmanager
     def _tolerating(self, what: str, kind: type[Exception] = OSError) -> Iterator[None]:
@@ -352,6 +380,13 @@ class Report:
             if self.not_written[what] == 1:
                 reason = (error.strerror if isinstance(error, OSError) else None) or f'{type(error).__name__}: {error}'
                 self.warning(f'{what} could not be written ({reason}); the run continues without it')
+
+
+def _write_page(folder: Path, content: Log, summary: Mapping[str, Any] | None) -> None:
+    """Write the page of a run and, if it is due, the summary of its log. Raises OSError."""
+    if summary is not None:
+        write_summary(folder, summary)
+    write_page(folder, content)
 
 
 def _add_whole(file: FileIO, line: bytes) -> None:
@@ -435,7 +470,7 @@ def _json(value: object, indent: int | None = None) -> bytes:
     return json.dumps(_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
 
 
-def _finite(value: object) -> object:
+def _finite(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
