@@ -73,29 +73,34 @@ def make_threshold_maps(texts: Texts, height: int, width: int, *, ratio: float, 
         # Nearness is 1 on the outline and 0 at `distance` from it; computed within the bounding box only, for speed.
         x0, y0 = dilated[0].min(0).clip(0, (width - 1, height - 1))
         x1, y1 = dilated[0].max(0).clip(0, (width - 1, height - 1)) + 1
-        near = 1 - np.clip(edge_distances(points, x0, y0, x1, y1) / np.float32(distance), 0, 1)
+        near = 1 - np.clip(edge_distances(points, x0, y0, x1, y1, distance) / np.float32(distance), 0, 1)
         part = nearness[y0:y1, x0:x1]  # where texts overlap, the nearer border counts
         np.maximum(part, near, out=part)
     # `high` on the border, `low` at `distance` from it and beyond.
     return nearness * np.float32(high - low) + np.float32(low), valid
 
 
-def edge_distances(points: Points, x0: int, y0: int, x1: int, y1: int) -> Floats:
-    """Return the distance of each pixel [y1 - y0, x1 - x0] from the nearest edge of an outline [n, 2].
+def edge_distances(points: Points, x0: int, y0: int, x1: int, y1: int, reach: float) -> Floats:
+    """Return the distance of each pixel [y1 - y0, x1 - x0] from the nearest edge of an outline [n, 2]; inf if above `reach`,
+    or some larger number.
 
     The distance from an edge is that from its line if the pixel sees the edge at an obtuse angle, else that from its nearer
     end. This is PaddleOCR's definition; away from the middle of an edge it is larger than the true distance.
     """
-    y, x = np.mgrid[y0:y1, x0:x1].astype(np.float32)
+    whole_y, whole_x = np.arange(y0, y1, dtype=np.float32)[:, None], np.arange(x0, x1, dtype=np.float32)
     ends = points.astype(np.float32)
-    nearest = np.full(x.shape, np.inf, np.float32)
+    nearest = np.full((y1 - y0, x1 - x0), np.inf, np.float32)
     for (ax, ay), (bx, by) in zip(ends, np.roll(ends, -1, axis=0), strict=True):
         # With vectors u, v to both ends: |u x v| / length is the distance from the line, u . v <= 0 an obtuse angle.
         length = np.hypot(bx - ax, by - ay)
         if length == 0:
             continue
+        # Only pixels that may be within reach: a curved outline has many short edges.
+        left, top = int(max(0, min(ax, bx) - reach - 1 - x0)), int(max(0, min(ay, by) - reach - 1 - y0))
+        right, bottom = int(max(0, max(ax, bx) + reach + 2 - x0)), int(max(0, max(ay, by) + reach + 2 - y0))
+        x, y, window = whole_x[left:right], whole_y[top:bottom], nearest[top:bottom, left:right]
         ux, uy, vx, vy = ax - x, ay - y, bx - x, by - y
         to_line = np.abs(ux * vy - uy * vx) / length
         to_end = np.sqrt(np.minimum(ux * ux + uy * uy, vx * vx + vy * vy))
-        np.minimum(nearest, np.where(ux * vx + uy * vy <= 0, to_line, to_end), out=nearest)
+        np.minimum(window, np.where(ux * vx + uy * vy <= 0, to_line, to_end), out=window)
     return nearest

@@ -54,11 +54,19 @@ def test_ignored_texts_have_no_threshold_target() -> None:
 
 def test_the_distance_is_to_the_line_for_obtuse_angles_and_else_to_the_nearer_end() -> None:
     """Of the square (0, 0, 8, 8): its middle sees each edge under a right angle; (4, 6) sees the lowest under an obtuse one."""
-    found = edge_distances(rectangle(0, 0, 8, 8), 0, 0, 12, 12)
+    found = edge_distances(rectangle(0, 0, 8, 8), 0, 0, 12, 12, reach=20)
     assert found[4, 4] == pytest.approx(4)
     assert found[6, 4] == pytest.approx(2)
     assert found[0, 11] == pytest.approx(3)
     assert found[11, 11] == pytest.approx(np.hypot(3, 3))
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_distances_within_reach_do_not_depend_on_it(seed: int) -> None:
+    """Bit by bit; the others are above it."""
+    outline = np.random.default_rng(seed).uniform(-10, 70, (9, 2)).astype(np.float32)
+    whole, near = (edge_distances(outline, 0, 0, 64, 48, reach) for reach in (1000, 3.5))
+    assert (near[whole <= 3.5] == whole[whole <= 3.5]).all() and (near[whole > 3.5] > 3.5).all()
 
 
 def test_a_text_beyond_the_image_is_clipped() -> None:
