@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +12,26 @@ from nodes.conftest import Node
 from nodes.slurm import Slurm, slurm, slurm_packages  # noqa: F401 - fixtures
 from running import TINY, losses
 
-SHORT = ('train.steps=3', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
+SHORT = ('train.steps=20', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
 PORT = '6300'
+AGENT = """#!/bin/sh
+# stands in for `ssh HOST COMMAND`: runs the command on the node with that address
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1; shift
+exec nsenter --net=/var/run/netns/{nodes}${{host##*.}} unshare --uts sh -c "hostname node${{host##*.}}; $*"
+"""
+ADDRESSES = ('10.78.0.1', '10.78.0.2')
+MPI = {  # Debian's names, where both may be installed; four processes on two nodes
+    'Open MPI': (
+        *('mpiexec.openmpi', '--allow-run-as-root', '--mca', 'plm_rsh_agent', './agent'),
+        *('--mca', 'oob_tcp_if_include', '10.78.0.0/24', '--host', ','.join(f'{address}:2' for address in ADDRESSES)),
+        *('-x', 'MASTER_ADDR=10.78.0.1'),
+    ),
+    'MPICH or Intel MPI': (
+        *('mpiexec.mpich', '-launcher', 'rsh', '-launcher-exec', './agent', '-hosts', ','.join(ADDRESSES), '-ppn', '2'),
+        *('-n', '4', '-genv', 'MASTER_ADDR', '10.78.0.1'),
+    ),
+}
 
 
 def _kubeflow(node: int) -> dict[str, str]:
@@ -26,7 +44,21 @@ def _counted(node: int) -> dict[str, str]:
 
 
 def _listed(node: int) -> dict[str, str]:
-    return {'SKYPILOT_NUM_NODES': '2', 'SKYPILOT_NODE_RANK': str(node), 'SKYPILOT_NODE_IPS': '10.78.0.1\n10.78.0.2'}
+    return {'SKYPILOT_NUM_NODES': '2', 'SKYPILOT_NODE_RANK': str(node), 'SKYPILOT_NODE_IPS': '\n'.join(ADDRESSES)}
+
+
+def _dstack(node: int) -> dict[str, str]:
+    counts = {'DSTACK_NODES_NUM': '2', 'DSTACK_NODE_RANK': str(node), 'DSTACK_GPUS_PER_NODE': '0'}
+    return counts | {'DSTACK_NODES_IPS': '\n'.join(ADDRESSES), 'DSTACK_MASTER_NODE_IP': ADDRESSES[0]}
+
+
+def _sagemaker(node: int) -> dict[str, str]:
+    return {'SM_HOSTS': json.dumps(ADDRESSES), 'SM_CURRENT_HOST': ADDRESSES[node], 'SM_NUM_GPUS': '0'}
+
+
+def _jobset(node: int) -> dict[str, str]:
+    """Variables as users set them; the flag --nnodes gives the number of nodes."""
+    return {'RANK': str(node), 'MASTER_ADDR': ADDRESSES[0], 'JOB_COMPLETION_INDEX': str(node)}
 
 
 def _aws_batch(node: int) -> dict[str, str]:
@@ -46,37 +78,76 @@ def _open_mpi(rank: int) -> dict[str, str]:
     return {f'OMPI_COMM_WORLD_{name}': str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
 
 
+def _mpich(rank: int) -> dict[str, str]:
+    variables = {'PMI_RANK': rank, 'PMI_SIZE': 4, 'MPI_LOCALRANKID': rank % 2, 'MPI_LOCALNRANKS': 2}
+    return {name: str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
+
+
+def _torchrun(rank: int) -> dict[str, str]:
+    local = {'LOCAL_RANK': str(rank % 2), 'LOCAL_WORLD_SIZE': '2', 'GROUP_RANK': str(rank // 2), 'TORCHELASTIC_RUN_ID': 'none'}
+    return local | {'RANK': str(rank), 'WORLD_SIZE': '4', 'MASTER_ADDR': '10.78.0.1', 'MASTER_PORT': PORT}
+
+
 def _azure(rank: int) -> dict[str, str]:
     """Without LOCAL_WORLD_SIZE."""
     variables = {'RANK': rank, 'WORLD_SIZE': 4, 'LOCAL_RANK': rank % 2, 'NODE_RANK': rank // 2, 'MASTER_PORT': PORT}
     return {name: str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
 
 
+PER_NODE = (_kubeflow, _counted, _jobset, _listed, _dstack, _sagemaker, _aws_batch, _vertex)
+PER_RANK = (_torchrun, _azure, _open_mpi, _mpich)
+
+
+def _train(name: str) -> tuple[str, ...]:
+    return ('train', *TINY, *SHORT, 'norm_sync=node', '--save_dir', name)
+
+
+def _losses_of_the_list(nodes: list[Node]) -> list[float]:
+    """Losses of four ranks on two nodes with --ips."""
+    listed = ('--ips', ','.join(ADDRESSES), '--nproc_per_node', '2')
+    started = [node.phalanx(*_train('listed'), *listed) for node in nodes[:2]]
+    assert [one.end() for one in started] == [0, 0], started[0].output
+    found = losses(nodes[0].folder / 'listed')
+    assert len(found) == 20
+    return found
+
+
 @pytest.mark.long
 def test_every_contract_gives_the_run_of_the_list_of_nodes(nodes: list[Node]) -> None:
-    def command(name: str) -> tuple[str, ...]:
-        return ('train', *TINY, *SHORT, 'norm_sync=node', '--save_dir', name)
-
-    listed = ('--ips', '10.78.0.1,10.78.0.2', '--nproc_per_node', '2')
-    started = [node.phalanx(*command('listed'), *listed) for node in nodes[:2]]
-    assert [one.end() for one in started] == [0, 0], started[0].output
-    expected = losses(nodes[0].folder / 'listed')
-    per_node: tuple[Callable[[int], dict[str, str]], ...] = (_kubeflow, _counted, _listed, _aws_batch, _vertex)
-    for contract in per_node:
+    expected = _losses_of_the_list(nodes)
+    for contract in PER_NODE:
         name = contract.__name__
         ranks = () if contract in (_kubeflow, _counted) else ('--nproc_per_node', '2')  # else one per device
-        started = [node.phalanx(*command(name), *ranks, **contract(number)) for number, node in enumerate(nodes[:2])]
+        flags = (*ranks, '--nnodes', '2') if contract is _jobset else ranks
+        started = [node.phalanx(*_train(name), *flags, **contract(number)) for number, node in enumerate(nodes[:2])]
         assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output
-        assert '2 processes on 2 nodes, one per node' in started[1].output
+        assert contract is _jobset or '2 processes on 2 nodes, one per node' in started[1].output
         assert 'ranks 2 to 3 of 4' in started[1].output
-        assert losses(nodes[0].folder / name) == expected
-    for contract in (_open_mpi, _azure):
+        assert losses(nodes[0].folder / name) == expected, name
+    for contract in PER_RANK:
         name = contract.__name__
-        started = [nodes[rank // 2].phalanx(*command(name), **contract(rank)) for rank in range(4)]
+        started = [nodes[rank // 2].phalanx(*_train(name), **contract(rank)) for rank in range(4)]
         assert [one.end() for one in started] == [0] * 4, started[0].output + started[1].output
         assert 'one per rank' in started[0].output
         assert [one.output for one in started[1:]] == [''] * 3
-        assert losses(nodes[0].folder / name) == expected
+        assert losses(nodes[0].folder / name) == expected, name
+
+
+@pytest.mark.long
+def test_mpi_starts_the_ranks_of_two_nodes(nodes: list[Node]) -> None:
+    found = {name: words for name, words in MPI.items() if shutil.which(words[0])}
+    if not found:
+        pytest.skip('needs mpiexec of Open MPI or MPICH (apt-get install openmpi-bin mpich)')
+    expected = _losses_of_the_list(nodes)
+    agent = nodes[0].folder / 'agent'
+    agent.write_text(AGENT.format(nodes=nodes[0].namespace.removesuffix('1')))
+    agent.chmod(0o755)
+    for name, words in found.items():
+        command = (*words, sys.executable, '-m', 'phalanx', *_train(words[0]))
+        started = nodes[0].start('unshare', '--uts', 'sh', '-c', 'hostname node1; exec "$@"', 'sh', *command)
+        assert started.end() == 0, started.output
+        assert f'started by {name}: 4 processes on 2 nodes, one per rank' in started.output
+        assert losses(nodes[0].folder / words[0]) == expected, name
 
 
 @pytest.mark.long

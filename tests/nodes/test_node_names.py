@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import yaml
 
 from nodes.conftest import Node, Started, ip
-from running import TINY, clean_environment
+from running import TINY
 
 TRAIN = ('train', *TINY, 'train.steps=2', 'evaluate.enabled=false', 'report.pictures=0', '--save_dir', 'run')
 OVERRIDES: dict[str, Any] = {
@@ -45,20 +44,7 @@ def train(node: Node, hosts: str, *words: str, server: str = REFUSES, **environm
 def start(node: Node, hosts: str, *words: str, server: str = REFUSES, **environment: str) -> Started:
     (node.folder / 'hosts').write_text(f'127.0.0.1 localhost\n{hosts}')
     (node.folder / 'resolv.conf').write_text(f'nameserver {server}\n')
-    process = subprocess.Popen(
-        [
-            *('nsenter', f'--net=/var/run/netns/{node.namespace}', 'unshare', '--mount', 'sh', '-c', WITHIN, 'sh'),
-            *(sys.executable, *words),
-        ],
-        cwd=node.folder,
-        env=clean_environment() | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    node.running.append(process)
-    return Started(process)
+    return node.start('unshare', '--mount', 'sh', '-c', WITHIN, 'sh', sys.executable, *words, **environment)
 
 
 def rank(number: int, master: str) -> dict[str, str]:
