@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from phalanx.config.read import to_plain
+from phalanx.engine.folder import NEW_LOG
 from phalanx.engine.job import Job
 from phalanx.launch.cluster import Cluster, find_interface
 from phalanx.launch.environment import detect
@@ -63,12 +64,11 @@ def patience_with_names(flags: Flags, start: Start) -> float:
     return flags.join_timeout if start.per == 'node' or 'KUBERNETES_SERVICE_HOST' in os.environ else 0
 
 
-def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]) -> int:
+def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int], *, fresh: bool = False) -> int:
     """Run the work of this rank, `run`, and return its exit status.
 
-    Under a foreign launcher (torchrun, srun, mpirun), only rank 0 writes to the terminal; the output of the others goes to
-    workerlog.<rank> below `folder`, and a failure adds one line on the terminal. Raises RequestError if the folder for logs
-    cannot be created.
+    Under a foreign launcher (torchrun, srun, mpirun), only rank 0 writes to the terminal; others write to workerlog.<rank>
+    below `folder` (`fresh`: see NEW_LOG); if they fail, one line to the terminal. Raises RequestError without such a folder.
     """
     if start.per != 'rank' or start.by == OURS:
         return run()
@@ -82,7 +82,8 @@ def run_as_rank(start: Start, flags: Flags, folder: Path, run: Callable[[], int]
         find_network(start, flags.join_timeout)
         return run()
 
-    return run_connected() if rank == 0 else _with_log(log / f'workerlog.{rank}', rank, run_connected, append=flags.log_append)
+    name = ('' if flags.log_dir or flags.log_append or not fresh else NEW_LOG) + f'workerlog.{rank}'
+    return run_connected() if rank == 0 else _with_log(log / name, rank, run_connected, append=flags.log_append)
 
 
 def find_network(start: Start, patience: float) -> None:
@@ -131,8 +132,9 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
         raise
     finally:
         if status and status not in STOP_STATUSES and not is_reported:
+            log = file if file.exists() else file.with_name(file.name.removeprefix(NEW_LOG))
             with contextlib.suppress(OSError):  # the terminal is gone
-                os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {file})\n'.encode())
+                os.write(terminal, f'phalanx: rank {rank} failed{why} (log: {log})\n'.encode())
     return status
 
 

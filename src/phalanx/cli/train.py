@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,8 @@ def command(words: Sequence[str]) -> int:
 
     # a rank trains; the other cases below prepare or start ranks
     if dist.is_launched():
-        return run_as_rank(
-            start, flags, job.folder, lambda: _as_rank(job, given.resume, given.fresh, is_checked=start.by == OURS)
-        )
+        train = partial(_as_rank, job, given.resume, given.fresh, is_checked=start.by == OURS)
+        return run_as_rank(start, flags, job.folder, train, fresh=given.fresh)
     cluster = build_cluster(flags, start, job)
     if flags.ssh:
         return run_on_all_nodes(flags, 'train', words, job.folder)

@@ -34,6 +34,7 @@ HARMLESS = (
 )
 LOCK = 'lock'  # file in the run folder, locked while a run writes there
 START = 'start.json'  # file in the run folder: its last start, see `describe_start`
+NEW_LOG = 'new.'  # prefix of the log of a rank until the earlier run, whose logs have the same names, is set aside
 FROM_FILES = 'found at the start'  # origin label for values resolved from data files at start
 
 
@@ -148,6 +149,14 @@ def set_aside(folder: Path) -> Path | None:
         raise RequestError(f'--fresh: {folder} is not a run folder, so it is not set aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
     return folder.rename(aside)
+
+
+def name_logs(begun: Path, log: Path) -> None:
+    """Move logs that ranks have begun with the prefix NEW_LOG, in the folder `begun`, to `log`, under their own names."""
+    for file in begun.glob(f'{NEW_LOG}workerlog.*'):
+        log.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another rank has moved it
+            file.replace(log / file.name.removeprefix(NEW_LOG))
 
 
 def describe_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:

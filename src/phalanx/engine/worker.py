@@ -28,7 +28,16 @@ from phalanx.engine import evaluation
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.fit import agree_on_micro_batches, predict_fit
-from phalanx.engine.folder import START, check_folder, describe_start, differences, lock_folder, resolve_names, set_aside
+from phalanx.engine.folder import (
+    START,
+    check_folder,
+    describe_start,
+    differences,
+    lock_folder,
+    name_logs,
+    resolve_names,
+    set_aside,
+)
 from phalanx.engine.job import Job
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
@@ -98,7 +107,6 @@ def train(
         if not is_checked:
             parts = check_together(job, resume, fresh)
         job = agree_on_micro_batches(job, micro_batches)
-        set_up_logging()
         with explain_faults():
             status = run(job, resume, fresh, device, callback, parts, stop)
         gc.collect()  # frees DDP, which holds the process group: its threads can abort the process at interpreter exit
@@ -195,6 +203,7 @@ def run(
         # The main rank alone reads and prepares the folder; the others learn where to continue.
         newest, notes = prepare_folder(job, resume, fresh, stack) if dist.rank() == 0 else (None, [])
         progress = dist.broadcast_object(Progress.of(newest.state, newest.step) if newest is not None else None)
+        set_up_logging()
         if progress is None:
             fetch_initial_weights(job.recipe.train, parts.network)
         trainer = Trainer(job.recipe, job.task, folder=job.folder, device=device, progress=progress, parts=parts)
@@ -341,7 +350,10 @@ def set_up_logging() -> None:
     """
     handler: logging.Handler = logging.NullHandler() if dist.rank() == 0 else logging.StreamHandler()
     if 'PHALANX_LOG_DIR' in os.environ:
-        file = Path(os.environ['PHALANX_LOG_DIR']) / f'workerlog.{dist.rank()}'
+        folder = Path(os.environ['PHALANX_LOG_DIR'])
+        name_logs(folder, folder)  # of ranks whose disk rank 0 does not see
+        folder.mkdir(parents=True, exist_ok=True)  # the earlier one was set aside with its run
+        file = folder / f'workerlog.{dist.rank()}'
         if not (file.exists() and os.path.samestat(file.stat(), os.fstat(STDOUT))):
             handler = logging.FileHandler(file, mode=os.environ.get('PHALANX_LOG_MODE', 'w'), encoding='utf-8')
     handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
@@ -359,6 +371,7 @@ def prepare_folder(
     notes: list[str] = []
     if fresh and dist.restart_count() == 0 and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run was moved to {aside}')
+        name_logs(aside / 'log', job.folder / 'log')
     job.folder.mkdir(parents=True, exist_ok=True)
     # Lock the folder before anything in it is touched.
     stack.enter_context(lock_folder(job.folder))

@@ -17,7 +17,7 @@ from phalanx.config.read import ConfigError, to_plain
 from phalanx.config.show import to_yaml
 from phalanx.deploy.inputs import list_files
 from phalanx.engine.checks import check_initial, check_parts
-from phalanx.engine.folder import check_folder, differences, lock_folder, resolve_names
+from phalanx.engine.folder import NEW_LOG, check_folder, differences, lock_folder, resolve_names
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import prepare_folder
@@ -231,6 +231,20 @@ def test_a_batch_norm_that_would_see_one_value_per_channel_is_reported_before_an
     job = open_job(TINY[0], [(text, text) for text in small])
     with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm gets one value per channel'):
         check_parts(job, world_size)
+
+
+def test_a_run_that_is_set_aside_keeps_its_logs_and_those_of_the_new_ranks_follow_the_new_run(tmp_path: Path) -> None:
+    folder, job = tmp_path / 'run', open_job('unet_digits', (), tmp_path / 'run')
+    with contextlib.ExitStack() as stack:
+        prepare_folder(job, None, False, stack)
+    (folder / 'log').mkdir()
+    (folder / 'log/workerlog.1').write_text('earlier')
+    with (folder / f'log/{NEW_LOG}workerlog.1').open('w') as log, contextlib.ExitStack() as stack:
+        prepare_folder(job, None, True, stack)
+        log.write('new')
+    assert (tmp_path / 'run.old-1/log/workerlog.1').read_text() == 'earlier'
+    assert [path.name for path in (folder / 'log').iterdir()] == ['workerlog.1']
+    assert (folder / 'log/workerlog.1').read_text() == 'new'
 
 
 def test_a_job_of_slurm_that_queues_again_does_not_set_its_own_run_aside(
