@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 import phalanx as package
+from nodes.conftest import Node, nodes  # noqa: F401 - fixture
 from running import TINY, clean_environment, losses
 
 MORE = ('train.steps=12', 'evaluate.enabled=false', 'checkpoint.every=1', 'norm_sync=node')
@@ -89,6 +90,9 @@ def train():
 debug_launcher(train, num_processes=2)  # notebook_launcher on CPUs
 """
 
+SMALL = ('--block', '--num-gpus', '0', '--disable-usage-stats', '--object-store-memory', '80000000')
+HEAD = ('start', '--head', '--include-dashboard', 'false')
+
 pytestmark = pytest.mark.long
 
 
@@ -113,7 +117,8 @@ def python() -> str:
 
 @pytest.fixture(scope='module')
 def environment() -> dict[str, str]:
-    return clean_environment() | {'PYTHONPATH': str(Path(package.__file__).parent.parent)}
+    ray = {'RAY_memory_monitor_refresh_ms': '0'}  # it would kill workers because other programs use the memory of this machine
+    return clean_environment() | {'PYTHONPATH': str(Path(package.__file__).parent.parent)} | ray
 
 
 @pytest.fixture(scope='module')
@@ -132,8 +137,7 @@ def ray(python: str, environment: dict[str, str], tmp_path_factory: pytest.TempP
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    command = [str(Path(python).with_name('ray')), 'start', '--head', '--block', '--port', str(port), '--num-cpus', '2']
-    command += ['--num-gpus', '0', '--include-dashboard', 'false', '--disable-usage-stats', '--object-store-memory', '80000000']
+    command = [str(Path(python).with_name('ray')), *HEAD, '--port', str(port), '--num-cpus', '2', *SMALL]
     with (folder / 'ray.txt').open('w') as output:
         head = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -144,6 +148,47 @@ def ray(python: str, environment: dict[str, str], tmp_path_factory: pytest.TempP
     finally:
         os.killpg(head.pid, signal.SIGTERM)
         head.wait()
+
+
+@pytest.fixture
+def two_nodes(python: str, environment: dict[str, str], nodes: list[Node]) -> str:  # noqa: F811
+    """Address of a Ray cluster of two nodes, in network namespaces, with one CPU each."""
+    address = f'{nodes[0].address}:6379'
+    for node, place in zip(nodes[:2], ((*HEAD, '--port', '6379'), ('start', '--address', address)), strict=True):
+        command = (str(Path(python).with_name('ray')), *place, '--node-ip-address', node.address, '--num-cpus', '1', *SMALL)
+        node.start(*command, **environment).until_said('Ray runtime started')
+    return address
+
+
+def test_ranks_on_two_nodes_of_ray_form_one_run_and_a_rank_that_hangs_is_named(
+    python: str,
+    two_nodes: str,
+    nodes: list[Node],  # noqa: F811
+    environment: dict[str, str],
+    expected: list[float],
+) -> None:
+    ray = (python, '-m', 'phalanx', 'launch', '--ray', two_nodes, '--nnodes', '2', '--nproc_per_node', '1')
+    train = ('train', *TINY, *MORE, 'norm_sync=global')  # on one node, as in `expected`, all ranks are those of the node
+    whole = nodes[0].start(*ray, '--', *train, '--save_dir', 'run', **environment)
+    assert whole.end() == 0, whole.output
+    assert losses(nodes[0].folder / 'run') == expected
+
+    command = (*ray, '--hang_timeout', '60', '--', *train, 'train.steps=100000', '--save_dir', 'hanging')
+    hanging = nodes[0].start(*command, **environment)
+    run = nodes[0].folder / 'hanging'
+    hanging.until(lambda: (run / 'latest').exists())
+    ranks = json.loads((run / 'journal.jsonl').read_text().splitlines()[0])['ranks']
+    assert [rank['pid'] in node.processes() for rank, node in zip(ranks, nodes, strict=False)] == [True, True]
+    os.kill(ranks[1]['pid'], signal.SIGSTOP)
+    assert hanging.end() == 1, hanging.output
+    last = hanging.output.splitlines()[-1]
+    assert 'no progress for 60 s; rank 1 is furthest behind' in last or 'rank 1 did not take part' in last, hanging.output
+    assert '(its process is stopped)' in last
+
+
+def run(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_on_a_ray_cluster_goes_on_after_one_of_its_workers_was_killed(
@@ -190,20 +235,14 @@ def test_a_wrong_request_on_a_ray_cluster_is_reported_once(
 def test_the_workers_of_a_torch_trainer_are_the_ranks_of_one_run(
     python: str, ray: str, environment: dict[str, str], expected: list[float], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [python, '-c', TRAINER, ray], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run([python, '-c', TRAINER, ray], environment, tmp_path)
     assert losses(tmp_path / 'run') == expected
 
 
 def test_a_second_attempt_of_a_torch_trainer_continues_although_its_call_says_fresh(
     python: str, ray: str, environment: dict[str, str], expected: list[float], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [python, '-c', FAILING_TRAINER, ray], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run([python, '-c', FAILING_TRAINER, ray], environment, tmp_path)
     assert (tmp_path / 'failed').exists()
     assert not list(tmp_path.glob('run.old-*'))
     assert losses(tmp_path / 'run') == expected
@@ -212,8 +251,5 @@ def test_a_second_attempt_of_a_torch_trainer_continues_although_its_call_says_fr
 def test_the_processes_of_accelerate_are_the_ranks_of_one_run(
     python: str, environment: dict[str, str], expected: list[float], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [python, '-c', ACCELERATED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run([python, '-c', ACCELERATED], environment, tmp_path)
     assert losses(tmp_path / 'run') == expected

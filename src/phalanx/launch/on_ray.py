@@ -1,7 +1,8 @@
 """Launch on an existing Ray cluster (`phalanx launch --ray ADDRESS`): one Ray worker per rank, and its command as a child.
 
 Ray finds the devices and says when a worker is lost; the ranks meet by themselves, as under any launcher of ranks. After a
-failure all workers are replaced, and the run goes on from its last checkpoint.
+failure all workers are replaced, and the run goes on from its last checkpoint. Hangs are detected here, from the heartbeats
+that the workers pass on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from phalanx.launch.child import PR_SET_PDEATHSIG
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import raise_at_stop_signals
 from phalanx.launch.rendezvous import print_line
-from phalanx.system.stops import STOP_STATUSES
+from phalanx.launch.watchdog import RECORDS, describe_hang, is_hanging
+from phalanx.parallel.dist import HANG_TIMEOUT
+from phalanx.parallel.flight_recorder import explain, read_records, request_records
+from phalanx.parallel.heartbeat import FOLDER, Beat, read_beats
+from phalanx.system.stops import STACKS, STOP_STATUSES
 
 POLL = 0.3  # seconds between two looks at the workers
 REGROUP = 10  # seconds in which Ray must place workers before fewer of them are tried
@@ -49,10 +54,12 @@ class Worker:
     def start(self, words: Sequence[str], environment: dict[str, str], folder: str) -> None:
         """Start the command in `folder`. Raises OSError if there is no such folder."""
         libc, self.output = ctypes.CDLL(None), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
+        self.scratch = tempfile.TemporaryDirectory(prefix='phalanx-ray-')
+        self.folder = Path(self.scratch.name)  # of heartbeats, records and stacks
         self.process = subprocess.Popen(
             [sys.executable, *words],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, FOLDER: self.scratch.name},
             stdin=subprocess.DEVNULL,
             stdout=self.output,
             stderr=subprocess.STDOUT,
@@ -60,13 +67,22 @@ class Worker:
         )
         self.shown = 0
 
-    def poll(self) -> tuple[str, int | None]:
-        """New output of the command, and its exit status once it has ended."""
+    def poll(self) -> tuple[str, int | None, dict[int, Beat]]:
+        """New output of the command, its exit status once it has ended, and the heartbeat of its rank."""
         status = self.process.poll()
         new = os.pread(self.output.fileno(), 1 << 20, self.shown)
         new = new if status is not None else new[: new.rfind(b'\n') + 1]  # whole lines
         self.shown += len(new)
-        return new.decode(errors='replace'), status
+        return new.decode(errors='replace'), status, read_beats(self.folder)
+
+    def explain(self, rank: int) -> tuple[dict[int, dict[str, Any]], str]:
+        """Records of the collectives of this rank, and its stacks; empty if it cannot answer."""
+        request_records(self.folder, [rank])
+        self.stop(STACKS)
+        end = time.monotonic() + RECORDS
+        while not (records := read_records(self.folder, [rank])) and time.monotonic() < end:
+            time.sleep(POLL)
+        return records, (self.folder / f'stack.{rank}').read_text(errors='replace').strip()
 
     def stop(self, number: int) -> None:
         self.process.send_signal(number)
@@ -81,6 +97,7 @@ class Request:
     most: int
     each: int
     device: str  # Ray's resource of which each rank gets one: GPU or CPU
+    hang_timeout: float  # seconds without progress
 
 
 def launch_on_ray(address: str, words: Sequence[str], flags: Flags) -> int:
@@ -119,7 +136,7 @@ def _request(words: Sequence[str], flags: Flags, resources: dict[str, float]) ->
     low, _, high = (flags.nnodes or ('1' if flags.nproc_per_node else str(gpus))).partition(':')
     if not low.isdecimal() or not (high or low).isdecimal() or not 1 <= int(low) <= int(high or low):
         raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
-    return Request(words, int(low), int(high or low), flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU')
+    return Request(words, int(low), int(high or low), flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU', flags.hang_timeout)
 
 
 def _run(ray: Any, request: Request, flags: Flags) -> int:
@@ -180,19 +197,22 @@ def _attempt(ray: Any, request: Request, group: Any, number: int) -> tuple[int, 
         except (ray.exceptions.RayError, OSError) as error:
             return 1, f'a rank could not be started on the Ray cluster: {str(error).splitlines()[-1]}'
         statuses: list[int | None] = [None] * len(workers)
-        last, deadline = [''] * len(workers), float('inf')
+        last, deadline, beats = [''] * len(workers), float('inf'), dict[int, Beat]()
         while None in statuses and time.monotonic() < deadline:
             try:
                 for rank, worker in enumerate(workers):
                     if statuses[rank] is None:
                         try:
-                            text, statuses[rank] = ray.get(worker.poll.remote())
+                            text, statuses[rank], beat = ray.get(worker.poll.remote())
                         except ray.exceptions.RayError as error:
                             return 1, f'rank {rank} of {len(workers)} on {hosts[rank]} is lost ({str(error).splitlines()[0]})'
+                        beats |= beat
                         last[rank] = text.strip().rpartition('\n')[2] or last[rank]
                         if rank == 0:
                             sys.stdout.write(text)
                             sys.stdout.flush()
+                if is_hanging(beats, request.hang_timeout):
+                    return 1, _explain_hang(ray, workers, describe_hang(beats, request.hang_timeout))
                 if any(status not in (None, 0, *STOP_STATUSES) for status in statuses):
                     deadline = min(deadline, time.monotonic() + GRACE)
                 time.sleep(POLL)
@@ -214,6 +234,22 @@ def _attempt(ray: Any, request: Request, group: Any, number: int) -> tuple[int, 
     return 1, f'rank {rank} of {len(workers)} on {hosts[rank]}: {last[rank]} (exit status {statuses[rank]})'
 
 
+def _explain_hang(ray: Any, workers: list[Any], cause: str) -> str:
+    """Print the stacks of all ranks; return the cause with the collective in which ranks differ."""
+    answers = [worker.explain.remote(rank) for rank, worker in enumerate(workers)]
+    ray.wait(answers, num_returns=len(answers), timeout=2 * RECORDS)
+    records = dict[int, dict[str, Any]]()
+    for rank, answer in enumerate(answers):
+        try:
+            found, stack = ray.get(answer, timeout=0)
+        except ray.exceptions.RayError:
+            found, stack = {}, ''
+        records |= found
+        for line in (stack or 'no answer: its process is stopped, or waits in the kernel').splitlines():
+            print_line(f'[rank {rank}] {line}')
+    return '; '.join(filter(None, (cause, explain(records))))
+
+
 def _start(ray: Any, workers: list[Any], request: Request, number: int) -> list[str]:
     """Start the command on all workers, ordered by node; return their addresses."""
     places = dict(zip(workers, ray.get([worker.place.remote() for worker in workers]), strict=True))
@@ -223,7 +259,7 @@ def _start(ray: Any, workers: list[Any], request: Request, number: int) -> list[
     shared = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
     shared |= {'RAY_ADDRESS': ray.get_runtime_context().gcs_address, 'WORLD_SIZE': str(len(workers))}
     shared |= {'MASTER_ADDR': places[workers[0]][1], 'MASTER_PORT': str(places[workers[0]][2])}
-    shared |= {'TORCHELASTIC_RESTART_COUNT': str(number), 'PYTHONUNBUFFERED': '1'}
+    shared |= {'TORCHELASTIC_RESTART_COUNT': str(number), 'PYTHONUNBUFFERED': '1', HANG_TIMEOUT: str(request.hang_timeout)}
     starts = []
     for rank, worker in enumerate(workers):
         own = {'RANK': rank, 'LOCAL_RANK': ranks[:rank].count(ranks[rank]), 'LOCAL_WORLD_SIZE': ranks.count(ranks[rank])}

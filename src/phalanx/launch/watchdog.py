@@ -127,20 +127,13 @@ class Watchdog(threading.Thread):
         self.verdict = verdict
 
     def detect_hang(self, beats: dict[int, Beat]) -> None:
-        """Decide for a hang if no rank has made progress; blames the rank furthest behind."""
-        if not beats or any(beat.age < self.hang_timeout for beat in beats.values()):
+        """Decide for a hang if no rank of this node has made progress."""
+        if not is_hanging(beats, self.hang_timeout):
             return
         all_beats = dict(beats)
         for heartbeat, _ in self.seen.values():
             all_beats |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
-        rank = min(all_beats, key=lambda rank: (all_beats[rank].step, not all_beats[rank].stopped, rank))
-        beat = all_beats[rank]
-        stopped = ' (its process is stopped)' if beat.stopped else ''
-        where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(all_beats.items()))
-        together = not stopped and len({(beat.step, beat.doing) for beat in all_beats.values()}) == 1
-        who = 'all ranks are' if together else f'rank {rank} is furthest behind,'
-        cause = f'no progress for {self.hang_timeout:.0f} s; {who} at step {beat.step}, {beat.doing}{stopped} [{where}]'
-        self.decide({'kind': 'hang', 'cause': cause})
+        self.decide({'kind': 'hang', 'cause': describe_hang(all_beats, self.hang_timeout)})
 
     def end_ranks(self) -> None:
         """End the ranks of this node: with time to save after a stop, else at once."""
@@ -200,6 +193,22 @@ class Watchdog(threading.Thread):
             text = file.read_text(errors='replace').strip() if file.is_file() else ''
             for line in (text or 'no answer: its process is stopped, or waits in the kernel').splitlines():
                 print_line(f'[rank {rank}] {line}')
+
+
+def is_hanging(beats: dict[int, Beat], timeout: float) -> bool:
+    """True if no rank has made progress for `timeout` seconds. Ranks that have yet to send a heartbeat do not count."""
+    return bool(beats) and all(beat.age >= timeout for beat in beats.values())
+
+
+def describe_hang(beats: dict[int, Beat], timeout: float) -> str:
+    """Sentence about a hang that names the rank furthest behind. `beats`: last heartbeat by rank, not empty."""
+    rank = min(beats, key=lambda rank: (beats[rank].step, not beats[rank].stopped, rank))
+    beat = beats[rank]
+    stopped = ' (its process is stopped)' if beat.stopped else ''
+    where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(beats.items()))
+    together = not stopped and len({(beat.step, beat.doing) for beat in beats.values()}) == 1
+    who = 'all ranks are' if together else f'rank {rank} is furthest behind,'
+    return f'no progress for {timeout:.0f} s; {who} at step {beat.step}, {beat.doing}{stopped} [{where}]'
 
 
 def _send(process: psutil.Process, number: int) -> None:
