@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Generator
@@ -10,6 +11,12 @@ from pathlib import Path
 import pytest
 
 from running import TINY, Command, clean_environment, made_once, run_here
+
+with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
+    from hypothesis import settings
+
+    settings.register_profile('any speed', deadline=None)  # examples take longer on a busy machine
+    settings.load_profile('any speed')
 
 
 @pytest.hookimpl(wrapper=True)

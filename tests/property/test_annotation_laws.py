@@ -75,7 +75,7 @@ def check_labels(found: AnnotationSet) -> None:
         assert set(labels.flat) <= {*range(len(names)), 255}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(place=st.sampled_from(places(LABELME)), value=VALUES)
 def test_any_change_of_a_labelme_file_is_read_or_reported(folder: Path, place: tuple[Any, ...], value: Any) -> None:
     (folder / 'a.json').write_text(changed(LABELME, place, value))
@@ -93,7 +93,7 @@ def test_the_unchanged_files_are_read(folder: Path) -> None:
     assert paint_labels(found.samples[0], (BACKGROUND, 'cat', 'dog'))[:, -1].tolist() == [2] * H
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(place=st.sampled_from(places(COCO)), value=VALUES)
 def test_any_change_of_a_coco_file_is_read_or_reported(folder: Path, place: tuple[Any, ...], value: Any) -> None:
     file = folder / 'coco.js'

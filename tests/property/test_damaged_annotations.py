@@ -19,9 +19,7 @@ from phalanx.curation.prepare.samples import LeftOut
 from phalanx.curation.prepare.tree import Tree
 
 Objects = dict[str, list[tuple[str, tuple[int, ...], int]]]  # label, box and outlines by the name of the image
-COUNTED = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+COUNTED = settings(max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def datumaro(folder: Path) -> None:

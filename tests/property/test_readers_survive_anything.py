@@ -42,7 +42,6 @@ from phalanx.weights.reading import read_weights
 INPUTS = int(os.environ.get('READER_INPUTS', 150))
 SETTINGS = settings(
     max_examples=INPUTS,
-    deadline=None,
     derandomize='READER_INPUTS' not in os.environ,  # a change meets the same inputs each time, a fuzz run meets others
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
@@ -31,7 +31,6 @@ def encoded(image: Image.Image, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-@settings(deadline=None)
 @given(arrays(np.uint8, st.tuples(st.integers(1, 20), st.integers(1, 20), st.just(3))), st.integers(0, 9))
 def test_pixels_are_those_that_were_written(pixels: np.ndarray, level: int) -> None:
     colours, greys = (encoded(Image.fromarray(part), compress_level=level) for part in (pixels, pixels[..., 0]))

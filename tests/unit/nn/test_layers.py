@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +20,6 @@ def gradient(enlarged: Tensor, logits: Tensor, wanted: Tensor) -> Tensor:
     return found
 
 
-@settings(deadline=None)
 @given(sides, st.tuples(st.integers(1, 40), st.integers(1, 40)), st.booleans())
 def test_upsampled_logits_and_their_gradient_match_torch(
     small: tuple[int, int], large: tuple[int, int], align_corners: bool

@@ -297,7 +297,7 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, protocol: int, kin
 GOOD = pickle.dumps({'w': WEIGHTS['half'], 'v': (1, [2], 'x')}, 4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=64), st.binary(max_size=64).map(lambda tail: b'\x80\x04' + tail)))
 def test_any_bytes_are_refused_with_the_reason(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / 'any.pdparams'
@@ -306,7 +306,7 @@ def test_any_bytes_are_refused_with_the_reason(tmp_path_factory: pytest.TempPath
         read_pdparams(path)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_changed_bytes_give_weights_or_the_reason(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
@@ -323,7 +323,7 @@ def test_changed_bytes_give_weights_or_the_reason(
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 496), st.binary(min_size=1, max_size=16))
 def test_a_changed_header_of_an_archive_gives_weights_or_the_reason(
     tmp_path_factory: pytest.TempPathFactory, place: int, change: bytes

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.parallel.flight_recorder import describe_last_calls, explain
+import torch
+
+from phalanx.parallel import dist
+from phalanx.parallel.flight_recorder import _call_site, describe_last_calls, explain
 
 GROUPS = {'0': [0, 1, 2], '1': [0, 1]}
 
@@ -75,3 +78,10 @@ def test_of_two_groups_the_one_with_fewer_deviating_ranks_is_explained() -> None
 def test_the_last_collective_of_each_rank_is_described() -> None:
     said = describe_last_calls(records([call(1), call(2)], []))
     assert said == 'rank 0 last called nccl:all_reduce of [[3]] at net.py:2 (forward), number 2 of group 0 nccl'
+
+
+def test_a_collective_is_located_where_neither_torch_nor_our_wrappers_are() -> None:
+    inner = [{'filename': file, 'line': 9, 'name': 'send'} for file in (torch.distributed.__file__, dist.__file__)]
+    outer = [{'filename': file, 'line': 3, 'name': 'step'} for file in ('net.py', 'train.py')]
+    assert _call_site(inner + outer) == 'net.py:3 (step)'
+    assert _call_site(inner) == 'an unknown line'

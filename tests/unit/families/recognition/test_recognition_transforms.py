@@ -63,7 +63,7 @@ def test_a_warp_moves_each_point_to_its_target() -> None:
     assert_array_equal(moved[100, 100], image[100, 80])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 70), st.integers(1, 240), st.integers(0, 10_000))
 def test_lines_of_every_size_can_be_augmented(height: int, width: int, seed: int) -> None:
     """Sizes down to one pixel; only cropping changes the size, and only the height."""
