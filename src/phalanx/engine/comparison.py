@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from phalanx.data.samples import Draw
-from phalanx.engine.device import pick_device
+from phalanx.engine.device import pick_device, place_network
 from phalanx.engine.evaluation import SampleRenderer, Setup, render_pictures
 from phalanx.engine.job import Job
 from phalanx.engine.loader import evaluation_draws
@@ -69,7 +69,8 @@ def measure(name: str, job: Job, advance: Callable[[], None] = lambda: None) -> 
     task, device = job.task, pick_device(job.recipe.device)
     model = task.model()
     load_weights(model, job.folder, raw=job.recipe.ema is None)
-    model.to(device).eval()
+    place_network(model, device, channels_last=job.recipe.train.channels_last)
+    model.eval()
     setup = Setup(job.recipe, device, Precision(job.recipe.precision, device))
     dataset, total = task.dataset('eval'), task.metric()
     metrics, grades = dict[int, Joinable](), dict[int, Grade | None]()

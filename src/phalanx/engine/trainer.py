@@ -15,6 +15,7 @@ from torch import nn
 
 from phalanx.data import cache
 from phalanx.data.batch import ImageBatch
+from phalanx.engine.device import place_network
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
@@ -77,9 +78,7 @@ class Trainer:
         # Before the optimizer, which gets trainable parameters only; for `freeze_steps` see TemporaryFreeze.
         if train.freeze_steps is None:
             freeze(self.model, train.freeze)
-        self.model.to(device)  # before norms and EMA allocate their tensors
-        if train.channels_last:
-            self.model.to(memory_format=torch.channels_last)
+        place_network(self.model, device, channels_last=train.channels_last)  # before norms and EMA allocate their tensors
         statistics = norms.synchronise(self.model, recipe.norm_sync, dist.node_group() if recipe.norm_sync == 'node' else None)
         self.temporary_freeze = TemporaryFreeze(self.model, train.freeze, train.freeze_steps or 0)
 

@@ -26,7 +26,7 @@ from phalanx.config.read import to_plain
 from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
 from phalanx.engine.checks import check_initial, check_parts
-from phalanx.engine.device import pick_device
+from phalanx.engine.device import pick_device, place_network
 from phalanx.engine.fit import agree_on_micro_batches, predict_fit
 from phalanx.engine.folder import (
     START,
@@ -334,7 +334,8 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         if dist.rank() == 0:
             loaded.announce()
         setup = evaluation.Setup(job.recipe, device, Precision(job.recipe.precision, device))
-        result = evaluation.evaluate(job.task, model.to(device), setup)
+        place_network(model, device, channels_last=job.recipe.train.channels_last)
+        result = evaluation.evaluate(job.task, model, setup)
         if not pictures or dist.rank() != 0:
             return result
         renderer = evaluation.SampleRenderer.from_model(

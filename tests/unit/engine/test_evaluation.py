@@ -1,11 +1,14 @@
 """An evaluation is watched at every batch, and ranks agree on whether it goes on a bounded number of times."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from phalanx.cli.main import main
 from phalanx.engine.evaluation import (
     AGREEMENTS,
     WORST,
@@ -19,6 +22,7 @@ from phalanx.engine.evaluation import (
 from phalanx.engine.job import open_job
 from phalanx.engine.precision import Precision
 from phalanx.families.figures import Grade
+from running import TINY
 
 LINES = 41
 
@@ -46,6 +50,16 @@ def test_a_stop_ends_an_evaluation_within_a_twentieth_of_it() -> None:
     with pytest.raises(EvaluationStoppedError):
         evaluated(beat=lambda: beats.append(1), may_continue=lambda: len(beats) < 8)
     assert len(beats) == 10
+
+
+def test_an_evaluation_repeats_that_of_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In bf16 a network in another memory format has other kernels, which round differently."""
+    words = ('model.width=1', 'train.steps=2', 'precision.dtype=bf16', 'train.channels_last=true', 'report.trackers=[]')
+    assert main(['train', *TINY, *words, '--save_dir', str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(['eval', str(tmp_path), '--json']) == 0
+    found, trained = json.loads(capsys.readouterr().out), json.loads((tmp_path / 'summary.json').read_text())['metrics']
+    assert {name: found[name] for name in trained} == trained
 
 
 class Graded:

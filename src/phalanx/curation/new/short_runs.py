@@ -103,7 +103,7 @@ def _start(path: Path, settings: Sequence[str]) -> tuple[Score, str]:
     with process_group('auto') as device, tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
         trainer = _trainer(path, settings, Path(folder), device)
         task = trainer.task
-        return _evaluate(trainer), ', '.join((task.main_metric, *task.tie_breakers))
+        return _evaluate(trainer), ', '.join(dict.fromkeys((task.main_metric, *task.tie_breakers)))
 
 
 def _run(path: Path, settings: Sequence[str]) -> Score:
