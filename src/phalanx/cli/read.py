@@ -8,7 +8,7 @@ from phalanx.data import pdf
 from phalanx.data.video import VIDEOS
 from phalanx.deploy.inputs import is_camera, list_files
 from phalanx.deploy.pages import WRITERS
-from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_reader, read_files
+from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_reader, open_tables, read_files
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
 from phalanx.system.cores import count_cores
@@ -24,6 +24,8 @@ def command(words: Sequence[str]) -> int:
     WRITERS.check(save)
     if 'pdf' in save and not pdf.is_installed():
         raise RequestError('--save pdf: needs pypdfium2: pip install "phalanx-vision[pdf]"')
+    if not given.tables and (given.layout or given.table):
+        raise RequestError('--layout and --table: name the models of --tables; add it')
     listed = list_files(given.pages, given.out).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
@@ -38,9 +40,14 @@ def command(words: Sequence[str]) -> int:
         device=given.device,
         threads=max(1, count_cores() // given.workers),
         save=tuple(save),
+        tables=given.tables,
+        layout=given.layout,
+        table=given.table,
     )
     try:
-        print(f'models: {" and ".join(open_reader(options).names)}', file=sys.stderr)
+        tables = open_tables(options)
+        names = [*open_reader(options).names, *(tables.names if tables else ())]
+        print(f'models: {" and ".join(names)}', file=sys.stderr)
         done, there, failed = read_files(options, pages, given.out, given.workers)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
         print(f'reading failed: {error}', file=sys.stderr)

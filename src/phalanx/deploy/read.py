@@ -20,6 +20,7 @@ from phalanx.weights.published import PUBLISHED
 from phalanx.weights.readers import choose_reader
 
 FILES = ('.onnx', '.xml')
+FAMILIES = {'det': 'text_detection', 'rec': 'recognition', 'layout': 'detection', 'table': 'table'}  # by option
 
 
 class Trained(Protocol):
@@ -27,6 +28,7 @@ class Trained(Protocol):
 
     task: str
     weights: str
+    class_names: tuple[str, ...]
 
     def __call__(self, images: Any) -> Any: ...
 
@@ -66,7 +68,7 @@ class Reader:
         elif language is not None:
             raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
         self.det, self.rec = open_model('det', det, device, threads), open_model('rec', rec, device, threads)
-        self.names = _name(det, self.det), _name(rec, self.rec)
+        self.names = name_model(det, self.det), name_model(rec, self.rec)
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
         if threads:
             cv2.setNumThreads(threads)
@@ -74,8 +76,7 @@ class Reader:
     @property
     def identity(self) -> tuple[Any, ...]:
         """Models and options on which the lines of a page depend; the hash of a file stands for its content."""
-        files = [hash_file(Path(name)) if Path(name).is_file() else name for name in self.names]
-        return *files, self.threshold, self.upside_down, self.max_side
+        return *identify(self.names), self.threshold, self.upside_down, self.max_side
 
     def __call__(self, page: AnImage) -> list[Line]:
         """Read a page, [H, W, 3] uint8 RGB or a path. Raises ValueError, and SampleError for a bad file."""
@@ -116,15 +117,20 @@ def recognise(model: Model, cuts: Sequence[Image]) -> list[Reading]:
     return readings
 
 
-def _name(source: Model | str | Path, model: Model) -> str:
+def name_model(source: Model | str | Path, model: Model) -> str:
     """Name of a model for people: the file, or the weights of a run."""
     if not isinstance(model, runtime.Model):
         return model.weights
     return str(source) if isinstance(source, str | Path) else str(model.guide['model'])
 
 
+def identify(names: Sequence[str]) -> list[str]:
+    """Return the names of models, with the hash of a file in place of its name."""
+    return [hash_file(Path(name)) if Path(name).is_file() else name for name in names]
+
+
 def open_model(role: str, source: Model | str | Path, device: str, threads: int = 0) -> Model:
-    """Open the `det` or `rec` of a reader: a model, an exported file, a name of published weights, or a run folder.
+    """Open a model of a reader, of one of FAMILIES: a model, an exported file, a name of published weights, or a run folder.
 
     Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError.
     """
@@ -141,7 +147,6 @@ def open_model(role: str, source: Model | str | Path, device: str, threads: int 
 
         model = Run(open_job(published.network if published else str(source)), str(source) if published else None, device)
     task = model.guide['task'] if isinstance(model, runtime.Model) else model.task
-    required = 'text_detection' if role == 'det' else 'recognition'
-    if task != required:
-        raise RequestError(f'--{role} {source}: is a model for {task}, and {required} is needed')
+    if task != FAMILIES[role]:
+        raise RequestError(f'--{role} {source}: is a model for {task}, and {FAMILIES[role]} is needed')
     return model

