@@ -182,20 +182,25 @@ class Passes:
         # First forward pass: keep the outputs only, no graph and no running statistics.
         with torch.no_grad(), self.preserve_buffers(), self.precision.autocast():
             outputs_of_parts = [with_loss.task.outputs(with_loss.network, part) for part in self.parts(batch, keys)]
-        outputs = tree_map(lambda *parts: torch.cat(parts).requires_grad_(), *outputs_of_parts)
+        outputs = tree_map(_join, *outputs_of_parts)
         # The loss of the whole share in one piece; its graph ends at the outputs, so no activations are kept.
         with self.precision.autocast():
             totals, weights = with_loss.terms(outputs, batch)
         numbers = dist.sum_over_ranks(torch.cat([totals.detach(), weights, flags]))
         loss = (totals * self.factors(numbers[len(totals) : -len(flags)]).to(totals.dtype)).sum()
         # Gradient of the loss by the outputs, then by the parameters, one micro-batch at a time.
-        gradients = torch.autograd.grad(self.precision.scale_loss(loss), tree_leaves(outputs))
-        of_parts = zip(*(split_evenly(gradient, self.micro_batches) for gradient in gradients), strict=True)
+        leaves = tree_leaves(outputs)
+        asked = [number for number, leaf in enumerate(leaves) if leaf.requires_grad]
+        found = torch.autograd.grad(self.precision.scale_loss(loss), [leaves[number] for number in asked], allow_unused=True)
+        gradients = {number: gradient for number, gradient in zip(asked, found, strict=True) if gradient is not None}
+        of_parts = zip(*(split_evenly(gradient, self.micro_batches) for gradient in gradients.values()), strict=True)
         # Second forward pass, now with a graph; its backward pass starts from the gradient of the outputs.
         for part, own in zip(self.parts(batch, keys), of_parts, strict=True):
             with self.precision.autocast():
                 outputs = self.replica(part, only_outputs=True)
-            torch.autograd.backward(tree_leaves(outputs), own)
+            leaves = tree_leaves(outputs)
+            # Sizes, and outputs that the loss detaches, have no gradient.
+            torch.autograd.backward([leaves[number] for number in gradients], own)
         return numbers
 
     def parts(self, batch: ImageBatch, keys: Tensor | None) -> Iterator[ImageBatch]:
@@ -242,3 +247,9 @@ class Passes:
             self.statistics.forget()
             for buffer, value in zip(self.with_loss.buffers(), before, strict=True):
                 buffer.copy_(value)
+
+
+def _join(*parts: Tensor) -> Tensor:
+    """Return the outputs of all micro-batches in one tensor, ready for a gradient unless they are integers."""
+    joined = torch.cat(parts)
+    return joined.requires_grad_() if joined.is_floating_point() else joined

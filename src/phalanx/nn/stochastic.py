@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on the samples, not on the ranks.
+"""Dropout and other noise that depend on the samples, not on the ranks.
 
 torch's dropout draws from the generator of its process, so its masks depend on how a batch is split over ranks. Here a mask is
 a hash of (seed, step, sample, layer, element): the same for every split, on every kind of device, and after a resume.
@@ -13,13 +13,13 @@ N = TypeVar('N', int, Tensor)
 
 
 class SampleKeys:
-    """Keys [B] of the samples of a forward pass; each dropout layer derives its own keys from them."""
+    """Keys [B] of the samples of a forward pass; each random layer derives its own keys from them."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None  # None: outside a training step
-        self.count = 0  # number of dropout layers that drop values
+        self.count = 0  # number of layers that use random numbers
         self.of_layers: Tensor | tuple[()] = ()  # [count, B], keys of the layers in the order of the forward pass
-        self.calls = 0  # calls of dropout layers so far in this forward pass
+        self.calls = 0  # calls of random layers so far in this forward pass
 
     def begin(self, keys: Tensor | None) -> None:
         """Start a forward pass with the keys [B] of its samples; None outside training."""
@@ -40,12 +40,28 @@ class SampleKeys:
         return _hash(self.keys ^ _hash(self.calls))  # a layer that is called more than once
 
 
-class Dropout(nn.Module):
+class RandomLayer(nn.Module):
+    """Layer whose random numbers follow the samples of a training step, once `tie` has connected it."""
+
+    samples: SampleKeys | None = None  # set by `tie`
+
+    @property
+    def is_random(self) -> bool:
+        """True if a forward pass in training uses random numbers."""
+        return True
+
+    def draw_keys(self, x: Tensor) -> Tensor:
+        """Return the keys [B] of this layer for the samples of `x` [B, ...]."""
+        # Without keys (a network used outside of training by Phalanx) the process generator has to do.
+        keys = self.samples.next_layer_keys() if self.samples else None
+        return torch.randint(2**32, (len(x),), device=x.device) if keys is None else keys
+
+
+class Dropout(RandomLayer):
     """Dropout on x [B, ...]: values are 0 with probability `p`, others scaled by 1 / (1 - p); identity in evaluation."""
 
     # Number of leading axes with masks of their own; the mask is broadcast over the rest. None: all axes.
     axes: int | None = None
-    samples: SampleKeys | None = None  # set by `tie`
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -53,16 +69,16 @@ class Dropout(nn.Module):
             raise ValueError(f'a dropout probability must be at least 0 and below 1, got {p}')
         self.p = p
 
+    @property
+    def is_random(self) -> bool:
+        return self.p > 0
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        # Without keys (a network used outside of training by Phalanx) the process generator has to do.
-        keys = self.samples.next_layer_keys() if self.samples else None
-        if keys is None:
-            keys = torch.randint(2**32, (len(x),), device=x.device)
         # One random number per element of the masked axes, broadcast over the others.
         masked = x.shape[: self.axes]
-        mask = uniform(keys, torch.Size((*masked, *(1,) * (x.ndim - len(masked))))) >= self.p
+        mask = uniform(self.draw_keys(x), torch.Size((*masked, *(1,) * (x.ndim - len(masked))))) >= self.p
         return x * mask.to(x.dtype).div_(1 - self.p)
 
     def extra_repr(self) -> str:
@@ -82,12 +98,12 @@ class DropPath(Dropout):
 
 
 def tie(model: nn.Module, samples: SampleKeys) -> bool:
-    """Connect all dropout layers of `model` to `samples`. Returns True if any of them drops values."""
+    """Connect all random layers of `model` to `samples`. Returns True if any of them uses random numbers."""
     # All layers share one counter, which numbers them in the order of their calls.
-    layers = [module for module in model.modules() if isinstance(module, Dropout)]
+    layers = [module for module in model.modules() if isinstance(module, RandomLayer)]
     for layer in layers:
         layer.samples = samples
-    samples.count = sum(layer.p > 0 for layer in layers)
+    samples.count = sum(layer.is_random for layer in layers)
     return samples.count > 0
 
 

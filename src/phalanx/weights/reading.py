@@ -30,6 +30,7 @@ from phalanx.weights.archives import (
     unpack_arrays,
 )
 from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
+from phalanx.weights.detectors import namings_of_detectors
 from phalanx.weights.finding import FoundWeights, find
 from phalanx.weights.libraries import LIBRARIES, check_same_network, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, RowNames, Slot, Weights, shorten
@@ -308,6 +309,7 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
         stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         result.append(Naming(theirs, original.is_redundant))
+    result += namings_of_detectors(state)
     # Libraries that have the same backbone.
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
     of_libraries = LIBRARIES.get(type(getattr(model, 'backbone', None)), ())

@@ -20,7 +20,7 @@ from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
 from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss
-from phalanx.families.detection.loss.assign import pad_truths
+from phalanx.families.detection.loss.assign import Truths, pad_truths
 from phalanx.families.detection.loss.terms import choose_assigner
 from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
@@ -67,17 +67,23 @@ class DetectionBatch(ImageBatch):
     truths: tuple[Objects, ...]  # annotations for the metric, on the host
     sizes: tuple[tuple[int, int], ...]
     indices: tuple[int, ...]
+    most: int = 1  # for denoising: the largest number of objects per image in the whole step
 
     def split(self, parts: int) -> list[Self]:
         # Objects of all images are in one tensor: split them by image, then join those of each part.
         objects = ([torch.cat(part) for part in split_evenly(each, parts)] for each in self.per_image())
         rest = (split_evenly(field, parts) for field in (self.frames, self.truths, self.sizes, self.indices))
-        return [type(self)(*fields) for fields in zip(split_evenly(self.images, parts), *objects, *rest, strict=True)]
+        fields = zip(split_evenly(self.images, parts), *objects, *rest, strict=True)
+        return [replace(type(self)(*part), most=self.most) for part in fields]
 
     def per_image(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Boxes [n, 4] and classes [n] of each image."""
         counts = [len(truth) for truth in self.truths]
         return torch.split(self.boxes, counts), torch.split(self.classes, counts)
+
+    def padded(self) -> Truths:
+        """Objects of all images, padded to `most`."""
+        return pad_truths(*self.per_image(), self.boxes.dtype, self.most)
 
 
 @dataclass(frozen=True)
@@ -224,14 +230,28 @@ class Detection(Family):
         )
 
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
-        """Pad to the largest size on any rank; otherwise batch-norm statistics would depend on the sharding."""
-        if sizing_of(self.transforms['train']) in ('one', 'one a step'):
+        """Pad images to the largest size on any rank, and count the objects of the fullest image on any rank.
+
+        Otherwise batch-norm statistics and the groups of denoising queries would depend on the sharding.
+        """
+        has_one_size = sizing_of(self.transforms['train']) in ('one', 'one a step')
+        if has_one_size and not any(loss.pads_truths for loss, _ in self.losses):
             return batch
-        sides = whole.largest(batch.images.shape[2:])
-        return replace(batch, images=pad_to_common_size(list(batch.images), self.mean, least=sides))
+        *sides, most = whole.largest((*batch.images.shape[2:], max(len(truth) for truth in batch.truths)))
+        images = batch.images if has_one_size else pad_to_common_size(list(batch.images), self.mean, least=sides)
+        return replace(batch, images=images, most=max(most, 1))
+
+    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Any:
+        images = self.network_input(batch)
+        # Detectors with queries learn from noisy true boxes, too.
+        return model(images, batch.padded()) if getattr(model, 'takes_truths', False) else model(images)
+
+    @property
+    def sees_whole_step(self) -> bool:
+        return any(loss.sees_whole_step for loss, _ in self.losses) or super().sees_whole_step
 
     def supervised_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
-        truths = pad_truths(*batch.per_image(), batch.boxes.dtype)
+        truths = batch.padded()
         # One assignment for all losses of the batch.
         with torch.no_grad():
             assigned = self.assigner(outputs, truths, whole)

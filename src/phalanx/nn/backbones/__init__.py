@@ -15,6 +15,7 @@ from phalanx.nn.backbones.backbone import Backbone as Backbone
 from phalanx.nn.backbones.backbone import select_maps as needed  # noqa: F401 - the earlier name, for plugins
 from phalanx.nn.backbones.backbone import select_maps as select_maps
 from phalanx.nn.backbones.csp_rep_resnet import csp_rep_resnet
+from phalanx.nn.backbones.hgnetv2 import hgnetv2
 from phalanx.nn.backbones.hrnet import hrnet_w18, hrnet_w48
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
@@ -54,5 +55,6 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
     'pp_lcnet_v3': pp_lcnet_v3,
     'pp_lcnet_v4': pp_lcnet_v4,
     'csp_rep_resnet': csp_rep_resnet,
+    'hgnetv2': hgnetv2,
     'timm_backbone': timm_backbone,
 }

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone
+from phalanx.nn.backbones.resnet_vd import Residual as ResNetBlock
+from phalanx.nn.backbones.resnet_vd import ResNetVD
 from phalanx.nn.layers import ConvBN, ConvBNReLU, Stride, initialise_as_paddle
 
 
@@ -40,7 +42,9 @@ class ResNet34vd(nn.Module):
 
 
 def resnet34_vd(strides: Sequence[Stride]) -> Backbone:
-    """ResNet34-vd for text lines, the backbone of PaddleOCR's CRNN."""
+    """ResNet34-vd: for text lines as in PaddleOCR's CRNN, for other images with maps of strides 4, 8, 16 and 32."""
+    if all(isinstance(stride, int) for stride in strides):
+        return ResNetVD((3, 4, 6, 3), block=ResNetBlock, output_stride=32)
     return ResNet34vd()
 
 

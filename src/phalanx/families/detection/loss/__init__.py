@@ -7,6 +7,7 @@ from phalanx.families.detection.loss.assign import Truths as Truths
 from phalanx.families.detection.loss.assigners import ASSIGNERS as ASSIGNERS
 from phalanx.families.detection.loss.assigners import Assigner as Assigner
 from phalanx.families.detection.loss.distill import TEACHER_LOSSES as TEACHER_LOSSES
+from phalanx.families.detection.loss.queries import DFINELoss, RTDETRLoss
 from phalanx.families.detection.loss.task_aligned import TaskAlignedLoss
 from phalanx.families.detection.loss.terms import DetectionLoss as DetectionLoss
 from phalanx.families.detection.loss.terms import DistributionFocal, GIoU, QualityFocal, Varifocal
@@ -17,4 +18,6 @@ LOSSES: dict[str, Callable[..., DetectionLoss]] = {
     'quality_focal': QualityFocal,
     'giou': GIoU,
     'dfl': DistributionFocal,
+    'rtdetr': RTDETRLoss,
+    'dfine': DFINELoss,
 }

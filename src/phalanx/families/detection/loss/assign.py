@@ -53,9 +53,9 @@ class Assigned:
         return truths.boxes[images, self.truth_index.gather(1, anchors)]
 
 
-def pad_truths(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype) -> Truths:
-    """Pad true boxes [n, 4] and classes [n] of each image to one batch."""
-    most = max(1, *(len(of_image) for of_image in boxes))
+def pad_truths(boxes: Sequence[Tensor], classes: Sequence[Tensor], dtype: torch.dtype, most: int = 1) -> Truths:
+    """Pad true boxes [n, 4] and classes [n] of each image to one batch, and to at least `most` of them."""
+    most = max(most, *(len(of_image) for of_image in boxes))
     exist = [F.pad(torch.ones_like(of_image, dtype=torch.bool), (0, most - len(of_image))) for of_image in classes]
     return Truths(
         torch.stack([F.pad(of_image.to(dtype), (0, 0, 0, most - len(of_image))) for of_image in boxes]),

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,13 @@ class DetectionLoss(ABC):
     def assigner(self) -> Assigner | None:
         """Own assigner of this loss; None for that of the recipe."""
         return None
+
+    pads_truths: ClassVar[bool] = False  # the network is to get as many true boxes per image as the fullest of the step has
+
+    @property
+    def sees_whole_step(self) -> bool:
+        """True if the loss of a sample depends on the outputs for other samples of the step, beyond a common weight."""
+        return False
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
         """Weights [] of the terms, if targets alone determine them: boxes [n, 4] and classes [n] of each image.

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from phalanx.families.detection.models.dfine import dfine
 from phalanx.families.detection.models.ppyoloe import ppyoloe
+from phalanx.families.detection.models.rtdetr import rtdetrv2
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe}
+MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe, 'dfine': dfine, 'rtdetrv2': rtdetrv2}

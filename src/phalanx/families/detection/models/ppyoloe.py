@@ -48,9 +48,7 @@ class PPYOLOE(nn.Module):
 
     def forward(self, images: Tensor) -> Raw:
         """Raises ValueError for a height or width that 32 does not divide."""
-        H, W = images.shape[-2:]
-        if H % STRIDES[0] or W % STRIDES[0]:
-            raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[0]}')
+        check_input_size(images)
         maps = self.backbone(images)
         levels = self.neck([maps[place] for place in self.maps])
         outputs = [head(level) for head, level in zip(self.heads, levels, strict=True)]
@@ -71,6 +69,13 @@ class PPYOLOE(nn.Module):
         """Re-parameterise: the network then computes the same with fewer convolutions, for evaluation only."""
         fuse(self.eval())
         return self
+
+
+def check_input_size(images: Tensor) -> None:
+    """Raise ValueError for a height or width that 32 does not divide."""
+    H, W = images.shape[-2:]
+    if H % STRIDES[0] or W % STRIDES[0]:
+        raise ValueError(f'images are {W} x {H}; width and height must be multiples of {STRIDES[0]}')
 
 
 def anchor_points(sizes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

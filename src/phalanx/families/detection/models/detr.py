@@ -1,0 +1,249 @@
+"""Parts shared by RT-DETR and D-FINE: selection of queries, decoder layers, and the network around them.
+
+Shapes: B batch, Q queries, D denoising queries before them, C channels, K classes, N positions of all maps.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phalanx.families.detection.loss.assign import Truths
+from phalanx.families.detection.models.deformable import DeformableAttention, Sampling
+from phalanx.families.detection.models.denoising import Denoising, Noisy
+from phalanx.families.detection.models.hybrid_encoder import HybridEncoder
+from phalanx.families.detection.models.ppyoloe import check_input_size
+from phalanx.families.detection.queries import Decoded, Queries, QueryRaw, in_pixels
+from phalanx.nn.backbones import Backbone
+from phalanx.nn.backbones.csp_rep_resnet import fuse
+from phalanx.nn.layers import ConvBN
+
+HEADS = 8
+ANCHOR_SIZE, BORDER = 0.05, 0.01  # sides of the anchors of the finest map; anchors this near to the border are left out
+PRIOR = 0.01  # probability of each class before training
+Sizes = Sequence[tuple[int, int]]  # (h, w) of each map
+
+
+class Decoder(Protocol):
+    """Module: contents [B, D + Q, C], logits of boxes [B, D + Q, 4], memory [B, N, C], sizes of maps, mask -> `Decoded`."""
+
+    def __call__(
+        self, content: Tensor, unactivated: Tensor, memory: Tensor, sizes: Sizes, mask: Tensor | None, /
+    ) -> Decoded: ...
+
+
+class DETR(nn.Module):
+    """images [B, 3, H, W], H and W multiples of 32, and in training the true boxes -> `QueryRaw`.
+
+    Without `truths`, a training pass has no denoising queries.
+    """
+
+    takes_truths = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        maps: Sequence[int],
+        encoder: HybridEncoder,
+        input_proj: nn.ModuleList,
+        select: 'QuerySelection',
+        denoising: Denoising | None,
+        decoder: Decoder,
+    ) -> None:
+        """`maps`: indices of those of the backbone that the encoder takes."""
+        super().__init__()
+        self.backbone, self.maps, self.encoder, self.input_proj = backbone, tuple(maps), encoder, input_proj
+        self.select, self.denoising, self.decoder = select, denoising, decoder
+
+    def forward(self, images: Tensor, truths: Truths | None = None) -> QueryRaw:
+        """Raises ValueError for a height or width that 32 does not divide."""
+        check_input_size(images)
+        maps = self.backbone(images)
+        encoded = self.encoder([maps[place] for place in self.maps])
+        levels = [project(x) for project, x in zip(self.input_proj, encoded, strict=True)]
+        sizes = [(x.shape[2], x.shape[3]) for x in levels]
+        memory = torch.cat([x.flatten(2).transpose(1, 2) for x in levels], 1)
+        content, unactivated, selection = self.select(memory, sizes)
+        size = torch.tensor(images.shape[:1:-1], device=images.device).expand(len(images), -1)
+        if not (self.training and self.denoising is not None and truths is not None):
+            decoded = self.decoder(content, unactivated, memory, sizes, None)
+            return QueryRaw(decoded, size, (selection,) if self.training else ())
+        noisy: Noisy = self.denoising(truths, size)
+        content = torch.cat([noisy.content.to(content.dtype), content], 1)
+        unactivated = torch.cat([noisy.unactivated.to(unactivated.dtype), unactivated], 1)
+        decoded = self.decoder(content, unactivated, memory, sizes, noisy.mask(selection.logits.shape[1]))
+        of_noise, of_selection = split_queries(decoded, noisy.content.shape[1])
+        return QueryRaw(of_selection, size, (selection,), (of_noise,))
+
+    def decode(self, raw: QueryRaw) -> tuple[Tensor, Tensor]:
+        """Boxes [B, Q, 4] in pixels of the input, and scores [B, Q, K]."""
+        logits, boxes = raw.decoded.layers[-1]
+        return in_pixels(boxes, raw.size), logits.float().sigmoid()
+
+    def fuse(self) -> Self:
+        """Re-parameterise: the network then computes the same with fewer convolutions, for evaluation only."""
+        fuse(self.eval())
+        return self
+
+
+def split_queries(decoded: Decoded, first: int) -> tuple[Decoded, Decoded]:
+    """Split off the `first` queries of all predictions."""
+
+    def part(rows: slice) -> Decoded:
+        layers, initial = (
+            tuple(Queries(logits[:, rows], boxes[:, rows]) for logits, boxes in group)
+            for group in (decoded.layers, decoded.initial)
+        )
+        distances, references = (tuple(x[:, rows] for x in group) for group in (decoded.distances, decoded.references))
+        return Decoded(layers, distances, references, decoded.bins, initial)
+
+    return part(slice(first)), part(slice(first, None))
+
+
+class QuerySelection(nn.Module):
+    """Memory [B, N, C] -> contents [B, Q, C] and logits [B, Q, 4] of the boxes of the best positions, and their predictions.
+
+    The best are those with the highest logit of any class; Q is N if there are fewer positions. No gradient flows to the
+    decoder's queries.
+    """
+
+    def __init__(self, channels: int, num_classes: int, queries: int) -> None:
+        super().__init__()
+        self.queries = queries
+        project = nn.Linear(channels, channels)
+        self.enc_output = nn.Sequential(project, nn.LayerNorm(channels))
+        self.enc_score_head = nn.Linear(channels, num_classes)
+        self.enc_bbox_head = MLP(channels, channels, 4, 3)
+        nn.init.xavier_uniform_(project.weight)
+        initialise_heads([self.enc_score_head], [self.enc_bbox_head])
+
+    def forward(self, memory: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Queries]:
+        anchors, is_valid = build_anchors(sizes, torch.promote_types(memory.dtype, torch.float32), memory.device)
+        memory = self.enc_output(memory * is_valid.to(memory.dtype))
+        logits = self.enc_score_head(memory)
+        best = logits.amax(-1).topk(min(self.queries, memory.shape[1])).indices[..., None]
+        content = memory.gather(1, best.expand(-1, -1, memory.shape[2]))
+        unactivated = self.enc_bbox_head(content).to(anchors.dtype) + anchors[best[..., 0]]
+        selection = Queries(logits.gather(1, best.expand(-1, -1, logits.shape[2])), unactivated.sigmoid())
+        return content.detach(), unactivated.detach(), selection
+
+
+def build_anchors(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Logits [N, 4] of one square box per position, twice as large for each coarser map, and bool [N, 1] where they are valid.
+
+    The logits of invalid anchors are the largest number, so that their boxes are at 1.
+    """
+    anchors = []
+    for level, (h, w) in enumerate(sizes):
+        y, x = ((torch.arange(count, dtype=dtype, device=device) + 0.5) / count for count in (h, w))
+        side = x.new_full((h, w), ANCHOR_SIZE * 2**level)
+        anchors.append(torch.stack([x.expand(h, w), y[:, None].expand(h, w), side, side], -1).flatten(0, 1))
+    boxes = torch.cat(anchors)
+    is_valid = ((boxes > BORDER) & (boxes < 1 - BORDER)).all(-1, keepdim=True)
+    return torch.where(is_valid, (boxes / (1 - boxes)).log(), torch.finfo(boxes.dtype).max), is_valid
+
+
+class DecoderLayer(nn.Module):
+    """Attention among queries, to the maps, and two linear layers: [B, Q, C] -> [B, Q, C].
+
+    `gated` (D-FINE): a learned gate joins the attention to the maps with the query, instead of a sum.
+    """
+
+    def __init__(self, channels: int, hidden: int, points: Sequence[int], sampling: Sampling, *, gated: bool) -> None:
+        """`points` of each map and head."""
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(channels, HEADS, batch_first=True)
+        self.norm1 = nn.LayerNorm(channels)
+        self.cross_attn = DeformableAttention(channels, HEADS, points, sampling, projects=not gated)
+        self.join = Gate(channels) if gated else SumWithNorm(channels)
+        self.linear1, self.linear2 = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
+        self.norm3 = nn.LayerNorm(channels)
+        for layer in (self.linear1, self.linear2):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def values(self, memory: Tensor, sizes: Sizes) -> list[Tensor]:
+        """Maps that the attention reads; the same for all layers of D-FINE, which do not project them."""
+        return self.cross_attn.values(memory, sizes)
+
+    def forward(self, x: Tensor, embedding: Tensor, boxes: Tensor, values: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        """`embedding` [B, Q, C] of `boxes` [B, Q, 4]; `mask` bool [Q, Q], True where a query does not see another."""
+        placed = x + embedding
+        x = self.norm1(x + self.self_attn(placed, placed, x, attn_mask=mask, need_weights=False)[0])
+        x = self.join(x, self.cross_attn(x + embedding, boxes, values))
+        x = x + self.linear2(F.relu(self.linear1(x)))
+        mixed: Tensor = self.norm3(x.clamp(-65504, 65504))  # the range of float16
+        return mixed
+
+
+class SumWithNorm(nn.Module):
+    """Sum of two tensors, then layer norm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        out: Tensor = self.norm(x + y)
+        return out
+
+
+class Gate(nn.Module):
+    """Sum of two tensors, each multiplied by a learned gate per channel, then layer norm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gate, self.norm = nn.Linear(2 * channels, 2 * channels), nn.LayerNorm(channels)
+        for parameter in self.gate.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        of_x, of_y = self.gate(torch.cat([x, y], -1)).sigmoid().chunk(2, -1)
+        out: Tensor = self.norm(of_x * x + of_y * y)
+        return out
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them: [..., in] -> [..., out]."""
+
+    def __init__(self, in_channels: int, hidden: int, out_channels: int, layers: int) -> None:
+        super().__init__()
+        widths = [in_channels, *(hidden,) * (layers - 1), out_channels]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x), inplace=True)
+        out: Tensor = self.layers[-1](x)
+        return out
+
+
+def query_pos_head(channels: int) -> MLP:
+    """Embedding of boxes [B, Q, 4] -> [B, Q, C], added to the queries in each attention."""
+    head = MLP(4, 2 * channels, channels, 2)
+    for layer in head.layers:
+        assert isinstance(layer, nn.Linear)
+        nn.init.xavier_uniform_(layer.weight)
+    return head
+
+
+def initialise_heads(scores: Sequence[nn.Linear], boxes: Sequence[MLP]) -> None:
+    """Initialise to a probability of 0.01 per class, and to no change of the boxes."""
+    for head in scores:
+        nn.init.constant_(head.bias, -math.log((1 - PRIOR) / PRIOR))
+    for mlp in boxes:
+        for parameter in mlp.layers[-1].parameters():
+            nn.init.zeros_(parameter)
+
+
+def project_maps(count: int, in_channels: int, channels: int, *, always: bool) -> nn.ModuleList:
+    """Projections of the encoder's maps to the channels of the decoder; with `always`, even of those that have them."""
+    if in_channels == channels and not always:
+        return nn.ModuleList(nn.Identity() for _ in range(count))
+    convs = [ConvBN(in_channels, channels, 1) for _ in range(count)]
+    for conv in convs:
+        nn.init.xavier_uniform_(conv.conv.weight)
+    return nn.ModuleList(convs)
