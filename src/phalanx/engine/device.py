@@ -38,4 +38,6 @@ def place_network(network: nn.Module, device: torch.device, *, channels_last: bo
     The format selects kernels, whose sums are rounded differently: in bf16 the metric of the same weights changes in its third
     digit. So an evaluation uses the format of the training.
     """
-    network.to(device, memory_format=torch.channels_last if channels_last else torch.preserve_format)
+    network.to(device)
+    if channels_last:
+        network.to(memory_format=torch.channels_last)
