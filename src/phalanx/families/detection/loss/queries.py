@@ -148,7 +148,8 @@ class DFINELoss(RTDETRLoss):
         """Cross-entropy [] with the two bins beside each true distance, weighted by the IoU of the layer."""
         if not decoded.distances:
             return decoded.layers[-1].boxes.new_zeros(())
-        bins = decoded.bins[0][0]
+        # Targets have no gradient, not even where micro-batches join outputs as leaves.
+        bins = decoded.bins[0][0].detach()
         left, right_share = beside(true_distances(decoded, pairs, truths, size), bins)
         total = bins.new_zeros(())
         for queries, distances in zip(decoded.layers, decoded.distances, strict=True):
@@ -221,8 +222,8 @@ def overlaps(queries: Queries, pairs: Pairs, truths: Truths, size: Tensor) -> Te
 
 def true_distances(decoded: Decoded, pairs: Pairs, truths: Truths, size: Tensor) -> Tensor:
     """Distances [n, 4] of the sides of the true boxes from those of the reference boxes, in the units of the bins."""
-    references = at_least_float32(decoded.references[0])[pairs.image, pairs.query]
-    true, scale = true_boxes(pairs, truths, size).shares, decoded.bins[0][0, -1]
+    references = at_least_float32(decoded.references[0].detach())[pairs.image, pairs.query]
+    true, scale = true_boxes(pairs, truths, size).shares, decoded.bins[0][0, -1].detach()
     points, sides = references.chunk(2, -1)
     low, high = points - (true[:, :2] - true[:, 2:] / 2), (true[:, :2] + true[:, 2:] / 2) - points
     return torch.cat([low, high], 1) / (sides / scale + 1e-16).repeat(1, 2) - 0.5 * scale
