@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 import drawn
@@ -256,3 +257,9 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
     },
 }
 WITHOUT_ROOT = {'digit_scenes', 'digit_lines', 'rendered', 'rendered_tables', 'drawn_pages', 'mixture'}
+
+
+def write_recipe(family: str, base: str, data: str) -> None:
+    """mine.yml, of `_base_` and `data` alone, in an empty folder, and what that names."""
+    settings = {'name': data, **({} if data in WITHOUT_ROOT else {'root': str(ROOT)}), **LAYOUTS[family][data]()}
+    Path('mine.yml').write_text(yaml.safe_dump({'_base_': base, 'data': settings}))

@@ -98,11 +98,11 @@ class WithFewTargets(InDouble):
 
     def dataset(self, split: str) -> Any:
         data = self.task.dataset(split)
-        is_training = split == self.task.training_split == 'train'
+        is_training = split == 'train' and self.task.training_source is None
         return replace(data, source=Emptied(data.source, WITH_TARGETS['train'] if is_training else self.evaluated))
 
-    def for_validation_loss(self) -> WithFewTargets:
-        return WithFewTargets(self.task.for_validation_loss(), self.evaluated)
+    def for_validation_loss(self, samples: Any) -> WithFewTargets:
+        return WithFewTargets(self.task.for_validation_loss(samples), self.evaluated)
 
 
 def trained(family: str, folder: Path, *words: str) -> Found:
@@ -117,7 +117,7 @@ def trained(family: str, folder: Path, *words: str) -> Found:
     trainer.read_numbers(keep=0)
     found = []
     for task.evaluated in (WITH_TARGETS['eval'], set()):
-        evaluation = trainer.evaluator.evaluate(trainer.progress.step)
+        evaluation = replace(trainer.evaluator, samples=task.dataset('eval')).evaluate(trainer.progress.step)
         assert evaluation is not None and evaluation.samples == 5
         found.append(dict(evaluation.metrics))
     return trainer.numbers.logged, *found

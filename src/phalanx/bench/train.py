@@ -20,7 +20,9 @@ from phalanx.bench.show import format_text
 from phalanx.data.batch import ImageBatch
 from phalanx.engine.job import Job
 from phalanx.engine.meters import peak_memory_mb, slower_ranks
+from phalanx.engine.parts import Parts
 from phalanx.engine.precision import DTYPES
+from phalanx.engine.samples import share_samples
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import gradients_mb
@@ -61,7 +63,9 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
     keep_freed_memory()  # as ranks do
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
         # the trainer of a real run, in a temporary folder, with batches from real workers
-        trainer = Trainer(recipe, job.task, folder=Path(folder), device=device)
+        parts = Parts(recipe, job.task)
+        share_samples(job, parts)
+        trainer = Trainer(recipe, job.task, folder=Path(folder), device=device, parts=parts)
         trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
         batches = trainer.batches()
         # warm up before timing: kernels are chosen, buckets arranged, caches filled

@@ -21,6 +21,7 @@ from phalanx.engine.fit import agree_on_micro_batches, memory_of_device, parse_s
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.precision import DTYPES
+from phalanx.engine.samples import NodeSamples
 from phalanx.engine.worker import process_group
 from phalanx.parallel import dist
 from phalanx.system.errors import RequestError, RunError
@@ -138,6 +139,8 @@ def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
 def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None = None) -> int | None:
     """Launch this command as the ranks that the flags request; None if this process is a rank already, or the only one."""
     flags, _, cluster = bench_cluster(given, job)
+    samples = None
     if job is not None and not dist.is_launched():
-        check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
-    return None if cluster is None else launch_ranks('bench', words, cluster, flags, LOG, job)
+        parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
+        samples = NodeSamples(job, parts.train, parts.evaluation) if cluster else None
+    return None if cluster is None else launch_ranks('bench', words, cluster, flags, LOG, samples)

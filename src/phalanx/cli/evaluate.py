@@ -16,6 +16,7 @@ from phalanx.engine import worker
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
+from phalanx.engine.samples import NodeSamples
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import once_per_node
 from phalanx.paddle.configs import is_original
@@ -43,7 +44,12 @@ def command(words: Sequence[str]) -> int:
         if flags.ssh:
             return run_on_all_nodes(flags, 'eval', words, job.folder)
         if cluster is not None:
-            return launch_ranks('eval', words, cluster, flags, job.folder / 'log', job)
+            try:
+                samples = NodeSamples(job, job.task.dataset('eval'))
+            except (OSError, ValueError) as error:
+                print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
+                return 1
+            return launch_ranks('eval', words, cluster, flags, job.folder / 'log', samples)
     return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given, recipe))
 
 

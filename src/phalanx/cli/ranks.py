@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,15 +11,15 @@ from typing import Any
 
 import torch
 
-from phalanx.config.read import to_plain
 from phalanx.engine.folder import NEW_LOG
 from phalanx.engine.job import Job
+from phalanx.engine.samples import NodeSamples
 from phalanx.launch.cluster import Cluster, find_interface
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
 from phalanx.launch.names import is_loopback, shorten_silent_lookups, split_list
-from phalanx.launch.preflight import free_disk, hash_parts
+from phalanx.launch.preflight import free_disk
 from phalanx.launch.start import OURS, Start, apply_start
 from phalanx.parallel import dist
 from phalanx.system.cores import count_cores, threads_per_rank
@@ -138,13 +137,13 @@ def _with_log(file: Path, rank: int, run: Callable[[], int], *, append: bool) ->
     return status
 
 
-def launch_ranks(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, job: Job | None) -> int:
+def launch_ranks(command: str, words: Sequence[str], cluster: Cluster, flags: Flags, log: Path, own: NodeSamples | None) -> int:
     """Run `phalanx COMMAND WORDS` as the ranks of `cluster`; return the exit status. `log`: default folder of logs."""
     log = flags.log_dir or log
 
     def facts() -> dict[str, Any]:
-        recipe = json.dumps(to_plain(job.resolved), sort_keys=True) if job else ''
-        data = job.fingerprint() if job else ''
-        return {'command': command, 'recipe': hash_parts(iter([recipe])), 'data': data, 'disk': free_disk(log)}
+        recipe, data = (own.job.digest(), own.fingerprint()) if own else ('', '')
+        return {'command': command, 'recipe': recipe, 'data': data, 'disk': free_disk(log)}
 
-    return launch([sys.executable, '-m', 'phalanx', command, *words], cluster, flags, log, facts)
+    with own.announced() if own else contextlib.nullcontext():
+        return launch([sys.executable, '-m', 'phalanx', command, *words], cluster, flags, log, facts)

@@ -23,6 +23,7 @@ from phalanx.engine.folder import check_folder, set_aside
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.parts import Parts
+from phalanx.engine.samples import NodeSamples
 from phalanx.launch.from_python import EVENTS
 from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
@@ -67,8 +68,10 @@ def command(words: Sequence[str]) -> int:
     # one rank trains in this process, with the parts that were built for the checks
     if cluster is None:
         return _as_rank(job, given.resume, parts=parts)
-    del parts  # the ranks build their own
-    return launch_ranks('train', [word for word in words if word != '--fresh'], cluster, flags, job.folder / 'log', job)
+    samples = NodeSamples(job, parts.train, parts.evaluation)
+    del parts  # the ranks build their own network
+    words = [word for word in words if word != '--fresh']
+    return launch_ranks('train', words, cluster, flags, job.folder / 'log', samples)
 
 
 def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:

@@ -9,7 +9,6 @@ The pixels are written before their slot: a writer that is killed leaves a gap, 
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -27,6 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import psutil
+
+from phalanx.system.shared import Handle, handle_of, open_handle
 
 Pixels = npt.NDArray[np.uint8]  # [H, W, 3], or a label map [H, W]
 
@@ -67,12 +68,12 @@ class PictureCache:
         """Take ownership of the descriptor `file`, of a file from `create_cache`."""
         self._file = file
         weakref.finalize(self, os.close, file)
-        status = os.fstat(file)
-        self._size, self._slots = status.st_size, status.st_size // BYTES_PER_SLOT
-        self.handle = f'/proc/{os.getpid()}/fd/{file}', status.st_dev, status.st_ino  # arguments of `open_cache`
+        self._size = os.fstat(file).st_size
+        self._slots = self._size // BYTES_PER_SLOT
+        self.handle = handle_of(file)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_cache, self.handle
+        return open_cache, (self.handle,)
 
     def get(self, name: str) -> Pixels | None:
         """Copy of the picture `name`; None when it is not in the cache."""
@@ -145,14 +146,9 @@ def create_cache(options: CacheOptions) -> PictureCache:
     return PictureCache(file)
 
 
-def open_cache(path: str, device: int, inode: int) -> PictureCache:
-    """Open the cache of another process of this node by its handle. Raises OSError."""
-    file = os.open(path, os.O_RDWR)
-    status = os.fstat(file)
-    if (status.st_dev, status.st_ino) != (device, inode):  # a process of another container may have that number here
-        os.close(file)
-        raise OSError(errno.ESTALE, 'not the cache of train.cache: the ranks of a node must see each other in /proc', path)
-    return PictureCache(file)
+def open_cache(handle: Handle) -> PictureCache:
+    """Open the cache of another process of this node. Raises OSError."""
+    return PictureCache(open_handle(handle))
 
 
 def node_cache(options: CacheOptions | None) -> PictureCache | None:
@@ -164,7 +160,7 @@ def node_cache(options: CacheOptions | None) -> PictureCache | None:
     own = create_cache(options) if dist.local_rank() == 0 else None
     # The first rank of each node creates the cache; the others open it by its handle.
     handles = dist.gather_objects(own and own.handle)
-    return own or open_cache(*handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
+    return own or open_cache(handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
 
 
 _USED: ContextVar[PictureCache | None] = ContextVar('used', default=None)

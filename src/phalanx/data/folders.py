@@ -3,12 +3,17 @@
 import contextlib
 import os
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
 
 from phalanx.data.checks import AnnotationError, parse_json
 
@@ -26,25 +31,34 @@ def check_folder(path: Path) -> None:
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
 
-def check_present(root: Path, paths: Iterable[str]) -> None:
-    """Raise FileNotFoundError with the first missing files below `root` and their number.
+def check_present(root: Path, *lists: Iterable[str]) -> None:
+    """Raise FileNotFoundError with the first missing files of `lists` below `root` and their number.
 
-    Each folder is listed once: on a network disk that is much faster than one request per file.
+    Each folder is listed once: on a network disk that is much faster than one request per file. Names are compared by 64 bits
+    of their hash, which take a tenth of the memory of the names.
     """
-    folders: dict[str, set[str]] = {}
-    missing: dict[str, None] = {}  # in order, each once
-    for path in paths:
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            place = root / folder
-            folders[folder] = {file.name for file in place.iterdir()} if place.is_dir() else set()
-        if name not in folders[folder]:
-            missing[path] = None
-    if missing:
+    named: dict[str, array[int]] = {}  # hashes of the names, by folder
+    for path in chain.from_iterable(lists):
+        folder, _, name = path.rpartition('/')
+        if folder not in named:
+            named[folder] = array('q')
+        named[folder].append(hash(name))
+    absent = {folder: {*np.setdiff1d(hashes, _names_in(root / folder)).tolist()} for folder, hashes in named.items()}
+    if any(map(len, absent.values())):
+        parts = ((path, *path.rpartition('/')) for path in chain.from_iterable(lists))
+        missing = dict.fromkeys(path for path, folder, _, name in parts if hash(name) in absent[folder])  # in order, each once
         more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
         cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
         raise FileNotFoundError(f'{count} missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}{cure}')
+
+
+def _names_in(folder: Path) -> npt.NDArray[np.int64]:
+    """Hashes of the names of the files in a folder; none if there is no such folder."""
+    if not folder.is_dir():
+        return np.zeros(0, np.int64)
+    with os.scandir(folder) as files:
+        return np.fromiter((hash(file.name) for file in files), np.int64)
 
 
 class Problems:
@@ -73,6 +87,8 @@ class Problems:
 
 def check_inside(path: str, root: Path, where: str) -> str:
     """Return `path`. Raises ValueError, beginning with `where`, when it leads outside `root`."""
+    if path.isascii() and 0 < len(path) <= LONGEST_NAME and path[0] != '/' and '..' not in path and '\0' not in path:
+        return path  # nearly all paths; lists have millions
     try:
         name = os.fsencode(path)
     except UnicodeEncodeError:  # JSON can hold lone surrogates; rejected below
@@ -115,15 +131,25 @@ def decode_text(data: bytes, path: Path) -> str:
     return text.replace('\r\n', '\n').replace('\r', '\n')
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Lines of a text file that are not blank, with their numbers from 1.
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a text file that are not blank, with their numbers from 1, one after the other: lists have millions.
 
     Raises FileNotFoundError, and ValueError when there are none.
     """
-    lines = [(number, line) for number, line in enumerate(read_text(path).split('\n'), 1) if line.strip()]
-    if not lines:
+    text = read_text(path)
+    if not text or text.isspace():
         raise ValueError(f'{path}: is empty')
-    return lines
+    return _lines_of(text)
+
+
+def _lines_of(text: str) -> Iterator[tuple[int, str]]:
+    begin, number = 0, 0
+    while begin <= len(text):
+        end = text.find('\n', begin)
+        end = len(text) if end < 0 else end
+        line, begin, number = text[begin:end], end + 1, number + 1
+        if line and not line.isspace():
+            yield number, line
 
 
 def check_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:

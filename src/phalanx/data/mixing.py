@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data.samples import Draw, Image, Source, Split
+from phalanx.data.samples import Draw, Image, Source, Split, digest_names
 
 
 class Mixture:
@@ -76,6 +76,9 @@ class Shares:
     def check_files(self) -> None:
         for source in self.sources:
             source.check_files()
+
+    def digest(self) -> bytes:
+        return b''.join(map(digest_names, self.sources)) + repr(self.shares).encode()
 
     def name(self, index: int) -> str:
         part, place = self._part(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -82,6 +83,16 @@ class DataOfClasses(Data[R_co], Protocol[R_co]):
     def class_names(self) -> tuple[str, ...]: ...
 
 
+def digest_names(source: Any) -> bytes:
+    """Digest of the names of all samples of a Source: by its own method `digest`, if it has one, which need not form them."""
+    if hasattr(source, 'digest'):
+        return bytes(source.digest())
+    digest = hashlib.sha256()
+    for index in range(len(source)):
+        digest.update(source.name(index).encode('utf-8', 'surrogateescape') + b'\0')  # ('ab', 'c') is not ('a', 'bc')
+    return digest.digest()
+
+
 @dataclass(frozen=True)
 class GeneratedSource:
     """Base of a Source whose samples are generated on demand."""
@@ -158,6 +169,9 @@ class SubsetSource(FromSource):
 
     def check_files(self) -> None:
         self.source.check_files()
+
+    def digest(self) -> bytes:
+        return digest_names(self.source) + self.numbers.tobytes()
 
     def name(self, index: int) -> str:
         return super().name(int(self.numbers[index]))

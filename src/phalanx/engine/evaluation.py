@@ -56,15 +56,17 @@ class Setup:
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, setup: Setup, *, may_continue: Callable[[], bool] = lambda: True) -> Evaluation:
-    """Return the metrics of `model` on the evaluation split. Collective. Raises BadSampleError if too many samples are
+def evaluate(
+    task: Task, model: nn.Module, setup: Setup, dataset: Dataset[Any], *, may_continue: Callable[[], bool] = lambda: True
+) -> Evaluation:
+    """Return the metrics of `model` on the samples of `dataset`. Collective. Raises BadSampleError if too many of them are
     unreadable.
 
     `may_continue` is called at most AGREEMENTS times, before the same batches on all ranks, so that it may use collectives. If
     it returns False, which it must do on all ranks alike, EvaluationStoppedError is raised.
     """
     begin = time.perf_counter()
-    dataset, metric = task.dataset('eval'), task.metric()
+    metric = task.metric()
     loader, train, batch_size = setup.loader(task, dataset), setup.recipe.train, setup.recipe.evaluate.batch_size
     clock = Stopwatch()
     # Samples are dealt out to ranks one by one, and are never padded to equal shares: each counts exactly once.

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -51,6 +51,11 @@ class Evaluator:
     flags: StepFlags
     whole: WholeStep
 
+    @cached_property
+    def validation_samples(self) -> Dataset[Any]:
+        """Evaluation samples with the transforms of training, so that targets have the form that the loss expects."""
+        return self.task.for_validation_loss(self.samples).dataset('train')
+
     def start(self, progress: Progress, report: Report) -> bool:
         """Evaluate the initial weights; True if they have a score, and so are the best until another evaluation is better."""
         result = self.evaluate(0)
@@ -97,7 +102,7 @@ class Evaluator:
         setup = replace(self.setup, beat=partial(self.heartbeat.beat, step, 'evaluating'), is_cancelled=cancelled)
         recipe = setup.recipe
         try:
-            result = evaluate(self.task, self.model, setup, may_continue=self.may_continue)
+            result = evaluate(self.task, self.model, setup, self.samples, may_continue=self.may_continue)
             # Pictures are rendered by the main rank alone, from the weights that were just evaluated.
             if pictured is not None and dist.rank() == 0:
                 first = range(min(recipe.report.pictures, len(self.samples)))
@@ -108,7 +113,7 @@ class Evaluator:
                 # The loss takes a second pass over all samples: too long to ignore a stop request that came during the first.
                 if not self.may_continue():
                     raise EvaluationStoppedError
-                loss = validation_loss(self.task, self.model, setup, self.whole)
+                loss = validation_loss(self.task, self.model, setup, self.whole, self.validation_samples)
                 result = replace(result, metrics={**result.metrics, 'validation_loss': loss})
         except (EvaluationStoppedError, LoadingCancelledError):
             self.flags.stop_agreed = True

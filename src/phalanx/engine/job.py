@@ -1,6 +1,7 @@
 """Job: a recipe found by name or path, read and checked, with the folder of its run."""
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -35,15 +36,9 @@ class Job:
     notes: tuple[str, ...] = ()  # ignored keys of an original configuration, and keys of former versions
     differs: tuple[str, ...] = ()  # deliberate differences from the original configuration
 
-    def fingerprint(self) -> str:
-        """Digest of the sample names of both splits; nodes compare it to detect different file lists."""
-        digest = hashlib.sha256()
-        for dataset in (self.task.dataset('train'), self.task.dataset('eval')):
-            for index in range(len(dataset)):
-                # Separators keep ('ab', 'c') and ('a', 'bc') apart.
-                digest.update(dataset.name(index).encode() + b'\0')
-            digest.update(b'\n')
-        return digest.hexdigest()[:12]
+    def digest(self) -> str:
+        """Digest of the resolved recipe."""
+        return hashlib.sha256(json.dumps(to_plain(self.resolved), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:

@@ -10,6 +10,7 @@ from phalanx.data.samples import Dataset
 from phalanx.engine.initial import load_initial
 from phalanx.engine.schema import Recipe
 from phalanx.families.task import Task
+from phalanx.system.shared import Shared
 from phalanx.weights.reading import LoadedWeights
 
 
@@ -18,6 +19,7 @@ class Parts:
 
     def __init__(self, recipe: Recipe, task: Task) -> None:
         self.recipe, self.task = recipe, task
+        self.shared: Shared | None = None  # the data sets, if several processes of this node have them
 
     @cached_property
     def train(self) -> Dataset[Any]:

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from phalanx.data.samples import Dataset
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.passes import NetworkWithLoss
@@ -31,16 +33,15 @@ class SingleBatchStep(WholeStep):
 
 
 @torch.no_grad()
-def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep) -> float:
-    """Return the loss of `model` on the evaluation samples, with training transforms and fixed random numbers. Collective.
+def validation_loss(task: Task, model: nn.Module, setup: Setup, whole: WholeStep, dataset: Dataset[Any]) -> float:
+    """Return the loss of `model` on `dataset`, evaluation samples with the transforms of training and fixed random numbers.
+    Collective.
 
     Norms and dropout work as in evaluation. Each term is the sum of its totals by that of its weights, over all samples; values
     that a loss takes over a whole step (OHEM threshold, Lovász) are per batch. `whole` provides the epoch. Each rank gets whole
     batches, so the result does not depend on the number of ranks. NaN if no sample can be read. Leaves the model in training
     mode.
     """
-    # Evaluation samples with the transforms of training, so that targets have the form that the loss expects.
-    dataset = task.for_validation_loss().dataset('train')
     alone = SingleBatchStep(epoch=whole.epoch, epochs=whole.epochs)
     with_loss: NetworkWithLoss = NetworkWithLoss(task, model.train(), alone)
     # Training mode for its outputs (auxiliary heads), but norms and dropout as in evaluation.

@@ -43,6 +43,7 @@ from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
+from phalanx.engine.samples import share_samples
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
@@ -200,6 +201,7 @@ def run(
         if job.recipe.train.compile:
             use_own_cache()
         parts = parts or Parts(job.recipe, job.task)
+        share_samples(job, parts)
         # The main rank alone reads and prepares the folder; the others learn where to continue.
         newest, notes = prepare_folder(job, resume, fresh, stack) if dist.rank() == 0 else (None, [])
         progress = dist.broadcast_object(Progress.of(newest.state, newest.step) if newest is not None else None)
@@ -333,14 +335,14 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
         loaded = load_weights(model, weights or job.folder, raw=raw)
         if dist.rank() == 0:
             loaded.announce()
+        parts = Parts(job.recipe, job.task)
+        share_samples(job, parts, ['evaluation'])
         setup = evaluation.Setup(job.recipe, device, Precision(job.recipe.precision, device))
         place_network(model, device, channels_last=job.recipe.train.channels_last)
-        result = evaluation.evaluate(job.task, model, setup)
+        result = evaluation.evaluate(job.task, model, setup, parts.evaluation)
         if not pictures or dist.rank() != 0:
             return result
-        renderer = evaluation.SampleRenderer.from_model(
-            model, job.task, job.task.dataset('eval'), job.recipe.train.seed, device
-        )
+        renderer = evaluation.SampleRenderer.from_model(model, job.task, parts.evaluation, job.recipe.train.seed, device)
         return evaluation.add_worst_pictures(result, renderer, pictures)
 
 

@@ -55,7 +55,7 @@ class Family(Task):
 
     Keys: ClassVar[type[FamilyKeys]]
     channels: Literal['RGB', 'BGR'] = 'RGB'  # channel order of the network's input, that of the published weights
-    training_split: Split = 'train'
+    training_source: Any = None  # Source of the training samples; None: that of the data set
 
     def __init__(self, keys: FamilyKeys) -> None:
         """Build the parts. Raises ValueError for their invalid options."""
@@ -102,16 +102,16 @@ class Family(Task):
     def check_fits(self, network: Any, role: str) -> None:
         """Raise ValueError if the network does not fit the rest of the recipe; `role` names it in the message."""
 
-    def for_validation_loss(self) -> Self:
-        """Copy of this task that trains on the evaluation samples, with the transforms of training."""
+    def for_validation_loss(self, samples: Any) -> Self:
         other = copy.copy(self)
-        other.training_split = 'eval'
+        other.training_source = samples.source
         return other
 
     def source(self, split: Split) -> Any:
         """Samples of a split. Raises FileNotFoundError if files are missing."""
-        # `for_validation_loss` redirects training to the evaluation split.
-        source = self.data().split(self.training_split if split == 'train' else split)
+        if split == 'train' and self.training_source is not None:
+            return self.training_source
+        source = self.data().split(split)
         source.check_files()
         return source
 

@@ -97,8 +97,8 @@ class Task(ABC):
     @abstractmethod
     def dataset(self, split: Split) -> Dataset[Any]: ...
     @abstractmethod
-    def for_validation_loss(self) -> Self:
-        """Copy of this task that trains on the evaluation samples, with the transforms of training."""
+    def for_validation_loss(self, samples: Dataset[Any]) -> Self:
+        """Copy of this task that trains on the evaluation `samples`, with the transforms of training."""
 
     @abstractmethod
     def collate(self, samples: Sequence[Any]) -> ImageBatch: ...

@@ -142,7 +142,7 @@ def test_a_handle_that_leads_to_another_file_is_refused(cache: PictureCache) -> 
     """In another container the number of the process is another's."""
     path, device, inode = cache.handle
     with pytest.raises(OSError, match='must see each other in /proc'):
-        open_cache(path, device, inode + 1)
+        open_cache((path, device, inode + 1))
 
 
 def test_a_cache_that_does_not_fit_this_node_is_refused_before_the_start(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def evaluated(beat: Callable[[], None] = lambda: None, may_continue: Callable[[]
     words = 'data.train_lines=1', f'data.eval_lines={LINES}', 'evaluate.batch_size=1', 'train.workers=0'
     job, cpu = open_job('crnn_digits', [(text, text) for text in words]), torch.device('cpu')
     setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu), beat=beat)
-    return evaluate(job.task, job.task.model(), setup, may_continue=may_continue)
+    return evaluate(job.task, job.task.model(), setup, job.task.dataset('eval'), may_continue=may_continue)
 
 
 def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_batch() -> None:

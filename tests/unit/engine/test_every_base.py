@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 import drawn
-from layouts import LAYOUTS, ROOT, WITHOUT_ROOT
+from layouts import LAYOUTS, write_recipe
 from phalanx.config.shipped import recipes_folder
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
@@ -70,12 +69,6 @@ def all_the_way() -> list[tuple[str, str, str]]:
         for one, other in zip(longer, cycle(shorter), strict=False):
             pairs.append((family, *((one, other) if one in bases else (other, one))))
     return pairs
-
-
-def write_recipe(family: str, base: str, data: str) -> None:
-    """mine.yml, of `_base_` and `data` alone, in an empty folder, and what that names."""
-    settings = {'name': data, **({} if data in WITHOUT_ROOT else {'root': str(ROOT)}), **LAYOUTS[family][data]()}
-    Path('mine.yml').write_text(yaml.safe_dump({'_base_': base, 'data': settings}))
 
 
 def test_every_file_of_the_folder_is_a_base_or_a_piece() -> None:

@@ -33,7 +33,8 @@ def loss_of(*recipe: str, batch_size: int) -> tuple[float, torch.nn.Module]:
     torch.manual_seed(0)
     model = job.task.model()
     setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu))
-    return validation_loss(job.task, model, setup, WholeStep(epochs=1.0)), model
+    samples = job.task.for_validation_loss(job.task.dataset('eval')).dataset('train')
+    return validation_loss(job.task, model, setup, WholeStep(epochs=1.0), samples), model
 
 
 def test_it_is_the_mean_over_all_pixels_by_a_network_as_it_is_evaluated() -> None:

@@ -136,7 +136,7 @@ def test_a_sample_of_a_fractional_share_is_named_after_its_source() -> None:
 
 def test_packed_strings_are_unpacked_unchanged() -> None:
     strings = ['', '中 文', 'a' * 1000, os.fsdecode(b'\xff.png')]
-    packed = Packed(strings)
+    packed = Packed.of(strings)
     assert [packed[index] for index in range(len(packed))] == strings
 
 

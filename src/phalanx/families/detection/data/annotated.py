@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from phalanx.data.folders import check_present
 from phalanx.data.image import read_image, turned_hint
-from phalanx.data.listed import Files, Packed
+from phalanx.data.listed import Files, Packed, digest_arrays
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.data.shapes import Box
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
@@ -110,7 +110,7 @@ class Annotations:
         selected, order = np.flatnonzero(is_kept), np.argsort(owners, kind='stable')
         rows, counts = order[is_kept[owners[order]]], np.bincount(owners, minlength=len(sizes))[selected]
         starts = np.concatenate([[0], counts.cumsum()])
-        paths = Packed([files[number] for number in selected])
+        paths = Packed.of(files[number] for number in selected)
         oddities = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(selected.tolist()) if number in self._missing}
         return AnnotatedImages(self.root, paths, sizes[selected], starts, objects.at(rows), self.relative, oddities, missing)
@@ -137,7 +137,11 @@ class AnnotatedImages(Files):
     missing: Mapping[int, str]  # number of an image -> its missing annotation file
 
     def check_files(self) -> None:
-        check_present(self.root, [*self.paths, *self.missing.values()])
+        check_present(self.root, self.paths, self.missing.values())
+
+    def digest(self) -> bytes:
+        one = self.objects
+        return super().digest() + digest_arrays(self.sizes, self.starts, one.boxes, one.classes, one.ignored, one.areas)
 
     def read(self, draw: Draw) -> tuple[Image, Objects]:
         """Raises SampleError, also for an image of another size than annotated."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
-from phalanx.data.listed import Listed, Packed
+from phalanx.data.listed import Listed, Packer
 from phalanx.data.mixing import Shares, check_shares
 from phalanx.data.samples import Split
 from phalanx.families.recognition.data.source import Source
@@ -36,17 +36,16 @@ class LabelFiles:
 
     def _read_label_file(self, path: Path) -> Listed[str]:
         """Return the samples of one label file. Raises FileNotFoundError, and ValueError with all malformed lines."""
-        pairs: list[tuple[str, str]] = []
-        cut_off = 0
-        problems = Problems()
+        cut_off, problems, files, texts = 0, Problems(), Packer(), Packer()
         for number, line in read_lines(path):
             with problems:
-                pairs.append(split_line(line, self.root, f'{path}:{number}', self.separator))
+                file, text = split_line(line, self.root, f'{path}:{number}', self.separator)
+                files.append(file)
+                texts.append(text)
                 cut_off += line.count(self.separator) > 1
         problems.check()
         what = f'lines of {path} have a second {self.separator!r}; what is behind it is not part of the text'
-        files, texts = Packed([file for file, _ in pairs]), Packed([text for _, text in pairs])
-        return Listed(self.root, files, texts, {what: cut_off} if cut_off else {})
+        return Listed(self.root, files.pack(), texts.pack(), {what: cut_off} if cut_off else {})
 
 
 def known_texts(source: object) -> Iterator[str]:

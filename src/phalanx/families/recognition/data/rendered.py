@@ -90,7 +90,7 @@ class ListedWords:
     """Generator of words of a list, each with a font that covers it."""
 
     def __init__(self, fonts: Fonts, words: Sequence[str], *, change_case: bool) -> None:
-        self.fonts, self.words, self.change_case = fonts, Packed(words), change_case
+        self.fonts, self.words, self.change_case = fonts, Packed.of(words), change_case
 
     def pick(self, rng: Rng) -> tuple[str, Path]:
         """Return a word and the file of a font that covers it."""

@@ -32,7 +32,7 @@ class FileList:
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
         path = self.root / self.lists[split]
-        pairs = [self._pair(line, f'{path}:{number}') for number, line in read_lines(path)]
+        pairs = (self._pair(line, f'{path}:{number}') for number, line in read_lines(path))
         count = len(self.class_names)
         return Pairs(self.root, pairs, self.ids, f': data.classes names {count} class{"es" * (count != 1)}')
 

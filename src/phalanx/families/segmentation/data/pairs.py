@@ -1,7 +1,7 @@
 """Reading and checking of images and label maps in files."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import cv2
@@ -10,6 +10,7 @@ import numpy as np
 from phalanx.data import samples
 from phalanx.data.folders import check_folder, check_present
 from phalanx.data.image import LabelMap, read_image, read_labels, turned_hint
+from phalanx.data.listed import Packed
 from phalanx.data.samples import Draw, Image, SampleError
 from phalanx.families.segmentation.labels import VOID
 
@@ -19,24 +20,26 @@ INVALID = 254  # marks label values without a class; hence at most 254 classes
 class Pairs:
     """Source of images with label maps, both in files below `root`."""
 
-    def __init__(self, root: Path, pairs: Sequence[tuple[str, str]], ids: LabelMap, origin: str = '') -> None:
+    def __init__(self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '') -> None:
         """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`; `origin`:
         end of the message about a value that is not in the table, with the reason why others are."""
         self.root, self.ids, self.origin = root, ids, origin
-        # An array of bytes, not a list of strings: reference counting of strings would make each worker process copy the list.
-        self._paths = np.array([[os.fsencode(path) for path in pair] for pair in pairs])  # [N, 2]
+        self._paths = Packed.of(chain.from_iterable(pairs))  # image, label map, image, ...
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._paths) // 2
 
     def check_files(self) -> None:
-        check_present(self.root, (os.fsdecode(bytes(path)) for path in self._paths.flat))
+        check_present(self.root, self._paths)
+
+    def digest(self) -> bytes:
+        return self._paths.digest()
 
     def name(self, index: int) -> str:
         return str(self.path(index, 0))
 
     def path(self, index: int, column: int) -> Path:
-        return self.root / os.fsdecode(bytes(self._paths[index, column]))
+        return self.root / self._paths[2 * index + column]
 
     def read(self, draw: Draw) -> tuple[Image, LabelMap]:
         index = draw.index

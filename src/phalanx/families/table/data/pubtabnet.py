@@ -19,6 +19,7 @@ import numpy.typing as npt
 from phalanx.data.checks import AnnotationError
 from phalanx.data.folders import check_file, check_folder, check_inside, check_present
 from phalanx.data.image import read_image
+from phalanx.data.listed import Packed, digest_arrays
 from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.data.tables import parse_annotation
 from phalanx.families.table.annotation import Cell, Table
@@ -85,7 +86,10 @@ class Lines:
         return len(self.lines.offsets)
 
     def check_files(self) -> None:
-        check_present(self.images, (name.decode() for name in self.lines.filenames))
+        check_present(self.images, Packed.of(name.decode() for name in self.lines.filenames))
+
+    def digest(self) -> bytes:
+        return digest_arrays(*self.lines)
 
     def name(self, index: int) -> str:
         return str(self.images / self.lines.filenames[index].decode())

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_json
+from phalanx.data.listed import Packed
 from phalanx.data.samples import Split
 from phalanx.data.texts import ILLEGIBLE
-from phalanx.families.text_detection.data.source import Pages, Points, Texts, make_texts, parse_outline
+from phalanx.families.text_detection.data.source import PackedTexts, Pages, Points, make_texts, parse_outline
 
 SETS = {'train': 'train', 'eval': 'val'}  # names of the splits in the file
 
@@ -53,8 +54,8 @@ class CocoText:
                     words_of[number].append(parse_word(annotation, f'{file}: word {identity}'))
         problems.check()
         selected = [number for number in names if words_of[number] or split == 'eval' or self.empty_images]
-        texts = tuple[Texts, ...](make_texts(words_of[number]) for number in selected)
-        return Pages(folder, tuple(names[number] for number in selected), texts)
+        texts = PackedTexts(make_texts(words_of[number]) for number in selected)
+        return Pages(folder, Packed.of(names[number] for number in selected), texts)
 
 
 def read_annotations(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,14 +1,16 @@
 """PaddleOCR label files: each line contains the path of an image and its texts as JSON."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
+from phalanx.data.listed import Packer
 from phalanx.data.samples import Split
 from phalanx.data.texts import parse_page
-from phalanx.families.text_detection.data.source import Pages, Texts, make_texts
+from phalanx.families.text_detection.data.source import PackedTexts, Pages, Texts, make_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +30,19 @@ class LabelFiles:
         """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed lines."""
         check_folder(self.root)
         folder = self.root / self.images
-        problems, paths, texts = Problems(), list[str](), list[Texts]()
-        for file in self.train if split == 'train' else self.eval:
-            for number, line in read_lines(self.root / file):
-                with problems:
-                    path, of_image = read_line(line, folder, f'{self.root / file}:{number}')
-                    paths.append(path)
-                    texts.append(of_image)
+        problems, paths = Problems(), Packer()
+
+        def read_texts() -> Iterator[Texts]:
+            for file in self.train if split == 'train' else self.eval:
+                for number, line in read_lines(self.root / file):
+                    with problems:
+                        path, texts = read_line(line, folder, f'{self.root / file}:{number}')
+                        paths.append(path)
+                        yield texts
+
+        texts = PackedTexts(read_texts())
         problems.check()
-        return Pages(folder, tuple(paths), tuple(texts))
+        return Pages(folder, paths.pack(), texts)
 
 
 def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
