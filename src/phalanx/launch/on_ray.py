@@ -43,6 +43,11 @@ FORWARDED = ('PHALANX_', 'NCCL_', 'GLOO_', 'TORCH_', 'OMP_', 'HF_')  # first let
 class Worker:
     """Ray actor of one rank; it and its command end together."""
 
+    def __init__(self) -> None:
+        self.scratch = tempfile.TemporaryDirectory(prefix='phalanx-ray-')
+        self.folder = Path(self.scratch.name)  # of heartbeats, records and stacks
+        self.process: subprocess.Popen[bytes] | None = None
+
     def place(self) -> tuple[str, str, int]:
         """Ray's node, its address, and a port that is free there."""
         import ray
@@ -54,8 +59,6 @@ class Worker:
     def start(self, words: Sequence[str], environment: dict[str, str], folder: str) -> None:
         """Start the command in `folder`. Raises OSError if there is no such folder."""
         libc, self.output = ctypes.CDLL(None), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
-        self.scratch = tempfile.TemporaryDirectory(prefix='phalanx-ray-')
-        self.folder = Path(self.scratch.name)  # of heartbeats, records and stacks
         self.process = subprocess.Popen(
             [sys.executable, *words],
             cwd=folder,
@@ -69,6 +72,7 @@ class Worker:
 
     def poll(self) -> tuple[str, int | None, dict[int, Beat]]:
         """New output of the command, its exit status once it has ended, and the heartbeat of its rank."""
+        assert self.process is not None
         status = self.process.poll()
         new = os.pread(self.output.fileno(), 1 << 20, self.shown)
         new = new if status is not None else new[: new.rfind(b'\n') + 1]  # whole lines
@@ -85,7 +89,15 @@ class Worker:
         return records, (self.folder / f'stack.{rank}').read_text(errors='replace').strip()
 
     def stop(self, number: int) -> None:
-        self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def close(self) -> None:
+        """End the command and remove its folder, which an actor that Ray kills would leave behind."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.scratch.cleanup()
 
 
 @dataclass(frozen=True)
@@ -221,6 +233,7 @@ def _attempt(ray: Any, request: Request, group: Any, number: int) -> tuple[int, 
                 for worker in workers:
                     worker.stop.remote(stopped)
     finally:
+        ray.wait([worker.close.remote() for worker in workers], num_returns=len(workers), timeout=GRACE)
         for worker in workers:
             ray.kill(worker)
     failed = [rank for rank, status in enumerate(statuses) if status not in (0, None, *STOP_STATUSES)]
