@@ -39,7 +39,7 @@ from phalanx.report.history import SUMMARISED, History, Log, write_summary
 from phalanx.report.page import detail_values, render, write_page
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
 from phalanx.report.terminal import make_table, terminal
-from phalanx.report.trackers import Run, Tracker
+from phalanx.report.tracker import PostponedError, Run, Tracker
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
 
@@ -375,6 +375,8 @@ class Report:
         """Context that tolerates failures to write `what`: warns the first time, counts always."""
         try:
             yield
+        except PostponedError as error:
+            self.warning(f'{what}: {error} (the run continues; the values are in metrics.jsonl and will be sent)')
         except kind as error:
             self.not_written[what] += 1
             if self.not_written[what] == 1:

@@ -1,46 +1,12 @@
-"""Experiment trackers: TensorBoard, VisualDL, or one of a plugin. Only the main rank has any."""
+"""Experiment trackers: TensorBoard, VisualDL, MLflow, Weights & Biases, or one of a plugin."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
+from phalanx.report.delivery import MLflow, WandB
+from phalanx.report.tracker import Run as Run
+from phalanx.report.tracker import Tracker as Tracker
 from phalanx.system.errors import RequestError
-
-
-class Run(NamedTuple):
-    """The run that a tracker follows."""
-
-    name: str
-    folder: Path
-    """The run folder: a tracker keeps its files there, such as the id under which a resumed run continues."""
-    config: Mapping[str, Any]
-    """The resolved recipe, nested as in its YAML file."""
-    step: int
-    """The step that training continues from, 0 at the beginning. What an earlier start logged of later steps is void."""
-    logged: Mapping[str, int]
-    """Last step for which an earlier start logged values, by group (`train`, `eval`)."""
-
-    def unlogged(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the `values` of `step` that no earlier start logged, for trackers that cannot delete values."""
-        return {name: value for name, value in values.items() if step > self.logged.get(name.partition('/')[0], 0)}
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """Experiment tracker. It is built before the run and imports its package then, so a missing one is reported before the
-    start.
-
-    An exception in a method is reported once and does not end the run; after one in `start` the tracker is not called again.
-    """
-
-    def start(self, run: Run, /) -> None:
-        """Begins, or continues after `run.step`."""
-
-    def log(self, step: int, values: Mapping[str, float], /) -> None:
-        """Takes the values of one log line (`train/loss`, `train/lr`, ...) or evaluation (`eval/mean_iou`, ...)."""
-
-    def finish(self, summary: Mapping[str, Any] | None, /) -> None:
-        """Ends: `summary` is the content of summary.json, None when the run stopped before its end."""
 
 
 class TensorBoard:
@@ -78,7 +44,12 @@ class VisualDL:
         self._writer.close()
 
 
-TRACKERS: dict[str, Callable[..., Tracker]] = {'tensorboard': TensorBoard, 'visualdl': VisualDL}
+TRACKERS: dict[str, Callable[..., Tracker]] = {
+    'tensorboard': TensorBoard,
+    'visualdl': VisualDL,
+    MLflow.name: MLflow,
+    WandB.name: WandB,
+}
 
 
 def check_trackers(builders: Mapping[str, Callable[[], Tracker]]) -> None:

@@ -1,0 +1,190 @@
+"""Each number reaches real trackers once, whatever happens to the run or to the server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+import phalanx
+from running import TINY, clean_environment
+
+pytestmark = pytest.mark.long
+
+STEPS, KILLS = 66, 10
+WORDS = (*TINY, f'train.steps={STEPS}', 'checkpoint.every=4', 'evaluate.every=11', 'report.trackers=[mlflow, wandb]')
+LOGGED = [*range(1, STEPS + 1)]
+EVALUATED = [*range(11, STEPS + 1, 11)]
+PACKAGES = ('mlflow', 'wandb')
+
+
+@pytest.fixture(scope='module')
+def python() -> str:
+    """Interpreter with this environment and the trackers; kept below the user's cache."""
+    shared = [path for path in sys.path if 'site-packages' in path]
+    key = hashlib.sha256(' '.join((*shared, *PACKAGES)).encode()).hexdigest()[:8]
+    folder = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / f'trackers-{key}'
+    found = folder / 'bin' / 'python'
+    if not (folder / 'installed').exists():
+        subprocess.run([sys.executable, '-m', 'venv', '--clear', '--without-pip', folder], check=True)
+        (packages,) = (folder / 'lib').glob('python*/site-packages')
+        (packages / 'shared.pth').write_text('\n'.join(shared))
+        pip = [sys.executable, '-m', 'pip', '--python', found, 'install', '-q', *PACKAGES]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f'MLflow and wandb cannot be installed here: {done.stderr.strip().splitlines()[-1]}')
+        (folder / 'installed').touch()
+    return str(found)
+
+
+@pytest.fixture
+def server(python: str, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """MLflow's server on SQLite, on a free port: its address and its process."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    place = tmp_path / 'server'
+    place.mkdir()
+    words = ['server', '--host', '127.0.0.1', '--port', str(port), '--workers', '1']
+    store = ['--backend-store-uri', f'sqlite:///{place}/mlflow.db', '--artifacts-destination', str(place / 'artifacts')]
+    with (place / 'log').open('wb') as log:
+        command = [python, '-m', 'mlflow', *words, *store]
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=place)
+    url = f'http://127.0.0.1:{port}'
+    try:
+        while not answers(url):
+            assert process.poll() is None, (place / 'log').read_text()
+            time.sleep(0.5)
+        yield url, process
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(urlopen(f'{url}/health', timeout=10).status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def begin(python: str, folder: Path, url: str, ranks: int) -> subprocess.Popen[str]:
+    environment = clean_environment() | {
+        'PYTHONPATH': str(Path(phalanx.__file__).parent.parent),
+        'MLFLOW_TRACKING_URI': url,
+        'WANDB_MODE': 'offline',
+    }
+    command = [python, '-m', 'phalanx', 'train', *WORDS, '--save_dir', str(folder), '--nproc_per_node', str(ranks)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def last_step(folder: Path) -> int:
+    file = folder / 'metrics.jsonl'
+    lines = file.read_bytes().split(b'\n')[:-1] if file.is_file() else []
+    return int(json.loads(lines[-1])['step']) if lines else 0
+
+
+def history(url: str, folder: Path, name: str) -> list[int]:
+    """Steps of a metric on the server."""
+    key = json.loads((folder / 'tracker_mlflow.json').read_text())['key']
+    asked = json.dumps({'experiment_ids': ['1'], 'filter': f"tags.phalanx_key = '{key}'"}).encode()
+    found = Request(f'{url}/api/2.0/mlflow/runs/search', asked, {'Content-Type': 'application/json'})
+    with urlopen(found, timeout=60) as answer:
+        (run,) = (one['info']['run_id'] for one in json.load(answer)['runs'])
+    with urlopen(f'{url}/api/2.0/mlflow/metrics/get-history?run_id={run}&metric_key={name}', timeout=60) as answer:
+        return [int(metric['step']) for metric in json.load(answer).get('metrics', [])]
+
+
+READ = """
+import json, sys
+from pathlib import Path
+from wandb.proto.wandb_internal_pb2 import Record
+rows, ids = [], set()
+for file in sorted(Path(sys.argv[1]).glob('wandb/offline-run-*/*.wandb')):
+    ids.add(file.stem)
+    data, place, whole = file.read_bytes(), 7, b''
+    # LevelDB's log: blocks of 32 KiB; each part has a checksum, a length and a kind (1 whole, 2 first, 3 middle, 4 last)
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], 'little'), data[place + 6]
+        if kind == 0 or place + 7 + length > len(data):
+            break
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            record, whole = Record.FromString(whole), b''
+            if record.WhichOneof('record_type') == 'history':
+                items = {item.key or '.'.join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                rows.append({'wandb step': record.history.step.num, **items})
+print(json.dumps({'rows': rows, 'ids': sorted(ids)}))
+"""
+
+
+def offline_rows(python: str, folder: Path) -> list[dict[str, Any]]:
+    """Rows that the offline runs of Weights & Biases hold, in one run by their id."""
+    done = subprocess.run([python, '-c', READ, str(folder)], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert len(found['ids']) == 1
+    return list(found['rows'])
+
+
+def test_after_ten_kills_each_step_is_in_one_run_of_each_tracker_once(
+    python: str, server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    url, _ = server
+    folder = tmp_path / 'run'
+    for kill in range(KILLS):
+        process = begin(python, folder, url, ranks=1 + kill % 2)
+        # Killed between two checkpoints, the steps since the last one are logged again.
+        while last_step(folder) < 6 * kill + 3:
+            assert process.poll() is None, process.stdout and process.stdout.read()
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process = begin(python, folder, url, ranks=2)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert history(url, folder, 'train/loss') == LOGGED
+    assert history(url, folder, 'eval/mean_iou') == EVALUATED
+    rows, last = [], -1
+    for row in offline_rows(python, folder):  # as the service does: it drops what is not above the last step
+        if row['wandb step'] > last:
+            last = row['wandb step']
+            rows.append(row)
+    assert Counter(row['step'] for row in rows if 'train/loss' in row) == Counter(LOGGED)
+    assert Counter(row['step'] for row in rows if 'eval/mean_iou' in row) == Counter(EVALUATED)
+
+
+def test_a_server_that_does_not_answer_delays_nothing_and_gets_everything_later(
+    python: str, server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """Stopped from step 5 to 60: the steps go on, and the end of the run waits for the rest."""
+    url, mlflow = server
+    folder = tmp_path / 'run'
+    process = begin(python, folder, url, ranks=1)
+    for step, number in ((5, signal.SIGSTOP), (60, signal.SIGCONT)):
+        while last_step(folder) < step:
+            assert process.poll() is None, process.stdout and process.stdout.read()
+            time.sleep(0.02)
+        os.killpg(mlflow.pid, number)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert history(url, folder, 'train/loss') == LOGGED
