@@ -43,13 +43,17 @@ def opened() -> Counter[str]:
 
 @pytest.mark.long
 def test_our_launcher_reads_for_all_ranks(counting: dict[str, str]) -> None:
-    """Also for the second attempt, when one rank was killed."""
+    """Also for the second attempt, when one rank was killed, and for the prediction of its memory."""
     killed = "import os, signal\nif os.environ.get('RANK') == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
     killed += '    import threading; threading.Timer(0, os.kill, (os.getpid(), signal.SIGKILL)).start()\n'
     Path('hook/sitecustomize.py').write_text(COUNTING + killed)
     flags = ('--nproc_per_node', '2', '--max_restart', '1')
     done = subprocess.run(
-        [sys.executable, '-m', 'phalanx', *WORDS, *flags], env=counting, stderr=subprocess.PIPE, text=True, check=False
+        [sys.executable, '-m', 'phalanx', *WORDS, 'train.micro_batches=auto', *flags],
+        env=counting,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert len(records(Path('runs/mine'), 'eval')) == 2

@@ -135,6 +135,8 @@ class StepMemory:
 
     def parts_mb(self, samples: int, micro_batches: int = 1) -> dict[str, float]:
         """MiB by part at the peak of a step. Raises as the step does."""
+        if self.has_buckets:  # norms that ranks share accept one sample in each; this prediction is made on one rank
+            samples = max(samples, 2 * micro_batches)
         size = -(-samples // micro_batches)
         if micro_batches <= 2 or self.trainer.task.sees_whole_step:
             return self.parts(samples, micro_batches)

@@ -21,6 +21,7 @@ from phalanx.system.shared import Handle, Shared
 log = logging.getLogger('phalanx')
 
 SAMPLES = 'PHALANX_SAMPLES'  # environment variable of ranks: digest of the recipe, handle of what their launcher has read
+NAMES = ('train', 'evaluation')  # of `Parts`
 Datasets = Sequence[Dataset[Any]]
 
 
@@ -53,7 +54,15 @@ class NodeSamples:
         return digest.hexdigest()[:12]
 
 
-def share_samples(job: Job, parts: Parts, names: Sequence[str] = ('train', 'evaluation')) -> None:
+def rank_parts(job: Job) -> Parts:
+    """Parts of a job on a rank, with the data sets of its launcher if that has read them."""
+    parts = Parts(job.recipe, job.task)
+    if (shared := _open(announced_handle(job))) is not None:
+        _take(parts, shared, NAMES)
+    return parts
+
+
+def share_samples(job: Job, parts: Parts, names: Sequence[str] = NAMES) -> None:
     """Give all ranks of a node the same data sets `names` of their `parts`. Collective. Raises as reading them does.
 
     The first rank of a node takes those of its launcher, or reads them. Where the others cannot map them (a plug-in whose data
@@ -73,9 +82,13 @@ def share_samples(job: Job, parts: Parts, names: Sequence[str] = ('train', 'eval
         raise problem
     shared = shared or _open(handles[dist.rank() - dist.local_rank()])  # nodes hold consecutive ranks
     if shared is not None:
-        for name, dataset in zip(names, shared.load(), strict=True):
-            setattr(parts, name, dataset)
-        parts.shared = shared  # open until the end of the run, for ranks that come later
+        _take(parts, shared, names)
+
+
+def _take(parts: Parts, shared: Shared, names: Sequence[str]) -> None:
+    for name, dataset in zip(names, shared.load(), strict=True):
+        setattr(parts, name, dataset)
+    parts.shared = shared  # open until the end of the run, for ranks that come later
 
 
 def announced_handle(job: Job) -> Handle | None:

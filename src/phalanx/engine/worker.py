@@ -43,7 +43,7 @@ from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
-from phalanx.engine.samples import share_samples
+from phalanx.engine.samples import rank_parts, share_samples
 from phalanx.engine.schema import Train
 from phalanx.engine.timeline import Timeline
 from phalanx.engine.trainer import Trainer
@@ -103,6 +103,7 @@ def train(
     the report (`Report`); `stop`, once set, stops the run as a signal does; `then` is called when the run ended, while the
     ranks are still a group. Raises RunError, BadSampleError, CheckpointError or OSError if the run failed, and RequestError.
     """
+    parts = parts or rank_parts(job)
     micro_batches = predict_fit(job, parts)
     with process_group(job.recipe.device) as device:
         if not is_checked:
