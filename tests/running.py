@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import torch
 from filelock import FileLock
 
 from phalanx.cli.main import main
+from phalanx.system.stops import keep_handlers
 
 # The smallest real run: the embedded data set, PP-LiteSeg with a quarter of its channels, a batch that 1, 2 and 3 ranks and 2
 # micro-batches share evenly.
@@ -44,6 +44,7 @@ TINY = (
 IN_TURN = """
 import json, os, sys
 from phalanx.cli.main import main
+from phalanx.system.stops import keep_handlers
 from phalanx.system.process import fast_imports
 for number, words in enumerate(json.loads(sys.argv[1])):
     os.environ['PHALANX_INIT_METHOD'] = f'file://{os.getcwd()}/rendezvous{number}'
@@ -107,16 +108,14 @@ def run_here(*words: str) -> int:
 
     What the command changes of the process, handlers of signals and of the log, is as before afterwards.
     """
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     log = logging.getLogger('phalanx')
     logged = (log.handlers, log.propagate, log.level)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        return main(words)
-    finally:
-        torch.set_num_threads(threads)
-        log.handlers, log.propagate = logged[:2]
-        log.setLevel(logged[2])
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with keep_handlers():  # a process that a later test starts would inherit them, and could not be ended
+        try:
+            return main(words)
+        finally:
+            torch.set_num_threads(threads)
+            log.handlers, log.propagate = logged[:2]
+            log.setLevel(logged[2])

@@ -64,9 +64,9 @@ def train(case: str, device: torch.device) -> dict[str, Any]:
         if case not in FAMILIES:
             return {'losses': losses, **vars(record)}
         setup = Setup(job.recipe, device, trainer.precision)
-        evaluate(job.task, trainer.model, setup)  # constants reach the device once
+        evaluate(job.task, trainer.model, setup, trainer.evalset)  # constants reach the device once
         with recording() as evaluated:
-            metrics = evaluate(job.task, trainer.model, setup).metrics
+            metrics = evaluate(job.task, trainer.model, setup, trainer.evalset).metrics
         return {'losses': losses, **vars(record), 'metrics': repr(metrics), 'evaluation': evaluated.waits}
 
 

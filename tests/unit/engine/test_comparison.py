@@ -30,6 +30,7 @@ from phalanx.runtime.detection import Detections
 from phalanx.system.errors import RequestError
 from phalanx.weights.checkpoint import Checkpoints
 from run_folder import write_lines
+from running import run_here
 
 
 def lines_read(name: str, rights: Sequence[bool]) -> Measured:
@@ -162,7 +163,7 @@ def test_two_runs_are_compared_on_their_evaluation_samples(tmp_path: Path, capsy
 def test_the_total_of_single_images_is_the_metric_of_the_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / 'a', 1)
     measured = measure('a', open_job(str(run)))
-    assert main(['eval', str(run), '--json']) == 0
+    assert run_here('eval', str(run), '--json') == 0
     expected = json.loads(capsys.readouterr().out)
     assert {name: expected[name] for name in measured.total.names} == {
         name: measured.total.compute()[name] for name in measured.total.names

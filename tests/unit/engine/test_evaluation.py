@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.cli.main import main
 from phalanx.engine.evaluation import (
     AGREEMENTS,
     WORST,
@@ -22,7 +21,7 @@ from phalanx.engine.evaluation import (
 from phalanx.engine.job import open_job
 from phalanx.engine.precision import Precision
 from phalanx.families.figures import Grade
-from running import TINY
+from running import TINY, run_here
 
 LINES = 41
 
@@ -55,9 +54,9 @@ def test_a_stop_ends_an_evaluation_within_a_twentieth_of_it() -> None:
 def test_an_evaluation_repeats_that_of_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In bf16 a network in another memory format has other kernels, which round differently."""
     words = ('model.width=1', 'train.steps=2', 'precision.dtype=bf16', 'train.channels_last=true', 'report.trackers=[]')
-    assert main(['train', *TINY, *words, '--save_dir', str(tmp_path)]) == 0
+    assert run_here('train', *TINY, *words, '--save_dir', str(tmp_path)) == 0
     capsys.readouterr()
-    assert main(['eval', str(tmp_path), '--json']) == 0
+    assert run_here('eval', str(tmp_path), '--json') == 0
     found, trained = json.loads(capsys.readouterr().out), json.loads((tmp_path / 'summary.json').read_text())['metrics']
     assert {name: found[name] for name in trained} == trained
 
