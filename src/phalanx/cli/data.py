@@ -125,5 +125,7 @@ def rewrite(given: argparse.Namespace) -> int:
     except (OSError, ValueError, SampleError) as error:
         print(f'the data set cannot be rewritten: {error}', file=sys.stderr)
         return 1
-    print(f'in a recipe: data: {json.dumps({"root": str(given.out)} | keys)}')
+    data = json.dumps({'root': str(given.out)} | keys)
+    print(f'in a recipe: data: {data}')
+    print(f'next: phalanx train {quote(given.recipe)} --set {quote(f"data={data}")}')
     return 0

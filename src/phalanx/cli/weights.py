@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from shlex import quote
 
 from phalanx.cli.options import weights_parser
 from phalanx.report.terminal import make_table, terminal
@@ -51,4 +52,5 @@ def get(given: argparse.Namespace) -> int:
         print(found.path)
         for key, value in found.facts().items():
             print(f'  {key}: {value}')
+        print(f'next: phalanx train RECIPE --set {quote(f"train.init_from={name}")}')
     return int(failed)

@@ -18,7 +18,7 @@ def test_the_boxes_of_a_recipe_are_written_again(tmp_path: Path, capsys: pytest.
     sizes = ['data.train_scenes=2', 'data.eval_scenes=1', 'data.size=[48,64]']
     words = ['rewrite', 'ppyoloe_digits', '--as', 'voc', '--out', str(tmp_path / 'out'), '--set', *sizes]
     assert command(words) == 0
-    keys = json.loads(capsys.readouterr().out.removeprefix('in a recipe: data: '))
+    keys = json.loads(capsys.readouterr().out.splitlines()[0].removeprefix('in a recipe: data: '))
     assert keys.pop('name') == 'pascal_voc'
     assert len(PascalVOC(**{**keys, 'root': Path(keys['root'])}).split('train')) == 2
     sizes_written = [ElementTree.parse(file).find('size') for file in (tmp_path / 'out').rglob('*.xml')]
@@ -31,7 +31,7 @@ def test_the_texts_of_a_recipe_become_databases(tmp_path: Path, capsys: pytest.C
     pytest.importorskip('lmdb')
     sizes = ['data.train_lines=3', 'data.eval_lines=2']
     assert command(['rewrite', 'crnn_digits', '--as', 'lmdb', '--out', str(tmp_path / 'out'), '--set', *sizes]) == 0
-    keys = json.loads(capsys.readouterr().out.removeprefix('in a recipe: data: '))
+    keys = json.loads(capsys.readouterr().out.splitlines()[0].removeprefix('in a recipe: data: '))
     assert keys == {'root': str(tmp_path / 'out'), 'name': 'lmdb_sets', 'train': ['train'], 'eval': ['val']}
     read = LmdbSets(root=tmp_path / 'out', train=tuple(keys['train']), eval=tuple(keys['eval']))
     assert (len(read.split('train')), len(read.split('eval'))) == (3, 2)
