@@ -38,6 +38,8 @@ def summarise(
         'global_batch_size': global_batch_size,
         'world_size': progress.ranks,
         'seconds': progress.seconds,
+        'training_seconds': progress.training_seconds,
+        'waiting_seconds': progress.waiting_seconds,
         **throughput,
         'initial_weights': [loaded.facts() for loaded in initial],
         'skipped_samples': sorted(set(bad.values())),

@@ -59,6 +59,7 @@ def _page(run: Run) -> str:
             **detail_values(run.folder, run.table.get('rows', []), run.table.get('figures', [])),
             'events': _events(run),
             'facts': _facts(run),
+            'time_spent': _time_spent(run),
             'ranks': run.start.get('ranks', []),
             'weights': [_weights(line) for line in run.journal if line['kind'] == 'weights'],
         },
@@ -322,6 +323,29 @@ def _facts(run: Run) -> dict[str, Any]:
             f'{len(saved)} written, {format_duration(mean)} each; the last at step {format_number(saved[-1]["step"])}'
         )
     return facts
+
+
+def _time_spent(run: Run) -> list[dict[str, Any]]:
+    """Return the parts of the time between the first start and the end of the run; none before the end.
+
+    The share of the steps is the goodput. Steps that were repeated after a crash are not in the times of the summary.
+    """
+    summary = run.summary
+    if 'training_seconds' not in summary or not run.journal:
+        return []
+    # a finished run that is started again only adds lines behind its last checkpoint
+    ends = (line['time'] for line in run.journal if line['kind'] == 'saved' and line['step'] == summary['steps'])
+    whole = max(next(ends, run.journal[-1]['time']) - run.journal[0]['time'], summary['seconds'], 1e-9)
+    training, waiting = summary['training_seconds'], summary['waiting_seconds']
+    evaluating = min(math.fsum(line['seconds'] for line in run.evaluations), summary['seconds'] - training)
+    seconds = {
+        'steps (goodput)': training - waiting,
+        'waiting for data': waiting,
+        'evaluations': evaluating,
+        'preparation, checkpoints': summary['seconds'] - training - evaluating,
+        'between starts, and steps made twice': whole - summary['seconds'],
+    }
+    return [{'part': part, 'time': format_duration(size), 'share': size / whole} for part, size in seconds.items()]
 
 
 def _weights(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -304,3 +304,31 @@ def test_paths_are_shown_below_the_folder_that_they_share() -> None:
     assert shorten_paths(['/1.png']) == ['1.png']
     assert shorten_paths(['train 1', '/data/1.png']) == ['train 1', '/data/1.png']
     assert shorten_paths([]) == []
+
+
+def test_the_time_since_the_first_start_is_divided_into_parts(folder: Path) -> None:
+    """Two starts in 200 s: 150 s of them with the run, of which 100 in training, 20 waiting and 2 x 2 in evaluations."""
+    finish(folder)
+    summary = json.loads((folder / 'summary.json').read_text())
+    summary |= {'seconds': 150.0, 'training_seconds': 100.0, 'waiting_seconds': 20.0}
+    (folder / 'summary.json').write_text(json.dumps(summary))
+    start = {'kind': 'start', 'name': 'x', 'total_steps': 40, 'facts': {}, 'ranks': []}
+    saved = {'kind': 'saved', 'step': 40, 'seconds': 1.0}
+    moments = (({**start, 'step': 0}, 100.0), ({**start, 'step': 20}, 220.0), (saved, 300.0), ({**start, 'step': 40}, 9000.0))
+    write_lines(folder / 'journal.jsonl', [{**line, 'time': moment} for line, moment in moments])
+    text = write_page(folder).read_text()
+    _, _, section = text.partition('Time since the first start')
+    rows = re.findall(
+        r'<tr>\s*<td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td></tr>', section.partition('</table>')[0]
+    )
+    assert rows == [
+        ('steps (goodput)', '1 min 20 s', '0.4000'),
+        ('waiting for data', '20.0 s', '0.1000'),
+        ('evaluations', '4.0 s', '0.0200'),
+        ('preparation, checkpoints', '46.0 s', '0.2300'),
+        ('between starts, and steps made twice', '50.0 s', '0.2500'),
+    ]
+
+
+def test_a_run_without_an_end_has_no_division_of_its_time(folder: Path) -> None:
+    assert 'Time since the first start' not in write_page(folder).read_text()
