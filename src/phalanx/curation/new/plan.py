@@ -15,6 +15,7 @@ import torch
 from phalanx.curation.new.published import Start
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
+from phalanx.engine.timeline import in_steps
 from phalanx.system.cores import count_cores
 
 # Samples seen in training: (on a CPU, on a GPU). With fewer, a network from scratch learns little more than where objects are.
@@ -90,7 +91,7 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     wanted = seen or WANTED[family][node.has_gpu]
     lowest, highest = EPOCHS if seen is None else (1, 100_000)
     epochs = min(highest, max(lowest, round(wanted / samples)))
-    steps = max(1, samples // batch) * epochs
+    steps = in_steps(epochs, samples / batch)
     decay = None if steps < SHORT else round(min(0.9998, 1 - EMA_WINDOWS / steps), 4)
     return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
 
@@ -111,7 +112,7 @@ def length_on(start: Start, samples: int, seen: int | None) -> Length:
     """Choose the length of fine-tuning: the samples that `start` needs or `seen`, but at least one epoch."""
     batch = max(1, min(start.batch, samples))
     epochs = max(1, round((seen or start.samples) / samples))
-    return Length(batch, epochs, max(1, samples // batch) * epochs, max(1, epochs // 2), None)
+    return Length(batch, epochs, in_steps(epochs, samples / batch), max(1, epochs // 2), None)
 
 
 def round_to_multiple(value: float, of: int = 32) -> int:
