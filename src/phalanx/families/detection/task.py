@@ -202,6 +202,14 @@ class Detection(Family):
     def build_distillation(self, networks: Mapping[str, Any]) -> DistillationModel:
         return DistilledDetector(**networks) if self.learns_from_teacher else super().build_distillation(networks)
 
+    def check_fits(self, network: Any, role: str) -> None:
+        """Raise ValueError if a network predicts by queries and a loss is for anchors, or the other way round."""
+        has_queries = getattr(network, 'takes_truths', False)
+        if any(loss.pads_truths != has_queries for loss, _ in self.losses):
+            fitting = [name for name, loss in LOSSES.items() if getattr(loss, 'pads_truths', False) == has_queries]
+            ways = ('anchors', 'queries') if has_queries else ('queries', 'anchors')
+            raise ValueError(f'loss: is for {ways[0]}, and the {role} has {ways[1]}; use {" or ".join(fitting)}')
+
     def dataset(self, split: Split) -> Samples:
         source = self.source(split)
         return Samples(source, self.transforms[split], split, absent_classes(source, self.class_names))

@@ -18,6 +18,7 @@ from phalanx.config.bind import bind
 from phalanx.config.read import read
 from phalanx.data.image import palette
 from phalanx.data.samples import Draw
+from phalanx.engine.job import open_job
 from phalanx.engine.loader import Stream
 from phalanx.engine.schema import Recipe
 from phalanx.families.detection.data import DATA, Objects
@@ -329,3 +330,12 @@ def test_captions_of_neighbours_do_not_cover_each_other() -> None:
             taken.append((*place, place[0] + 50, place[1] + 11))
     assert taken == [(10, 0, 60, 11), (14, 55, 64, 66), (12, 12, 62, 23)]
     assert find_place((10, 0, 90, 11), 50, 11, (20, 200), taken) is None
+
+
+@pytest.mark.parametrize(
+    ('model', 'loss', 'cure'), [('dfine', 'task_aligned', 'rtdetr or dfine'), ('ppyoloe', 'dfine', 'task_aligned')]
+)
+def test_a_loss_for_another_kind_of_network_is_refused(model: str, loss: str, cure: str) -> None:
+    job = open_job('ppyoloe_digits', [(word, word) for word in (f'model={{name: {model}}}', f'loss={{name: {loss}}}')])
+    with pytest.raises(ValueError, match=f'loss: is for .* use .*{cure}'):
+        job.task.model()
