@@ -8,8 +8,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from phalanx.data.checks import LARGEST, AnnotationError, parse_flag, parse_json, parse_numbers, shorten
 from phalanx.data.folders import check_file
 from phalanx.data.shapes import Box, bounding_box, corners_of, rotate, runs
@@ -159,12 +157,12 @@ def _box_of_outline(outline: object, where: str) -> Box:
     if not isinstance(outline, dict) or not isinstance(size, list):
         raise AnnotationError(f'{where}: has no `bbox`, and no `segmentation` to take it from')
     height, width = (int(value) for value in parse_numbers(size, 2, f'{where}: segmentation: size', 'height and width'))
-    canvas = np.zeros((height, width), np.uint8)
-    runs(outline.get('counts'), (width, height), f'{where}: segmentation').paint(canvas, 1)
-    rows, columns = np.nonzero(canvas)
-    if not len(rows):
+    if height < 1 or width < 1:
+        raise AnnotationError(f'{where}: segmentation: size: expected a height and width above 0, got {shorten(size)}')
+    box = runs(outline.get('counts'), (width, height), f'{where}: segmentation').box(height)
+    if box is None:
         raise AnnotationError(f'{where}: its run lengths mark no pixel')
-    return float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1)
+    return box
 
 
 def _check_object(row: object, where: str) -> None:

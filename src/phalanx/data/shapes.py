@@ -52,6 +52,21 @@ class Runs:
     def area(self) -> float:
         return float(self.lengths[1::2].sum())
 
+    def box(self, height: int) -> Box | None:
+        """Box (x0, y0, x1, y1) around the pixels inside, in an image of `height` rows; None without any.
+
+        Without painting them: the size that a file states may be any.
+        """
+        ends = self.lengths.cumsum()[1::2]
+        begins = ends - self.lengths[1::2]
+        begins, ends = begins[begins < ends], ends[begins < ends]
+        if not len(begins):
+            return None
+        first, last = begins // height, (ends - 1) // height
+        is_one = first == last  # a run over several columns reaches the bottom of one and the top of the next
+        top, bottom = np.where(is_one, begins % height, 0), np.where(is_one, (ends - 1) % height, height - 1)
+        return float(first.min()), float(top.min()), float(last.max() + 1), float(bottom.max() + 1)
+
     def paint(self, canvas: LabelMap, value: int) -> None:
         inside = np.repeat(np.arange(len(self.lengths)) % 2 == 1, self.lengths)
         canvas[inside.reshape(canvas.shape, order='F')] = value
