@@ -18,7 +18,7 @@ from phalanx.engine.loader import BadSampleError
 from phalanx.engine.overview import RunFacts, read_facts
 from phalanx.report.comparison import Section, write_comparison
 from phalanx.report.page import Run
-from phalanx.report.readable import format_duration, format_number
+from phalanx.report.readable import format_duration, format_number, make_finite
 from phalanx.report.terminal import make_table, terminal
 from phalanx.system.errors import CheckpointError, RequestError, describe_error
 
@@ -54,9 +54,11 @@ def command(words: Sequence[str]) -> int:
         return 1
     if given.json:
         found = {
-            name: {'metrics': _listed(metrics), 'classes': _listed(classes)} for name, (metrics, classes) in differences.items()
+            name: {'metrics': [one._asdict() for one in metrics], 'classes': [one._asdict() for one in classes]}
+            for name, (metrics, classes) in differences.items()
         }
-        print(json.dumps({'runs': [run.as_json() for run in runs.values()], 'keys': keys, 'differences': found}))
+        facts = {'runs': [run.as_json() for run in runs.values()], 'keys': keys, 'differences': found}
+        print(json.dumps(make_finite(facts)))
         return 0
     for section in sections:
         terminal().print(make_table([*section.metrics, *section.classes], section.title))
@@ -88,8 +90,9 @@ def _measure(runs: Mapping[str, RunFacts], assignments: Assignments) -> list[Mea
     measured = []
     for name, run in runs.items():
         job = open_job(str(run.folder), assignments)
-        with _progress(f'evaluating {name}', len(job.task.dataset('eval'))) as advance:
-            measured.append(measure(name, job, advance))
+        dataset = job.task.dataset('eval')
+        with _progress(f'evaluating {name}', len(dataset)) as advance:
+            measured.append(measure(name, job, dataset, advance))
     return measured
 
 
@@ -127,11 +130,3 @@ def _row(one: Difference, first: str, second: str) -> dict[str, Any]:
     interval = '' if math.isnan(one.low) else f'{one.low:+.4f} to {one.high:+.4f}{" *" if one.is_clear else ""}'
     gap = one.second - one.first
     return {'value': one.name, first: one.first, second: one.second, 'difference': f'{gap:+.4f}', '95 % interval': interval}
-
-
-def _listed(differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Return differences for JSON, which has no NaN."""
-    rows = [one._asdict() for one in differences]
-    return [
-        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()} for row in rows
-    ]

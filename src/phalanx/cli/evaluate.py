@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +21,8 @@ from phalanx.launch.start import once_per_node
 from phalanx.paddle.configs import is_original
 from phalanx.paddle.options import WEIGHTS, take_assigned
 from phalanx.parallel import dist
-from phalanx.report.report import PAGE_PICTURES, print_evaluation, write_evaluation
+from phalanx.report.readable import make_finite
+from phalanx.report.single import PAGE_PICTURES, print_evaluation, write_evaluation
 from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
 
 
@@ -71,10 +71,9 @@ def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
     if dist.rank_of_environment() != 0:
         return 0
     if given.json:
-        metrics = {name: None if math.isnan(value) else value for name, value in result.metrics.items()}
         worst = [{'sample': one.name, 'grade': one.grade.value, 'reason': one.grade.reason} for one in result.worst]
         facts = {'samples': result.samples, 'seconds': result.seconds, 'table': result.table, 'worst': worst}
-        print(json.dumps({**metrics, **facts}))
+        print(json.dumps(make_finite({**result.metrics, **facts})))
     else:
         print_evaluation(result)
         run = f'{quote(recipe)} --weights {quote(given.weights)}' if given.weights else quote(recipe)

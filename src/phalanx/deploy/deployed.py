@@ -20,7 +20,7 @@ from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad_samples, evaluation_draws
 from phalanx.families.figures import Grade
 from phalanx.report.evaluation import Evaluation
-from phalanx.report.report import PAGE_PICTURES
+from phalanx.report.single import PAGE_PICTURES
 from phalanx.runtime import ArtifactError, Model, load
 from phalanx.runtime.prepare import Image
 from phalanx.system.errors import RequestError

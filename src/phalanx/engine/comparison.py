@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from phalanx.data.samples import Draw
+from phalanx.data.samples import Dataset, Draw
 from phalanx.engine.device import pick_device, place_network
 from phalanx.engine.evaluation import SampleRenderer, Setup, render_pictures
 from phalanx.engine.job import Job
@@ -38,7 +38,8 @@ class Measured:
     name: str
     job: Job
     model: torch.nn.Module
-    device: torch.device
+    setup: Setup
+    dataset: Dataset[Any]
     samples: Sequence[str]  # names, of unreadable ones too
     total: Metric  # of all samples
     metrics: Mapping[int, Joinable]  # of each sample alone, by its index; empty if they cannot be joined
@@ -61,8 +62,8 @@ class Difference(NamedTuple):
 
 
 @torch.no_grad()
-def measure(name: str, job: Job, advance: Callable[[], None] = lambda: None) -> Measured:
-    """Evaluate the best weights of a run, image by image; `advance` is called after each.
+def measure(name: str, job: Job, dataset: Dataset[Any], advance: Callable[[], None] = lambda: None) -> Measured:
+    """Evaluate the best weights of a run on `dataset`, image by image; `advance` is called after each.
 
     Raises CheckpointError without weights and BadSampleError if too many samples are unreadable.
     """
@@ -72,7 +73,7 @@ def measure(name: str, job: Job, advance: Callable[[], None] = lambda: None) -> 
     place_network(model, device, channels_last=job.recipe.train.channels_last)
     model.eval()
     setup = Setup(job.recipe, device, Precision(job.recipe.precision, device))
-    dataset, total = task.dataset('eval'), task.metric()
+    total = task.metric()
     metrics, grades = dict[int, Joinable](), dict[int, Grade | None]()
     draws = evaluation_draws(len(dataset), 1, job.recipe.train.seed, 0, 1)
     with setup.precision.autocast():
@@ -89,7 +90,7 @@ def measure(name: str, job: Job, advance: Callable[[], None] = lambda: None) -> 
         total.join([*metrics.values()])
     total.gather()
     names = [dataset.name(index) for index in range(len(dataset))]
-    return Measured(name, job, model, device, names, total, metrics, grades)
+    return Measured(name, job, model, setup, dataset, names, total, metrics, grades)
 
 
 def check_comparable(first: Measured, second: Measured) -> None:
@@ -160,13 +161,14 @@ def picture_differences(first: Measured, second: Measured) -> list[Figure]:
 
 def _render(one: Measured, index: int) -> list[tuple[str, Any]]:
     """Return the captioned pictures of a sample, the prediction last."""
-    task, samples = one.job.task, one.job.task.dataset('eval')
+    task, setup = one.job.task, one.setup
 
     def predict(draw: Draw, batch: Any) -> Any:
-        with Precision(one.job.recipe.precision, one.device).autocast():
+        with setup.precision.autocast():
             return task.predict(one.model, batch)
 
-    (row,) = render_pictures(SampleRenderer(task, samples, predict, one.job.recipe.train.seed, one.device), [index])
+    renderer = SampleRenderer(task, one.dataset, predict, setup.recipe.train.seed, setup.device)
+    (row,) = render_pictures(renderer, [index])
     return row
 
 

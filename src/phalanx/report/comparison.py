@@ -1,6 +1,5 @@
 """Page that compares runs: their curves, their recipes, and their models on the same images."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Any
 
 from phalanx.families.figures import Figure
 from phalanx.report.charts import Chart, Line, Points, chart, smooth
-from phalanx.report.page import NOT_METRICS, Run, detail_values, render
-from phalanx.report.report import save_figures
+from phalanx.report.figures import embed
+from phalanx.report.page import NOT_METRICS, Run, render
 from phalanx.system.disk import write_atomically
 
 SMOOTHED_FROM = 30  # points of a curve, as on the page of a run
@@ -35,11 +34,7 @@ def write_comparison(
     """Write the page. `runs` by name, the first being the baseline; `facts` are rows, one per run; `keys` one per key that
     differs. Raises OSError.
     """
-    shown = []
-    for section in sections:
-        with tempfile.TemporaryDirectory() as folder:
-            details = detail_values(Path(folder), (), save_figures(section.figures, Path(folder)))
-        shown.append({**vars(section), 'figures': details['figures']})
+    shown = [{**vars(section), 'figures': embed((), section.figures)['figures']} for section in sections]
     values = {'title': ' and '.join(runs), 'facts': facts, 'keys': keys, 'charts': _charts(runs), 'sections': shown}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, render('comparison.html', values).encode())

@@ -1,8 +1,9 @@
-"""Numbers and paths formatted for people."""
+"""Numbers and paths formatted for people, and numbers for JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import commonpath
+from typing import Any
 
 MISSING = '–'
 
@@ -55,3 +56,12 @@ def shorten_paths(captions: Sequence[str]) -> list[str]:
     paths = [caption.partition(': ')[0] for caption in captions]
     common = commonpath([path.rpartition('/')[0] or '/' for path in paths]).rstrip('/')
     return [caption[len(common) + 1 :] for caption in captions]
+
+
+def make_finite(value: object) -> Any:
+    """Replace NaN and infinities, which JSON lacks, by None, within mappings and lists, too."""
+    if isinstance(value, Mapping):
+        return {key: make_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [make_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,17 +27,16 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation
+from phalanx.report.figures import save_figures, save_pictures
 from phalanx.report.history import SUMMARISED, History, Log, write_summary
-from phalanx.report.page import detail_values, render, write_page
-from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
-from phalanx.report.terminal import make_table, terminal
+from phalanx.report.page import write_page
+from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, make_finite, pluralize
+from phalanx.report.terminal import align, make_table, terminal
 from phalanx.report.tracker import PostponedError, Run, Tracker
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
@@ -46,9 +44,6 @@ from phalanx.system.errors import describe_error
 log = logging.getLogger('phalanx')
 
 RANKS_SHOWN = 16  # on the terminal; the page shows all
-WORST_PRINTED, MISTAKES_PRINTED = 5, 5
-PAGE_PICTURES = 60  # minimum number of pictures of worst samples on the page of `phalanx eval`
-PICTURE_SIDE = 800  # maximum in pixels: the page embeds all pictures
 COLUMNS = {  # format of each value in a log line, at a fixed width
     'epoch': 'epoch {:6.2f}',
     'loss': 'loss {:#7.4g}',
@@ -59,7 +54,6 @@ COLUMNS = {  # format of each value in a log line, at a fixed width
 }
 NO_LABELS = 'the {} have no valid labels (all pixels void, nothing annotated?); `phalanx data check` counts them'
 AS_TRAINED = 'eval as trained'  # the group of metrics of the weights without EMA
-KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 BAR = {'loss': 'loss {:.4f}', 'lr': 'lr {:.1e}', 'samples_per_s': '{:.1f} samples/s', 'data_wait': 'wait {:.0%}'}
 
 
@@ -208,7 +202,7 @@ class Report:
         self._await_page()
         with self._tolerating('pictures'):
             (self.folder / 'pictures').mkdir(exist_ok=True)
-            index = [_save_pictures(cells, self.folder, f'{row:02}_') for row, cells in enumerate(rows)]
+            index = [save_pictures(cells, self.folder, f'{row:02}_') for row, cells in enumerate(rows)]
             write_atomically(self.folder / 'pictures' / 'index.json', _json(index))
 
     def note(self, text: str) -> None:
@@ -278,7 +272,7 @@ class Report:
                 self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _say_pairs(self, pairs: Mapping[str, str]) -> None:
-        for line in _align(pairs):
+        for line in align(pairs):
             self._say(line)
 
     def _say_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -305,7 +299,7 @@ class Report:
                 self._files[name] = self._opened(name)
             _add_whole(self._files[name], _json(line))
             if name == 'metrics.jsonl':
-                self._history.add(_finite(line))
+                self._history.add(make_finite(line))
         self._callback(line)
 
     def _opened(self, name: str) -> FileIO:
@@ -403,81 +397,9 @@ def _add_whole(file: FileIO, line: bytes) -> None:
         raise
 
 
-def print_evaluation(found: Evaluation) -> None:
-    """Print the result of a single evaluation."""
-    console = terminal()
-    if found.table:
-        console.print(make_table(found.table))
-    words = {name: format_number(value) for name, value in found.metrics.items()}
-    words |= {'samples': format_number(found.samples), 'time': format_duration(found.seconds)}
-    mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in describe_confusions(figure))
-    words |= {'mistaken': mistaken} if mistaken else {}
-    words |= {f'worst {place}': worst.caption for place, worst in enumerate(found.worst[:WORST_PRINTED], 1)}
-    for line in _align(words):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def describe_confusions(matrix: Matrix) -> list[str]:
-    """Return the most frequent confusions of classes, in words."""
-    names, size = matrix.names, range(len(matrix.names))
-    pairs = sorted(((matrix.counts[t][p], t, p) for t in size for p in size if t != p and matrix.counts[t][p]), reverse=True)
-    return [f'{names[t]} taken for {names[p]} ({format_number(count)} times)' for count, t, p in pairs[:MISTAKES_PRINTED]]
-
-
-def write_evaluation(file: Path, title: str, weights: str, found: Evaluation) -> None:
-    """Write the result of a single evaluation as a page. Raises OSError."""
-    with tempfile.TemporaryDirectory() as folder:
-        values = detail_values(Path(folder), found.table, save_figures(found.figures, Path(folder)))
-    tiles = [(name, format_number(value), '') for name, value in found.metrics.items()]
-    tiles += [('samples', format_number(found.samples), ''), ('time', format_duration(found.seconds), '')]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, render('evaluation.html', {'title': title, 'weights': weights, 'tiles': tiles, **values}).encode())
-
-
-def save_figures(figures: Sequence[Figure], folder: Path) -> list[dict[str, Any]]:
-    """Return figures as for table.json, with their pictures saved in `folder`. Raises OSError."""
-    entries = []
-    for place, figure in enumerate(figures):
-        entry = {'kind': KINDS[type(figure)], **vars(figure)}
-        if isinstance(figure, Pictures):
-            entry['rows'] = [
-                {'caption': caption, 'cells': _save_pictures(cells, folder, f'figure{place}_{row:02}_')}
-                for row, (caption, cells) in enumerate(figure.rows)
-            ]
-        entries.append(entry)
-    return entries
-
-
-def _save_pictures(cells: Sequence[tuple[str, npt.NDArray[np.uint8]]], folder: Path, prefix: str) -> list[dict[str, str]]:
-    """Save pictures in `folder`/pictures, large ones shrunk and compressed; return captions and file names. Raises OSError."""
-    (folder / 'pictures').mkdir(exist_ok=True)
-    saved = []
-    for place, (caption, picture) in enumerate(cells):
-        image = Image.fromarray(picture)
-        file = f'{prefix}{place}.{"png" if max(image.size) <= 256 else "jpg"}'
-        image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
-        image.save(folder / 'pictures' / file, quality=92, subsampling=0)
-        saved.append({'caption': caption, 'file': file})
-    return saved
-
-
-def _align(pairs: Mapping[str, str]) -> list[Text]:
-    """Return one line per pair, with aligned values."""
-    width = max(map(len, pairs), default=0)
-    return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]
-
-
 def _json(value: object, indent: int | None = None) -> bytes:
     """Return a line (or an indented text) of JSON; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
-
-
-def _finite(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(make_finite(value), allow_nan=False, indent=indent).encode() + b'\n'
 
 
 def _column(key: str, value: float) -> str:

@@ -37,3 +37,9 @@ def make_table(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: Ove
     for row in rows:
         table.add_row(*(Text(format_number(row.get(column))) for column in rows[0]))
     return table
+
+
+def align(pairs: Mapping[str, str]) -> list[Text]:
+    """Return one line per pair, with aligned values."""
+    width = max(map(len, pairs), default=0)
+    return [Text.assemble((f'{key:<{width}}', 'dim'), '  ', value) for key, value in pairs.items()]

@@ -32,6 +32,8 @@ from phalanx.weights.checkpoint import Checkpoints
 from run_folder import write_lines
 from running import run_here
 
+NOT_USED: Any = None  # the data of models whose results are given
+
 
 def lines_read(name: str, rights: Sequence[bool]) -> Measured:
     """A recogniser that reads these lines right or wrong."""
@@ -47,7 +49,7 @@ def lines_read(name: str, rights: Sequence[bool]) -> Measured:
     )
     names = [f'line {index}' for index in range(len(rights))]
     grades = {index: None if is_right else Grade(-0.5, 'misread') for index, is_right in enumerate(rights)}
-    return Measured(name, job, torch.nn.Identity(), torch.device('cpu'), names, total, metrics, grades)
+    return Measured(name, job, torch.nn.Identity(), NOT_USED, NOT_USED, names, total, metrics, grades)
 
 
 def batch_of(text: str, index: int) -> Any:
@@ -97,7 +99,7 @@ def test_a_class_that_most_resamples_lack_has_no_interval() -> None:
     job: Any = SimpleNamespace(task=SimpleNamespace(metric=lambda: Confusion(['a', 'b', 'c'])))
     total = Confusion(['a', 'b', 'c'])
     total.join([*metrics.values()])
-    one = Measured('a', job, torch.nn.Identity(), torch.device('cpu'), [], total, metrics, {})
+    one = Measured('a', job, torch.nn.Identity(), NOT_USED, NOT_USED, [], total, metrics, {})
     _, classes = compare(one, one, 100)
     assert [part.name for part in classes] == ['iou of a', 'iou of b', 'iou of c']
     assert [part.low for part in classes] == [0, 0, 0]
@@ -162,7 +164,8 @@ def test_two_runs_are_compared_on_their_evaluation_samples(tmp_path: Path, capsy
 
 def test_the_total_of_single_images_is_the_metric_of_the_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / 'a', 1)
-    measured = measure('a', open_job(str(run)))
+    job = open_job(str(run))
+    measured = measure('a', job, job.task.dataset('eval'))
     assert run_here('eval', str(run), '--json') == 0
     expected = json.loads(capsys.readouterr().out)
     assert {name: expected[name] for name in measured.total.names} == {

@@ -20,7 +20,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from phalanx.engine.progress import Progress
 from phalanx.families.figures import Curves, Grade, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation, Worst
-from phalanx.report.report import Report, print_evaluation
+from phalanx.report.report import Report
+from phalanx.report.single import print_evaluation
 from phalanx.report.trackers import TensorBoard
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
