@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -79,6 +80,27 @@ def both_ranks(script: str, folder: Path, *words: str) -> str:
     said = [rank.communicate()[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return said[0]
+
+
+def extended_python(name: str, *packages: str) -> str:
+    """An interpreter with `packages` beside those of this one, made once per machine; skips where they cannot be installed."""
+    shared = [path for path in sys.path if 'site-packages' in path]
+    key = hashlib.sha256(os.pathsep.join((*shared, *packages)).encode()).hexdigest()[:8]
+    folder = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / f'{name}-{key}'
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    found = folder / 'bin' / 'python'
+    with FileLock(f'{folder}.lock'):
+        if not (folder / 'installed').exists():
+            subprocess.run([sys.executable, '-m', 'venv', '--clear', '--without-pip', folder], check=True)
+            (own,) = (folder / 'lib').glob('python*/site-packages')
+            (own / 'shared.pth').write_text('\n'.join(shared))
+            pip = [sys.executable, '-m', 'pip', '--python', found, 'install', '-q', *packages]
+            done = subprocess.run(pip, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = done.stderr.strip().splitlines()[-1]
+                pytest.skip(f'{" and ".join(packages)} cannot be installed here: {reason}')
+            (folder / 'installed').touch()
+    return str(found)
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

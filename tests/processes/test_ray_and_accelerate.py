@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ import yaml
 
 import phalanx as package
 from nodes.conftest import Node, nodes  # noqa: F401 - fixture
-from running import TINY, clean_environment, losses
+from running import TINY, clean_environment, extended_python, losses
 
 MORE = ('train.steps=12', 'evaluate.enabled=false', 'checkpoint.every=1', 'norm_sync=node')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
@@ -99,20 +98,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope='module')
 def python() -> str:
     """Python with Ray and accelerate beside the packages of this one; made once per machine."""
-    shared = [path for path in sys.path if 'site-packages' in path]
-    caches = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
-    folder = caches / 'phalanx-tests' / f'ray-{hashlib.sha256(os.pathsep.join(shared).encode()).hexdigest()[:8]}'
-    found = folder / 'bin' / 'python'
-    if not (folder / 'installed').exists():
-        subprocess.run([sys.executable, '-m', 'venv', '--clear', '--without-pip', folder], check=True)
-        (packages,) = (folder / 'lib').glob('python*/site-packages')
-        (packages / 'shared.pth').write_text('\n'.join(shared))
-        pip = [sys.executable, '-m', 'pip', '--python', found, 'install', '-q', 'ray[train]', 'accelerate']
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f'Ray and accelerate cannot be installed here: {done.stderr.strip().splitlines()[-1]}')
-        (folder / 'installed').touch()
-    return str(found)
+    return extended_python('ray', 'ray[train]', 'accelerate')
 
 
 @pytest.fixture(scope='module')

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import phalanx
-from running import TINY, clean_environment
+from running import TINY, clean_environment, extended_python
 
 pytestmark = pytest.mark.long
 
@@ -28,26 +26,12 @@ STEPS, KILLS = 66, 10
 WORDS = (*TINY, f'train.steps={STEPS}', 'checkpoint.every=4', 'evaluate.every=11', 'report.trackers=[mlflow, wandb]')
 LOGGED = [*range(1, STEPS + 1)]
 EVALUATED = [*range(11, STEPS + 1, 11)]
-PACKAGES = ('mlflow', 'wandb')
 
 
 @pytest.fixture(scope='module')
 def python() -> str:
     """Interpreter with this environment and the trackers; kept below the user's cache."""
-    shared = [path for path in sys.path if 'site-packages' in path]
-    key = hashlib.sha256(' '.join((*shared, *PACKAGES)).encode()).hexdigest()[:8]
-    folder = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / f'trackers-{key}'
-    found = folder / 'bin' / 'python'
-    if not (folder / 'installed').exists():
-        subprocess.run([sys.executable, '-m', 'venv', '--clear', '--without-pip', folder], check=True)
-        (packages,) = (folder / 'lib').glob('python*/site-packages')
-        (packages / 'shared.pth').write_text('\n'.join(shared))
-        pip = [sys.executable, '-m', 'pip', '--python', found, 'install', '-q', *PACKAGES]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f'MLflow and wandb cannot be installed here: {done.stderr.strip().splitlines()[-1]}')
-        (folder / 'installed').touch()
-    return str(found)
+    return extended_python('trackers', 'mlflow', 'wandb')
 
 
 @pytest.fixture
