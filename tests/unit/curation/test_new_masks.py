@@ -89,6 +89,22 @@ def test_masks_of_one_class_are_reported(capsys: pytest.CaptureFixture[str]) -> 
     assert 'all pixels of the training masks are of one class, so nothing is learned' in capsys.readouterr().out
 
 
+def test_validation_masks_of_background_only_are_reported_last(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.masks_binary(Path('mine'))
+    for split in ('train', 'val'):
+        shutil.copytree('mine/images', f'split/{split}/images')
+        shutil.copytree('mine/masks', f'split/{split}/masks')
+    for path in sorted(Path('split/val').rglob('*.*')):
+        if path.parent.name == 'masks':
+            Image.fromarray(np.zeros((48, 64), np.uint8)).resize(Image.open(path).size).save(path)
+        path.rename(path.with_name(f'v{path.name}'))
+    assert run_here('new', 'split', '--no_trial') == 0
+    findings, _ = capsys.readouterr().out.split('\n\n')
+    assert findings.splitlines()[-1] == (
+        '  warning: no image in val shows an object, so nothing can be measured; change --val or --seed'
+    )
+
+
 def test_swapped_folders_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     drawn.masks_binary(Path('mine'))
     Path('mine/masks').rename('mine/other')

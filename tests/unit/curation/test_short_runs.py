@@ -46,19 +46,31 @@ def written(recipe: Path) -> Written:
 def test_the_best_of_the_short_runs_is_proposed_and_all_are_reported(recipe: Path) -> None:
     """6 steps of 2 samples each: a quarter of a minute at 4 samples per second, for 5 runs."""
     before = sorted(recipe.parent.iterdir())
-    proposal = choose_settings(recipe, written(recipe), rate=4, seconds=60)
-    assert proposal is not None
-    head, *runs = [line for line in proposal.report if not line.startswith(('chosen', 'no short run'))]
-    assert head.startswith('accuracy, edit_similarity on held-out samples, ') and head.endswith('after 6 steps with')
+    lines: list[str] = []
+    settings = choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lines.append)
+    assert settings is not None
+    head, *runs = [line for line in lines if not line.startswith(('chosen', 'no short run'))]
+    assert head.startswith('accuracy, edit_similarity on held-out samples: ') and head.endswith('after 6 steps with')
     scores = {settings: tuple(map(float, score.split(', '))) for settings, _, score in (run.partition(': ') for run in runs)}
     assert next(iter(scores)) == 'optimizer.lr=0.003' and len(scores) >= 4
-    assert scores[' '.join(proposal.settings)] == max(scores.values())
+    assert scores[' '.join(settings)] == max(scores.values())
     assert sorted(recipe.parent.iterdir()) == before
-    open_job(str(recipe), [(setting, 'proposal') for setting in proposal.settings])
+    open_job(str(recipe), [(setting, 'proposal') for setting in settings])
+
+
+def test_each_short_run_is_reported_when_it_ends(recipe: Path) -> None:
+    """The user sees progress: a run is known before the next one begins."""
+
+    def interrupt(line: str) -> None:
+        if line.startswith('optimizer.lr=0.003'):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        choose_settings(recipe, written(recipe), rate=4, seconds=60, report=interrupt)
 
 
 def test_without_time_for_short_runs_nothing_is_proposed(recipe: Path) -> None:
-    assert choose_settings(recipe, written(recipe), rate=4, seconds=29) is None
+    assert choose_settings(recipe, written(recipe), rate=4, seconds=29, report=pytest.fail) is None
 
 
 def test_held_out_samples_are_few_and_evenly_spread(recipe: Path) -> None:

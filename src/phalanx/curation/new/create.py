@@ -151,14 +151,9 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
 
 
 def _lists(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, list[Sample]]:
-    """Samples per split, with a warning for a split without objects. Raises ValueError."""
+    """Samples per split. Raises ValueError."""
     lists, how = split_samples(found.samples, given.val, given.seed, given.groups)
     print(f'  split {how}')
-    if any(sample.instances for samples in lists.values() for sample in samples):
-        for split in ('train', 'val'):
-            if not any(sample.instances for sample in lists.get(split, [])):
-                verb = 'learned' if split == 'train' else 'measured'
-                print(f'  warning: no image in {split} shows an object, so nothing can be {verb}; change --val or --seed')
     return lists
 
 
@@ -176,18 +171,8 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
         of = 'boxes' if family == 'detection' else 'pixels'
         more = f' and {len(shares) - 20} more' if len(shares) > 20 else ''
         print(f'  {pluralize(len(shares), "class", "classes")} ({of} in training): {", ".join(shares[:20])}{more}')
-        if family == 'segmentation' and sum(written.units[name] > 0 for name in written.class_names) < 2:
-            print('  warning: all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
-        elif absent := [name for name in written.class_names if not written.units[name]]:
-            print(f'  warning: nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
     elif family == 'recognition':
         print(f'  {len(written.units)} characters, texts of {min(map(len, written.texts))} to {written.longest}')
-        if too_long := plan.too_long_lines(written, plan.describe_node(), bool(weights)):
-            share = too_long / len(written.texts)
-            print(
-                f'  warning: {pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time '
-                'steps: nothing is learned from them; increase the width in image_size, or cut the lines'
-            )
     elif family == 'text_detection':
         read, ignored = written.units['text'], written.units['ignored']
         print(f'  {pluralize(read, "text")} in training' + (f', {ignored:,} more are ignored' if ignored else ''))
@@ -219,6 +204,30 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
         print(f'    {problem}')
     if len(left_out) > SHOWN:
         print(f'    and {len(left_out) - SHOWN} more')
+    for warning in _warnings(family, written, weights):
+        print(f'  warning: {warning}')
+
+
+def _warnings(family: Family, written: Written, weights: Path | None) -> list[str]:
+    """Reasons why the training would be in vain, the gravest last."""
+    found, absent = [], [name for name in written.class_names if not written.units[name]]
+    if absent and len(absent) < len(written.class_names):
+        found.append(f'nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
+    if family == 'recognition' and (too_long := plan.too_long_lines(written, plan.describe_node(), bool(weights))):
+        share = too_long / len(written.texts)
+        found.append(
+            f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
+            'nothing is learned from them; increase the width in image_size, or cut the lines'
+        )
+    if family not in ('detection', 'segmentation', 'text_detection'):
+        return found
+    if not written.objects['val']:
+        found.append('no image in val shows an object, so nothing can be measured; change --val or --seed')
+    if family == 'segmentation' and len(absent) >= len(written.class_names) - 1:
+        found.append('all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
+    elif not written.objects['train']:
+        found.append('no image in train shows an object, so nothing can be learned; change --val or --seed')
+    return found
 
 
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
@@ -279,16 +288,16 @@ def _try_settings(path: Path, written: Written, rate: float, seconds: float) -> 
 
     print('  trying learning rates, norms and frozen parts ...', flush=True)
     try:
-        proposal = choose_settings(path, written, rate=rate, seconds=seconds)
+        chosen = choose_settings(
+            path, written, rate=rate, seconds=seconds, report=lambda line: print(f'    {line}', flush=True)
+        )
     except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
         print(f'  warning: the short runs failed, so the recipe has the settings of its base: {error}')
         return {}
-    if proposal is None:
+    if chosen is None:
         print('  too little time for short runs: the recipe has the settings of its base')
         return {}
-    for line in proposal.report:
-        print(f'    {line}')
-    return {key: yaml.safe_load(value) for key, _, value in (setting.partition('=') for setting in proposal.settings)}
+    return {key: yaml.safe_load(value) for key, _, value in (setting.partition('=') for setting in chosen)}
 
 
 def _write_header(

@@ -5,9 +5,9 @@ Rates suit some data and ruin others: for early prints, 1e-4 made a published re
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from phalanx.config.read import to_plain
 from phalanx.curation.prepare.targets import Written
@@ -27,18 +27,13 @@ LOWER, HIGHER = (1 / 3, 1 / 10), (3.0,)  # multiples of the rate of the recipe, 
 Score = tuple[float, ...]  # main metric, then those that break ties
 
 
-class Proposal(NamedTuple):
-    """Settings of the recipe, the best of the short runs, and a report for the user."""
+def choose_settings(
+    path: Path, written: Written, *, rate: float, seconds: float, report: Callable[[str], None]
+) -> tuple[str, ...] | None:
+    """Choose settings KEY=VALUE for the recipe at `path`, which names initial weights: those of the best of some short runs.
 
-    settings: tuple[str, ...]  # KEY=VALUE
-    report: tuple[str, ...]
-
-
-def choose_settings(path: Path, written: Written, *, rate: float, seconds: float) -> Proposal | None:
-    """Choose settings for the recipe at `path`, which names initial weights, by short runs.
-
-    `rate`: samples per second of its training; `seconds`: its announced time, which limits the short runs. None if that is too
-    little for them. Raises the errors of training.
+    `rate`: samples per second of its training; `seconds`: its announced time, which limits the short runs; `report` gets a line
+    for the user after each of them. None if there is too little time for them. Raises the errors of training.
     """
     job = open_job(str(path))
     batch = min(BATCH, job.recipe.train.global_batch(1))
@@ -56,31 +51,28 @@ def choose_settings(path: Path, written: Written, *, rate: float, seconds: float
             *SHORT,
         )
         start, main = _start(path, common)
-        lr = float(to_plain(job.resolved.value['optimizer'])['lr'])
+        report(f'{main} on held-out samples: {_format(start)} at the start, after {steps} steps with')
         # Rates first, then norms and frozen parts at the best rate.
         tried: dict[tuple[str, ...], Score] = {}
 
-        def run_at(rate: float) -> Score:
-            setting = f'optimizer.lr={rate:.2g}'
-            tried[setting,] = _run(path, (*common, setting))
-            return tried[setting,]
+        def run_with(*settings: str) -> Score:
+            tried[settings] = _run(path, (*common, *settings))
+            report(f'{" ".join(settings)}: {_format(tried[settings])}')
+            return tried[settings]
 
-        for by in HIGHER if run_at(lr) > start else LOWER:
-            run_at(lr * by)
+        lr = float(to_plain(job.resolved.value['optimizer'])['lr'])
+        for by in HIGHER if run_with(f'optimizer.lr={lr:.2g}') > start else LOWER:
+            run_with(f'optimizer.lr={lr * by:.2g}')
         best = max(tried, key=tried.__getitem__)
         norms = 'global' if job.recipe.norm_sync == 'frozen' else 'frozen'
-        for more in (f'norm_sync={norms}', 'train.freeze=[backbone]'):
-            if more != 'train.freeze=[backbone]' or _has_backbone(job):
-                tried[*best, more] = _run(path, (*common, *best, more))
+        run_with(*best, f'norm_sync={norms}')
+        if _has_backbone(job):
+            run_with(*best, 'train.freeze=[backbone]')
     best = max(tried, key=tried.__getitem__)
-    lines = [f'{" ".join(settings)}: {_format(score)}' for settings, score in tried.items()]
-    head = f'{main} on held-out samples, {_format(start)} at the start, after {steps} steps with'
-    worse = (
-        ()
-        if tried[best] > start
-        else ('no short run was better than the start: the weights may fit your data already; --minutes allows longer runs',)
-    )
-    return Proposal(best, (head, *lines, f'chosen: {" ".join(best)}', *worse))
+    report(f'chosen: {" ".join(best)}')
+    if tried[best] <= start:
+        report('no short run was better than the start: the weights may fit your data already; --minutes allows longer runs')
+    return best
 
 
 SHORT = ('train.epochs=null', 'train.workers=0', 'ema=null', 'evaluate.start=false', 'report.pictures=0')
@@ -140,4 +132,7 @@ def _has_backbone(job: Job) -> bool:
 
 
 def _format(score: Score) -> str:
+    """Format the metrics; a run that failed has none."""
+    if score == (-math.inf,):
+        return 'the loss diverged'
     return ', '.join(map(format_number, score))

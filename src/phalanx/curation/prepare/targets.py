@@ -21,7 +21,7 @@ from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
 from phalanx.data.checks import AnnotationError, open_image, size_of
-from phalanx.data.image import LabelMap, read_image
+from phalanx.data.image import LabelMap, find_background, read_image
 from phalanx.data.samples import SampleError
 from phalanx.data.shapes import Corners, Polygon, corners_of
 from phalanx.data.texts import ILLEGIBLE
@@ -43,6 +43,7 @@ class Written:
     counts: dict[SplitName, int] = field(default_factory=dict)  # samples
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
     units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
+    objects: Counter[SplitName] = field(default_factory=Counter)  # boxes, outlines, or pixels besides background
     boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
     texts: list[str] = field(default_factory=list)  # of training
     longest: int = 0  # characters of the longest text of all splits
@@ -180,6 +181,7 @@ def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) ->
     for number, sample in enumerate(samples, 1):
         width, height = size_of(sample.image)
         images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
+        written.objects[split] += len(sample.instances)
         for instance in sample.instances:
             x0, y0, x1, y1 = (round(value, 2) for value in instance.box)
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(instance.label) + 1}
@@ -196,15 +198,17 @@ def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) ->
 
 def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines of images and label maps; label maps are painted unless the masks can be used as they are."""
-    lines = []
+    lines, number = [], find_background(written.class_names)
+    background = '' if number is None else written.class_names[number]
     for sample in samples:
         with written.left_out.catch():
             labels, path = _labels(sample, written)
             lines.append(f'{written.below(sample.image)}{written.separator}{written.below(path)}\n')
+            pixels = dict(zip(written.class_names, np.bincount(labels.reshape(-1), minlength=256).tolist(), strict=False))
+            written.objects[split] += sum(pixels.values()) - pixels.get(background, 0)
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
-                pixels = np.bincount(labels.reshape(-1), minlength=256).tolist()
-                written.units.update(dict(zip(written.class_names, pixels, strict=False)))
+                written.units.update(pixels)
     return ''.join(lines), len(lines)
 
 
@@ -272,6 +276,7 @@ def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample
     lines = []
     for sample in samples:
         width, height = size_of(sample.image)
+        written.objects[split] += len(sample.instances)
         texts = []
         for instance in sample.instances:
             points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(instance)]
