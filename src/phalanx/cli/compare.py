@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.progress import Progress
@@ -65,6 +66,8 @@ def command(words: Sequence[str]) -> int:
     if keys:
         terminal().print(make_table(keys, 'Keys of the recipes that differ'))
     print(f'page: {given.page}')
+    if scores := [(run.score.value, str(run.folder)) for run in runs.values() if run.score]:
+        print(f'next: phalanx export {quote(max(scores)[1])}')
     return 0
 
 

@@ -106,7 +106,7 @@ def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Li
     for finding in findings:
         print(finding)
     if not findings:
-        print('no problems found')
+        print('no problems found\nnext: phalanx new DIR, for your data, or phalanx train RECIPE')
 
 
 def _format_fact(name: str, value: object) -> str:

@@ -59,4 +59,6 @@ def command(words: Sequence[str]) -> int:
     before = f' ({there:,} of them read before)' if there else ''
     unread = f'; {pluralize(failed, "page")} could not be read' if failed else ''
     print(f'{describe_pages(done)}{before}, results in {given.out}, summary in {given.out / SUMMARY}{unread}')
+    if not failed:
+        print('next: if lines are read wrongly, phalanx new DIR with such lines and their texts, and then --rec runs/DIR here')
     return 1 if failed else 0

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from shlex import quote
 
 from phalanx.cli.run_options import report_parser
 from phalanx.report.page import write_page
@@ -15,6 +16,8 @@ def command(words: Sequence[str]) -> int:
         raise RequestError(f'{given.run}: is not a run folder (no journal.jsonl or metrics.jsonl)')
     try:
         print(write_page(given.run))
+        if (given.run / 'checkpoints').is_dir():  # not copied along with a run that somebody else sent
+            print(f'next: phalanx eval {quote(str(given.run))} --page eval.html')
     except OSError as error:
         print(f'the page could not be written: {describe_error(error)}', file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from phalanx.cli.run_options import runs_parser
@@ -23,6 +24,8 @@ def command(words: Sequence[str]) -> int:
         print(json.dumps({'runs': rows}))
         return 0
     terminal().print(make_table([_row(run, own) for run, own in zip(runs, differences, strict=True)], overflow='fold'))
+    if len(runs) > 1:
+        print(f'next: phalanx compare {" ".join(quote(str(run.folder)) for run in runs[-2:])}')
     return 0
 
 

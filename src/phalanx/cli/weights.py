@@ -37,6 +37,7 @@ def show(given: argparse.Namespace) -> int:
     table = make_table(rows, overflow='fold')
     table.columns[0].no_wrap = True
     terminal().print(table)
+    print('next: phalanx weights get NAME')
     return 0
 
 

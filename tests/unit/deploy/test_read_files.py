@@ -33,7 +33,9 @@ def read(det: Path, rec: Path, page: Image, tmp_path: Path) -> Any:
 
 def test_finished_pages_are_not_read_again(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read() == 0
-    assert '4 lines on 2 pages, mean confidence' in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert '4 lines on 2 pages, mean confidence' in output
+    assert output.splitlines()[-1].startswith('next: if lines are read wrongly, phalanx new ')
     assert read() == 0
     assert '4 lines on 2 pages' in (output := capsys.readouterr().out) and '(2 of them read before)' in output
     (tmp_path / 'out' / 'a.txt').unlink()

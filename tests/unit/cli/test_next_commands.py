@@ -1,0 +1,43 @@
+"""The last line of a command names the next one, ready to copy; those that train, predict or export are tested with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.cli.main import main
+from run_folder import finish, write_run
+
+
+def next_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ('a run', 'b'):
+        (tmp_path / 'runs' / name / 'checkpoints').mkdir(parents=True)
+        write_run(tmp_path / 'runs' / name)
+        finish(tmp_path / 'runs' / name)
+    return tmp_path / 'runs'
+
+
+def test_runs_are_compared_next(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert next_of(capsys, 'runs') == "next: phalanx compare 'runs/a run' runs/b"
+
+
+def test_a_run_is_evaluated_next_to_its_report(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert next_of(capsys, 'report', 'runs/a run') == "next: phalanx eval 'runs/a run' --page eval.html"
+
+
+def test_the_better_run_is_exported_next(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = runs / 'b' / 'metrics.jsonl'
+    metrics.write_text(metrics.read_text().replace('0.8125', '0.9125'))
+    assert next_of(capsys, 'compare', 'runs/a run', 'runs/b', '--no_eval') == 'next: phalanx export runs/b'
+
+
+def test_published_weights_are_fetched_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert next_of(capsys, 'weights') == 'next: phalanx weights get NAME'
