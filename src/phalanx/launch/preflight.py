@@ -293,5 +293,9 @@ def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
             f'the nodes cannot exchange data ({", ".join(str(info["address"]) for _, info in members.nodes)}): '
             f'{str(error).splitlines()[0]}; is a firewall open for all ports between them?'
         ) from None
-    # a ring all-reduce sends 2 (n - 1) / n of the data from each node
-    return size * 4 * 8 * 2 * (nodes - 1) / nodes / seconds
+    return ring_bits(size, nodes) / seconds
+
+
+def ring_bits(size: int, nodes: int) -> float:
+    """Bits that each node sends in a ring all-reduce of `size` float32 values: 2 (n - 1) / n of the data."""
+    return size * 4 * 8 * 2 * (nodes - 1) / nodes

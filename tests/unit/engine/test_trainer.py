@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ def test_a_run_out_of_patience_makes_no_step_when_it_is_started_again(tmp_path: 
     writer, events = report(tmp_path)
     assert again.train(writer)['steps'] == 6
     assert evaluated_steps(events) == saved_steps(events) == []
+
+
+def test_a_resumed_run_makes_up_for_the_evaluation_it_was_stopped_in_before_its_next_step(tmp_path: Path) -> None:
+    trainer(tmp_path, Doubling(), STILL, 'train.steps=4').train(report(tmp_path)[0])
+    loaded = load(tmp_path / 'latest')
+    progress = replace(Progress.of(loaded.state, loaded.step), evaluated=0)
+    again = trainer(tmp_path, Doubling(), STILL, 'train.steps=6', 'evaluate.every=4', progress=progress)
+    again.restore(loaded)
+    writer, events = report(tmp_path)
+    again.train(writer)
+    assert evaluated_steps(events) == [4, 6]
+    assert next(event['kind'] for event in events if event['kind'] in ('eval', 'train')) == 'eval'
 
 
 def test_a_request_to_stop_ends_a_run_with_a_checkpoint_of_the_step_reached(tmp_path: Path) -> None:

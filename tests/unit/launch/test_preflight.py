@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.preflight import Link, compare_facts, hash_parts, node_facts
+from phalanx.launch.preflight import Link, compare_facts, hash_parts, node_facts, ring_bits
 
 
 def infos(**second: Any) -> list[dict[str, Any]]:
@@ -48,3 +48,9 @@ def test_a_fingerprint_knows_where_its_parts_end() -> None:
 
 def test_the_link_between_nodes_is_shown_in_milliseconds_and_gigabits() -> None:
     assert str(Link(0.0012, 9.4e9)) == '1.2 ms and 9.40 Gbit/s between nodes'
+
+
+def test_a_ring_all_reduce_sends_nearly_twice_the_data_from_each_node() -> None:
+    """1000 float32 are 32,000 bits: each of 2 nodes sends them once, each of 4 nodes 1.5 times."""
+    assert ring_bits(1000, nodes=2) == 32_000
+    assert ring_bits(1000, nodes=4) == 48_000

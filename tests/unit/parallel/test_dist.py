@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from phalanx.parallel import dist
 
@@ -19,3 +20,10 @@ def test_a_launcher_sets_both_the_rank_and_the_number_of_ranks(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert dist.is_launched() is expected
+
+
+def test_only_values_in_host_memory_take_the_short_way_of_small_values() -> None:
+    """NCCL reduces small values fast by itself, and has no exchange through host memory."""
+    assert dist._is_small(torch.zeros(2))
+    assert not dist._is_small(torch.zeros(2, device='meta'))
+    assert not dist._is_small(torch.zeros(dist.SMALL))

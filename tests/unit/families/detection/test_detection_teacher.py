@@ -13,6 +13,7 @@ from phalanx.families.detection.data import DATA
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES
 from phalanx.families.detection.loss.assign import pad_truths
+from phalanx.families.detection.loss.distill import foreground_weights
 from phalanx.families.detection.metric import METRICS
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.task import Detection
@@ -88,3 +89,12 @@ def test_the_teacher_guides_the_task_aligned_assignment() -> None:
         [[True, False]],
         [[False, True]],
     ]
+
+
+def test_cells_in_boxes_weigh_the_inverse_of_the_area_of_the_smallest_box_around_them() -> None:
+    """Cells 0 to 1 in both directions have an area of 4; the second box is the whole map; the third does not exist."""
+    cells = torch.tensor([[[0.0, 0, 1, 1], [0, 0, 2, 2], [2, 2, 2, 2]]])
+    exist = torch.tensor([[True, True, False]])
+    expected = torch.full((1, 3, 3), 1 / 9)
+    expected[:, :2, :2] = 1 / 4
+    torch.testing.assert_close(foreground_weights(cells, exist, 3, 3), expected)

@@ -135,3 +135,9 @@ def test_background_has_no_colour_in_pictures_and_no_place_in_the_legend() -> No
     metric.update([torch.tensor([[0, 1]])], SimpleNamespace(truths=[torch.tensor([[0, 1]])]))
     _, legend = metric.figures()
     assert isinstance(legend, Legend) and list(legend.colours) == ['leaf']
+
+
+def test_a_class_without_any_pixel_has_recall_and_precision_0() -> None:
+    metric = Confusion(('road', 'car'))
+    metric.update([torch.zeros(2, 2, dtype=torch.uint8)], SimpleNamespace(truths=[torch.zeros(2, 2, dtype=torch.uint8)]))
+    assert [(row['recall'], row['precision']) for row in metric.table()] == [(1, 1), (0, 0)]

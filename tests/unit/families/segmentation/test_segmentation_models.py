@@ -214,3 +214,14 @@ def test_the_linear_layers_of_segformer_are_initialised_as_in_paddle() -> None:
         bound = math.sqrt(6 / (layer.in_features + layer.out_features))
         assert 0.95 * bound < layer.weight.abs().max() <= bound
         assert not layer.bias.any()
+
+
+def test_a_transposed_convolution_of_unet_makes_half_as_many_channels_as_its_level() -> None:
+    """Channels as in PaddleSeg's `UpSampling` with `use_deconv`; the levels have 512, 256, 128, 64 and again 64 channels."""
+    network: Any = MODELS['unet'](2, upsampling='transposed')
+    assert [(block.enlarge.in_channels, block.enlarge.out_channels) for block in network.decoder] == [
+        (512, 128),
+        (256, 64),
+        (128, 32),
+        (64, 32),
+    ]

@@ -39,3 +39,9 @@ def test_a_batch_without_boxes_costs_nothing_and_reaches_all_parameters() -> Non
 
 def boxes_against(boxes: torch.Tensor, truth: torch.Tensor, has_box: torch.Tensor) -> tuple[TableOutput, Targets]:
     return TableOutput(torch.zeros(*boxes.shape[:2], 4), boxes), Targets(has_box.long(), truth, has_box)
+
+
+def test_a_step_without_boxes_is_divided_by_a_millionth_of_a_millionth_per_table() -> None:
+    none = torch.zeros(3, 2, dtype=torch.bool)
+    term = LOSSES['l1']()(*boxes_against(torch.zeros(3, 2, 4), torch.zeros(3, 2, 4), none))['location']
+    assert term.weight.item() == pytest.approx(3e-12)

@@ -233,3 +233,10 @@ def test_texts_of_cells_are_in_their_files(tmp_path: Path) -> None:
     assert '<tr><td>a &lt;b</td><td>12</td></tr>' in html.read_text()
     assert '<td>a &lt;b</td><td>12</td>' in page.read_text()
     assert json.loads(listed.read_text())['texts'] == ['a <b', '12']
+
+
+def test_tokens_are_padded_to_the_longest_table_of_the_step() -> None:
+    ours = task()
+    samples = ours.dataset('train')
+    batch = ours.collate([samples[Draw(number, 0, 0, 0)] for number in range(2)])
+    assert ours.align(batch, WholeStep()).ids.shape == batch.ids.shape
