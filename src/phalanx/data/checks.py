@@ -144,7 +144,7 @@ def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int
     if said not in (size, (None, None)):
         raise AnnotationError(
             f'{where}: was made for {said[0]} x {said[1]} pixels, but {image} has {size[0]} x {size[1]}'
-            + turned_hint(size, said)
+            + turned_hint(image, size, said)
         )
     return size
 

@@ -102,7 +102,10 @@ def parse_key(entry: dict[str, Any], name: str, where: str, known: Collection[Ke
 def parse_image(entry: dict[str, Any], where: str) -> CocoImage:
     """Parse an entry of `images`. Raises AnnotationError."""
     key = parse_key(entry, 'id', where)
-    name = str(_field(entry, 'file_name', where)).replace('\\', '/')
+    name = entry.get('file_name')
+    if name is None and isinstance(entry.get('coco_url'), str):  # of LVIS: the folder and the name
+        name = '/'.join(entry['coco_url'].split('/')[-2:])
+    name = (name if isinstance(name, str) else str(_field(entry, 'file_name', where))).replace('\\', '/')
     values = [entry.get('height') or 0, entry.get('width') or 0]
     height, width = parse_numbers(values, 2, where, 'height and width')
     if (width == 0) != (height == 0):

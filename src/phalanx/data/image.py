@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
+import PIL.ImageOps
 
 from phalanx.data import jpeg, pdf, png
 from phalanx.data.cache import read_cached
@@ -205,7 +206,7 @@ def _decode_labels(path: Path) -> LabelMap:
     if (size := png.read_size(data)) is not None:
         _check_pixels(*size, str(path))
     if (by_spng := png.decode_png(data, 'L')) is not None:
-        return by_spng
+        return jpeg.turn_upright(by_spng, _orientation(data))
     try:
         with open_with_pillow(data) as image:
             _check_pixels(*image.size, str(path))
@@ -213,14 +214,15 @@ def _decode_labels(path: Path) -> LabelMap:
                 cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
                 fault = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
                 raise SampleError(f'{path}: {fault}{cure}')
-            return np.array(image)
+            return np.array(PIL.ImageOps.exif_transpose(image))
     except PILLOW_ERRORS as error:
         raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
 
 
-def turned_hint(size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
+def turned_hint(path: Path, size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
     """End of a message about a picture whose size differs from its annotation, when its sides are exchanged; else empty."""
-    cure = '; images are turned as their EXIF data say, so annotate them upright'
+    turned = '; images are turned as their EXIF data say, so annotate them upright'
+    cure = turned if file_orientation(path) >= 5 else '; are width and height exchanged in the annotation?'
     return cure if size == annotated[::-1] != annotated else ''
 
 
@@ -309,6 +311,8 @@ def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
     """Width and height; None when Pillow cannot tell: OpenCV then refuses more than 2**30 pixels itself."""
     try:
         with open_with_pillow(data) as image:
+            if image.format == 'TIFF' and image.mode in ('I', 'F'):
+                raise SampleError(f'{name}: holds numbers of 32 bits; convert it to 8 or 16 bits')
             return image.size
     except PIL.Image.DecompressionBombError as error:
         raise SampleError(f'{name}: {error}') from None

@@ -95,6 +95,9 @@ def _parse_object(element: ElementTree.Element, where: str) -> VocObject:
             parse_numbers([point.findtext(name) for name in 'xy'], 2, f'{where}: polygon/pt', 'x and y')
             for point in element.findall('polygon/pt')
         ]
+        if not points:  # Roboflow: x1, y1, x2, y2, ...
+            count = len(element.findall('polygon/*')) // 2
+            points = [numbers('polygon', (f'x{n}', f'y{n}')) for n in range(1, count + 1)]
         if not points:
             raise AnnotationError(f'{where}: polygon: has no points')
         is_box = element.findtext('type') == 'bounding_box'

@@ -1,6 +1,7 @@
 """Lines of YOLO's label files and keys of its data.yaml, for the data set of recipes and for `phalanx new`."""
 
 import math
+from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 from phalanx.data.checks import AnnotationError
@@ -90,11 +91,20 @@ def keypoint_fields(settings: dict[str, Any]) -> int | None:
     return shape[0] * shape[1] if len(shape) == 2 and all(type(value) is int for value in shape) else 0
 
 
-def names_in(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Class names of a data.yaml, as written (`no` is a word here): a list, or a mapping from 0, 1, ...; empty for others."""
-    names = settings['names'].value if 'names' in settings else None
-    if isinstance(names, dict) and names.keys() == set(map(str, range(len(names)))):  # numbers, quoted or not
-        names = [names[str(number)] for number in range(len(names))]
-    if not isinstance(names, list) or not all(isinstance(name.value, str | int | float) for name in names):
-        return ()
-    return tuple(str(name.text).strip() for name in names)
+def names_in(settings: dict[str, Any], where: object) -> dict[int, str]:
+    """Class names of a data.yaml by their numbers, as written (`no` is a word here); empty without `names`.
+
+    Raises AnnotationError, beginning with `where`, for names that are no list and no mapping from numbers, or occur twice.
+    """
+    entry = settings.get('names')
+    if entry is None:
+        return {}
+    listed = (
+        entry.value if isinstance(entry.value, dict) else dict(enumerate(entry.value)) if isinstance(entry.value, list) else {}
+    )
+    if not listed or not all(str(key).isdecimal() for key in listed) or any(one.text is None for one in listed.values()):
+        raise AnnotationError(f'{where}: names: expected a list of names, or a mapping from numbers to names')
+    names = {int(key): str(one.text).strip() for key, one in listed.items()}
+    if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+        raise AnnotationError(f'{where}: names: {repeated[0]!r} occurs twice; which of the classes is meant?')
+    return dict(sorted(names.items()))

@@ -93,7 +93,7 @@ DATUMARO = {
             'csv',
             {'x.csv': 'filename,region_shape_attributes,region_attributes\n'
                       'a.png,"{""name"":""circle"",""cx"":20,""cy"":20,""r"":5}","{""kind"":""x""}"\nb.png,{},{}\n'},
-            {'a': [('x', (15, 15, 25, 25), False)], 'b': []},
+            {'a': [('x', (15, 15, 25, 25), False)]},  # b: perhaps nobody looked at it
         ),
         ('csv', {'x.csv': 'image_id,bbox\na,"[1.0, 2.0, 3, 4]"\n'}, {'a': [('object', (1, 2, 4, 6), False)]}),
         (

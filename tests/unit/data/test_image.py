@@ -55,6 +55,27 @@ def test_an_image_is_turned_as_opencv_and_pillow_turn_it(tmp_path: Path, orienta
     assert size_of(path) == read.shape[1::-1]
 
 
+@pytest.mark.parametrize('kind', ['PNG', 'TIFF', 'WEBP'])
+def test_a_label_map_is_turned_like_an_image(tmp_path: Path, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    labels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    path = tmp_path / f'a.{kind.lower()}'
+    if kind == 'WEBP':  # which has no grey images
+        path.write_bytes(encoded(np.repeat(labels[..., None], 3, 2), kind, exif=exif, lossless=True))
+        assert read_image(path).shape == (4, 3, 3)
+    else:
+        path.write_bytes(encoded(labels, kind, exif=exif))
+        assert_array_equal(read_labels(path), np.rot90(labels, -1))
+    assert size_of(path) == (3, 4)
+
+
+def test_a_tiff_file_of_fractions_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / 'a.tif').write_bytes(encoded(np.zeros((3, 4), np.float32), 'TIFF'))
+    with pytest.raises(SampleError, match='holds numbers of 32 bits; convert it to 8 or 16 bits'):
+        read_image(tmp_path / 'a.tif')
+
+
 @pytest.mark.parametrize('options', [{}, {'progressive': True}, {'subsampling': 0}, {'subsampling': 1, 'quality': 30}])
 @pytest.mark.parametrize('shape', [(40, 61, 3), (40, 61), (1, 1, 3), (17, 3, 3)])
 def test_jpeg_files_have_the_pixels_of_opencv(tmp_path: Path, shape: tuple[int, ...], options: dict[str, Any]) -> None:

@@ -39,7 +39,6 @@ from phalanx.system.errors import RequestError, RunError
 from phalanx.system.paths import normalise_path
 
 SHOWN = 5  # examples per list of problems
-SORTED = 'class_folders'
 UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 WARM = 2
@@ -62,10 +61,10 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         raise RequestError(_explain_failure(tree, held, refused, given))
     name, found, family = picked
     # folders of images read as texts would be a silent misreading of a classification data set
-    if name == SORTED and given.family is None and given.format is None:
+    if found.are_classes and given.family is None and given.format is None:
         raise RequestError(
-            f'{given.folder}: the images are sorted into folders, as for the classification of images, which is not a family '
-            'of Phalanx; where the name of a folder is what is written on its images, add --family recognition'
+            f'{given.folder}: the images are sorted into classes, as for the classification of images, which is not a family '
+            'of Phalanx; where the class is what is written on an image, add --family recognition'
         )
     if given.weights and family not in STARTS:
         known = ', '.join(STARTS)

@@ -16,6 +16,7 @@ from phalanx.data.checks import AnnotationError, check_size, find_file, get_memb
 from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
 from phalanx.data.shapes import Shape, polygon, sized_runs
 
+OUTLINES = 'outlines that cannot be used, of boxes that can'
 CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
 
 
@@ -79,6 +80,7 @@ def read_content(
             orphans.pop()
     # Images; one that is listed twice gets the objects of both entries when samples are joined.
     owners: dict[Key, tuple[str, Path]] = {}
+    lost = list[str]()  # outlines
     for number, entry in enumerate(parts['images']):
         with found.left_out.catch():
             where = place_of(file, 'image', number, entry)
@@ -96,15 +98,25 @@ def read_content(
                         instances += _panoptic(one, file, real, labels, at)
                     else:
                         instances.append(_instance(one, key, real, labels, at, outlined, notes))
+                        if reasons := notes[OUTLINES]:
+                            found.without_outline.setdefault(image, reasons[-1])
+                            lost += notes.pop(OUTLINES)
                 instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))
-                found.samples.append(Sample(image, split, tuple(instances)))
-    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items()]
+                found.samples.append(Sample(image, _split_of(entry) or split, tuple(instances)))
+    notes |= {OUTLINES: lost} if lost else {}
+    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items() if where]
     if orphans:  # an image that seems to show nothing may be theirs
         bare = [sample for sample in found.samples[first:] if not sample.instances]
         found.samples[first:] = [sample for sample in found.samples[first:] if sample.instances]
         found.left_out += [
             f'{file}: {sample.image}: has no object, but objects of unknown images may be its' for sample in bare
         ]
+
+
+def _split_of(entry: dict[str, Any]) -> SplitName:
+    """Split that an entry of `images` names; empty without one."""
+    named = (entry.get(key) for key in ('split', 'subset', 'set'))
+    return next((split_in((), value) for value in named if isinstance(value, str)), '')
 
 
 def _labels(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
@@ -133,7 +145,9 @@ def _instance(
     except AnnotationError as error:
         if outlined or not annotation.get('bbox'):
             raise
-        notes['outlines that cannot be used, of boxes that can'].append(str(error))
+        notes[OUTLINES].append(str(error))
+    if 'score' in annotation:
+        notes['objects with a score, which is not used: were they drawn by a person?'].append(where)
     if one.ignored:
         notes[CROWDS].append(where)
     if one.has_keypoints:

@@ -9,13 +9,15 @@ from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, decode
 from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.json_files import parse_via_cells, via_instance
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
-from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_bytes, read_text
 from phalanx.data.checks import AnnotationError, check_floats, parse_json, parse_number
 from phalanx.data.shapes import Box, runs
 
 # Names of columns in lower case without `_`, ` ` and `-`, the likeliest first.
 NAMED = {
     'image': 'filename imagepath imagename imagefile image img file path imageid name id imageidclassid',
+    'cx': 'xcenter centerx xc cx',
+    'cy': 'ycenter centery yc cy',
     'x0': 'xmin x1 x0 left bboxx x',
     'y0': 'ymin y1 y0 top bboxy y',
     'x1': 'xmax x2 right',
@@ -24,7 +26,8 @@ NAMED = {
     'height': 'boxheight bboxheight bboxh h height',
     'label': 'class classname label labelname category object name celltype',
     'box': 'bbox boundingbox',
-    'runs': 'encodedpixels annotation',
+    'runs': 'encodedpixels rle annotation',
+    'number': 'classid categoryid labelid',
     'bitmap': 'maskpath',
     'region': 'regionshapeattributes',
     'attributes': 'regionattributes',
@@ -33,7 +36,8 @@ NAMED = {
     'html': 'html table structure',
     'split': 'split subset set usage',
 }
-OBJECTS = {'x0', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
+NUMBERS = {'cx', 'cy', 'x0', 'y0', 'x1', 'y1', 'width', 'height'}
+OBJECTS = {'x0', 'cx', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
 DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
 TRIED = 10  # lines that are looked at for the names of images
 BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
@@ -46,20 +50,18 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch(), tree.doubting(path):
-            for number, row in _rows(path, tree):
+            for number, row in _rows(path, tree, found):
                 with found.left_out.catch():
                     where = f'{path}:{number}'
                     image = tree.image(row['image'], path, where)
                     with found.dropping(image):
-                        _add(
-                            row | {'label': names.get(row.get('label', ''), row.get('label', ''))},
-                            where,
-                            path,
-                            image,
-                            tree,
-                            found,
-                            marked,
-                        )
+                        label = row.get('label') or (f'class_{row["number"]}' if row.get('number') else '')
+                        _add(row | {'label': names.get(label, label)}, where, path, image, tree, found, marked)
+    if any(instances for _, instances in marked.values()) and found.samples:  # of another file, about whole images
+        found.notes.append(f'texts or labels of whole images beside objects, not used: {len(found.samples)}')
+        found.samples.clear()
+    texts = [sample.text for sample in found.samples]
+    found.are_classes &= 2 * len(set(texts)) <= len(texts)  # few words again and again
     found.samples += [Sample(image, split, tuple(instances)) for image, (split, instances) in marked.items()]
 
 
@@ -92,6 +94,8 @@ def _add(
     marked: dict[Path, tuple[SplitName, list[Instance]]],
 ) -> None:
     split = tree.split_of(path, row.get('split', ''))
+    if row.get('region', '').strip() == '{}':  # of VIA, which lists images that nobody looked at alike
+        return
     if OBJECTS & row.keys():
         instances = marked.setdefault(image, (split, []))[1]
         instance = _instance(row, tree, path, image, where)
@@ -101,22 +105,25 @@ def _add(
         found.samples.append(Sample(image, split, table=tokenize_table(row['html'], where)))
     else:
         found.samples.append(Sample(image, split, text=row['text']))
+        found.are_classes |= bool(row['text']) and row.get('label') == row['text']  # a column called `label`
 
 
 def _instance(row: Mapping[str, str], tree: Tree, path: Path, image: Path, where: str) -> Instance | None:
     """Object of a line; None for a line that names an image that shows nothing. Raises AnnotationError."""
     label, size = row['label'], tree.size(image)
-    if 'region' in row:  # of VIA, which lists images without regions, too
-        is_empty = row['region'].strip() in ('', '{}')
-        region = {} if is_empty else parse_via_cells(row['region'], row.get('attributes', '{}'), where)
-        return None if is_empty else via_instance(region, size, where)
+    if 'region' in row:
+        return via_instance(parse_via_cells(row['region'], row.get('attributes', '{}'), where), size, where)
     if 'runs' in row:
         return _pixels(label, row, size, where) if row['runs'] else None
     if 'bitmap' in row:
         mask = tree.image(f'{row["bitmap"]}', path, where)
         return bitmap_instance(label, decode_png(read_bytes(mask), size, where, stretch=True), 0, 0, size, where)
     text = row.get('text') if row.get('text') != row.get('label') else None
-    if not any(row.get(key) for key in ('x0', 'box', 'label')):
+    if not any(row.get(key) for key in ('x0', 'cx', 'box')):
+        if label:
+            raise AnnotationError(
+                f'{where}: is of class {label!r}, but has no box; leave both empty if its image shows nothing'
+            )
         return None
     return Instance(label, _box(row, size, where), text=text, ignored=row.get('group') == '1')
 
@@ -142,20 +149,33 @@ def _pixels(label: str, row: Mapping[str, str], size: tuple[int, int], where: st
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
+    def numbers(*keys: str) -> list[float]:
+        return [parse_number(row.get(key), f'{where}: {key}') for key in keys]
+
     if 'box' in row:  # `[x, y, width, height]`, as in Kaggle's competitions
         x, y, width, height = check_floats(parse_json(row['box'], where), 4, f'{where}: bbox')
-        return x, y, x + width, y + height
-    ends = ('x1', 'y1') if 'x1' in row else ('width', 'height')
-    values = [parse_number(row.get(key), f'{where}: {key}') for key in ('x0', 'y0', *ends)]
+        values = [x, y, x + width, y + height]
+    elif 'cx' in row:
+        x, y, width, height = numbers('cx', 'cy', 'width', 'height')
+        values = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    elif 'x1' in row:
+        values = numbers('x0', 'y0', 'x1', 'y1')
+    else:
+        x, y, width, height = numbers('x0', 'y0', 'width', 'height')
+        values = [x, y, x + width, y + height]
     x0, y0, x1, y1 = values
-    if ends[0] == 'width':
-        x1, y1 = x0 + x1, y0 + y1
+    if ('x1' in row or 'box' in row) and row.get('width') and row.get('height'):  # of the image, or once more of the box
+        stated = tuple(round(number) for number in numbers('width', 'height'))
+        if stated not in (size, (round(x1 - x0), round(y1 - y0))):
+            raise AnnotationError(
+                f'{where}: was made for {stated[0]} x {stated[1]} pixels, its image has {size[0]} x {size[1]}'
+            )
     if max(values) <= 1 and min(values) >= 0:  # shares of the image, as Open Images has them; no box is one pixel
         return x0 * size[0], y0 * size[1], x1 * size[0], y1 * size[1]
     return x0, y0, x1, y1
 
 
-def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, dict[str, str]]]:
     """The number and the known columns of each line, where a column names images and another says something of them."""
     text = read_text(path)
     first = text.partition('\n')[0]
@@ -171,14 +191,25 @@ def _rows(path: Path, tree: Tree) -> Iterator[tuple[int, dict[str, str]]]:
     body = enumerate(lines[1:], 2)
     if not columns and len(lines[0]) == len(BARE) and tree.has_image(lines[0][0]):
         columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
+    if 'image' not in columns and any(_is_image(cell, tree) for cell in lines[0]):
+        found.left_out.append(
+            f'{path}: its first line names an image and no columns, such as filename, xmin, ymin, xmax, ymax, class'
+        )
+    if 'image' in columns and not columns.keys() & {*OBJECTS, 'text', 'html'}:
+        listed = ', '.join(lines[0])
+        found.left_out.append(f'{path}: names images, but no column marks an object or a text, of {listed:.200}')
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
     plain = _plain(lines[0])
+    if unused := [name for place, name in enumerate(lines[0]) if name.strip() and place not in columns.values()]:
+        found.notes.append(f'{path}: columns that are not used: {", ".join(unused):.200}')
     joined = 'imageidclassid' in plain  # Kaggle's `0002cc93b.jpg_1`
-    by_rows = 'runs' in columns and 'encodedpixels' not in plain
+    by_rows = 'runs' in columns and plain[columns['runs']] == 'annotation'
     for number, line in body:
         if any(line):
             row = {key: line[place].strip() if place < len(line) else '' for key, place in columns.items()}
+            if delimiter != ',':  # tables of countries whose decimals have a comma
+                row |= {key: re.sub(r'^(-?\d+),(\d+)$', r'\1.\2', row[key]) for key in row.keys() & NUMBERS}
             if by_rows:
                 row['rows'] = 'yes'
             image, joint, label = row['image'].rpartition('_')
@@ -193,6 +224,10 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
         places = [names.index(name) for name in known.split() if name in names]
         if key == 'image':
             places = [p for p in places if any(p < len(line) and _is_image(line[p], tree) for line in lines)]
+        if key == 'image' and not places:  # by its content
+            width = min(map(len, lines), default=0)
+            unnamed = [p for p in range(min(width, len(header))) if not _is_image(header[p], tree)]
+            places = [p for p in unnamed if all(_is_image(line[p], tree) for line in lines)]
         if places:
             columns[key] = places[0]
     if 'x0' in columns and ('x1' not in columns) and ('width' not in columns):
@@ -208,4 +243,4 @@ def _plain(header: list[str]) -> list[str]:
 
 def _is_image(name: str, tree: Tree) -> bool:
     name = re.sub(r'(\.\w+)_\d+$', r'\1', name)  # the image of Kaggle's `0002cc93b.jpg_1`
-    return bool(name) and any(tree.has_image(f'{name}{suffix}') for suffix in ('', '.jpg', '.png', '.jpeg'))
+    return bool(name) and any(tree.has_image(f'{name}{suffix}') for suffix in ('', *IMAGES))

@@ -9,11 +9,12 @@ from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_rows
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import parse_xml
-from phalanx.data.checks import AnnotationError, parse_number
+from phalanx.data.checks import AnnotationError, check_size, parse_number
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
 TEXTS = ('text', 'transcription', 'transcript', 'value')  # attributes that hold what is written
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
+SIDES = ('width', 'height')  # of an image
 SHAPES = ('box', 'polygon', 'ellipse', 'mask')  # those with an area
 
 
@@ -32,6 +33,8 @@ def read_cvat(tree: Tree, found: AnnotationSet) -> None:
                 in_subset = f'{subset}/{name}'  # in projects, images of different subsets may have one name
                 image = tree.image(in_subset if subset and tree.has_image(name) else name, path, where)
                 with found.dropping(image):
+                    width, height = (int(parse_number(side, where)) if side else None for side in map(element.get, SIDES))
+                    check_size((width, height), image, where)
                     instances = _instances([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
                     found.samples.append(Sample(image, tree.split_of(path, subset), instances))
         _read_tracks(root, path, tree, found)
@@ -40,11 +43,16 @@ def read_cvat(tree: Tree, found: AnnotationSet) -> None:
 def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) -> None:
     """Add the frames of a video on which a track is visible; CVAT names their images `frame_000017`."""
     frames = defaultdict[int, list[Element]](list)
+    gaps = list[tuple[int, int, str]]()  # of tracks that go on behind them: CVAT itself writes a shape for every frame
     for track in root.findall('track'):
+        where, before, is_visible = f'{path}: track {track.get("id")}', 0, False
         for shape in track:
-            if shape.get('outside') != '1':
+            frame = int(parse_number(shape.get('frame'), f'{where}: frame'))
+            gaps += [(before, frame, where)] if is_visible else []
+            before, is_visible = frame, shape.get('outside') != '1'
+            if is_visible:
                 shape.set('label', track.get('label') or '')
-                frames[int(parse_number(shape.get('frame'), f'{path}: track {track.get("id")}: frame'))].append(shape)
+                frames[frame].append(shape)
     for number, shapes in sorted(frames.items()):
         where = f'{path}: frame {number}'
         with found.left_out.catch():
@@ -57,6 +65,8 @@ def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) ->
                 raise AnnotationError(f'{where}: of a video, and there is no image {name}: {advice}')
             image = tree.image(name, path, where)
             with found.dropping(image):
+                if hidden := next((track for start, end, track in gaps if start < number < end), None):
+                    raise AnnotationError(f'{where}: {hidden} has no shape on it, but before and behind; export all frames')
                 found.samples.append(Sample(image, tree.split_of(path), _instances(shapes, tree.size(image), where)))
 
 

@@ -97,6 +97,10 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
     counts, samples = Counter[str](), list[Sample]()
+    labelled = [*found.class_names, *(instance.label for sample in found.samples for instance in sample.instances)]
+    if any(name != name.strip() for name in labelled):  # `cat` and `cat ` are one class
+        stripped = tuple(dict.fromkeys(name.strip() for name in found.class_names))
+        found = replace(found, samples=[_strip(sample) for sample in found.samples], class_names=stripped)
     labels = {instance.label for sample in found.samples for instance in sample.instances}
     if labels == {''}:
         found = replace(found, samples=[_relabel(sample, 'object') for sample in found.samples])
@@ -139,6 +143,11 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     return replace(found, samples=samples, class_names=names, notes=[*found.notes, *notes])
 
 
+def _strip(sample: Sample) -> Sample:
+    """The sample without blanks around its labels."""
+    return replace(sample, instances=tuple(replace(one, label=one.label.strip()) for one in sample.instances))
+
+
 def _relabel(sample: Sample, label: str) -> Sample:
     return replace(sample, instances=tuple(replace(instance, label=label) for instance in sample.instances))
 
@@ -150,5 +159,8 @@ def choose_format(held: dict[str, AnnotationSet], family: Family | None) -> tupl
         if possible and (family is None or family in possible):
             if family == 'text_detection':  # an image of a single line is no page
                 found = replace(found, samples=[sample for sample in found.samples if sample.text is None])
+            if (family or possible[0]) == 'segmentation' and found.without_outline:  # its box would be painted
+                kept = [sample for sample in found.samples if sample.image not in found.without_outline]
+                found = replace(found, samples=kept, left_out=LeftOut([*found.left_out, *found.without_outline.values()]))
             return name, found, family or possible[0]
     return None

@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.curation.prepare.bitmaps import runs_instance
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
-from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, parse_numbers, shorten
+from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member, parse_json, parse_numbers, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate, sized_runs
 
 NAMED = ('class', 'label', 'type', 'name', 'category', 'object')  # attributes that VIA's users call the class by
@@ -30,6 +30,8 @@ def find_datumaro(tree: Tree, found: AnnotationSet) -> None:
                     name = get_member(get_member(item, 'image', dict, where), 'path', str, where)
                     image = tree.image(f'{path.stem}/{name}', path, where)
                     with found.dropping(image):
+                        height, width = item['image'].get('size') or (None, None)
+                        check_size((width, height), image, where)
                         annotations = get_member(item, 'annotations', list, where)
                         instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
                         found.samples.append(Sample(image, tree.split_of(path), tuple(filter(None, instances))))
@@ -113,6 +115,8 @@ def find_via(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of VIA 2: the JSON of a project or of its annotations, or CSV files of regions."""
     for path, content in tree.jsons.items():
         entries = content.get('_via_img_metadata', content) if isinstance(content, dict) else None
+        if isinstance(content, dict) and {'project', 'file', 'metadata', 'view'} <= content.keys():
+            found.left_out.append(f'{path}: is a project of VIA 3; export it as COCO')
         if not isinstance(entries, dict) or not any(
             isinstance(entry, dict) and {'filename', 'regions'} <= entry.keys() for entry in entries.values()
         ):

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
-from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
@@ -21,26 +21,31 @@ UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
 
 
 def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
-    """Add the samples of JSON lists of tasks. Of several annotations of a task, the first that was not cancelled counts.
+    """Add the samples of JSON lists of tasks. Of several annotations of a task, the ground truth counts, or else the first that
+    was not cancelled.
 
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
     """
-    open_tasks = 0
+    open_tasks, several = 0, list[str]()
     for path, content in [*tree.jsons.items(), *_tables(tree)]:
-        for number, task in enumerate(content if _has_tasks(content) else ()):
+        tasks = _tasks(content)
+        for number, task in enumerate(tasks if _has_tasks(tasks) else ()):
             with found.left_out.catch():
                 where = f'{path}: task {task.get("id", number) if isinstance(task, dict) else number}'
-                name = _image_name(task) if isinstance(task, dict) else None
-                if name is None:
+                names = _image_names(task) if isinstance(task, dict) else {}
+                if not names:
                     raise AnnotationError(f'{where}: has no image')
-                results = _results(task, where)
+                results = _results(task, where, several)
                 if results is None:
                     open_tasks += 1
                     continue
-                image = _image(name, tree, path, where)
-                with found.dropping(image):
-                    instances, text = _marks(results, tree.size(image), where)
-                    found.samples.append(Sample(image, tree.split_of(path), instances, text=text))
+                images = {key: _image(name, tree, path, where) for key, name in names.items()}
+                for image, own in _by_image(results, images, where):
+                    with found.dropping(image):
+                        instances, text = _marks(own, tree.size(image), where)
+                        found.samples.append(Sample(image, _split(task, tree, path), instances, text=text))
+    if several:
+        found.notes.append(f'tasks with several annotations, of which one is used: {len(several)}, such as {several[0]}')
     if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
         said = 'does not name the image that it was painted on; export JSON from Label Studio'
         found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')
@@ -49,10 +54,44 @@ def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
         (found.notes if found.samples else found.left_out).append(note)
 
 
+def _tasks(content: Any) -> Any:
+    """The tasks of a file: a list, or one task; a file per annotation (in a connected storage) has its task in it."""
+    if isinstance(content, dict) and isinstance(content.get('result'), list) and isinstance(content.get('task'), dict):
+        return [content['task'] | {'annotations': [{key: value for key, value in content.items() if key != 'task'}]}]
+    return (
+        [content]
+        if isinstance(content, dict) and isinstance(content.get('data'), dict) and 'annotations' in content
+        else content
+    )
+
+
+def _split(task: dict[str, Any], tree: Tree, path: Path) -> SplitName:
+    data = task['data'] if isinstance(task.get('data'), dict) else task
+    named = next((data[key] for key in ('split', 'subset', 'set') if isinstance(data.get(key), str)), '')
+    return tree.split_of(path, named)
+
+
+def _by_image(results: list[dict[str, Any]], images: dict[str, Path], where: str) -> list[tuple[Path, list[dict[str, Any]]]]:
+    """The results of each image of a task. Raises AnnotationError where several images do not tell theirs."""
+    if len(images) == 1:
+        return [(image, results) for image in images.values()]
+    of_image: dict[str, list[dict[str, Any]]] = {key: [] for key in images}
+    for result in results:
+        key = str(result.get('item_index', result.get('to_name')))
+        if key not in of_image and GEOMETRY & (result.get('value') or {}).keys():
+            raise AnnotationError(f'{where}: has the images {", ".join(images)}, and a region on none of them ({key})')
+        of_image.get(key, []).append(result)
+    return [(images[key], own) for key, own in of_image.items()]
+
+
 def _marks(results: list[dict[str, Any]], size: tuple[int, int], where: str) -> tuple[tuple[Instance, ...], str | None]:
     """The regions of an image, and the text of all of it. Raises AnnotationError where a region cannot be used."""
     marked = [result for result in results if result.get('type') in KINDS]
     readable = {str(result.get('id')) for result in marked}
+    if turned := next((result['image_rotation'] for result in marked if result.get('image_rotation')), None):
+        raise AnnotationError(
+            f'{where}: was annotated on the image rotated by {turned} degrees; rotate it back in Label Studio'
+        )
     for result in results:  # a region's label and text are results of their own with its id
         value, has_region = result.get('value'), result.get('id') is not None and str(result['id']) in readable
         if result.get('type') not in KINDS and not has_region and isinstance(value, dict) and GEOMETRY & value.keys():
@@ -81,7 +120,7 @@ def _cell(value: str | None, where: str) -> Any:
 
 def _has_tasks(content: object) -> bool:
     """True for a list in which some task has an image and is Label Studio's, whose annotations have a `result`."""
-    tasks = [task for task in content if isinstance(task, dict) and _image_name(task)] if isinstance(content, list) else []
+    tasks = [task for task in content if isinstance(task, dict) and _image_names(task)] if isinstance(content, list) else []
     lists = [one for task in tasks if isinstance(one := task.get('annotations', task.get('completions')), list)]
     if any(isinstance(one, dict) and 'result' not in one and 'coordinates' in one for ones in lists for one in ones):
         return False  # CreateML
@@ -89,10 +128,22 @@ def _has_tasks(content: object) -> bool:
     return bool(lists or shorts) or any('annotation_id' in task or 'annotator' in task for task in tasks)
 
 
-def _image_name(task: dict[str, Any]) -> str | None:
+def _image_names(task: dict[str, Any]) -> dict[str, str]:
+    """Names of the images of a task: by the keys of its data, or by number for a list of pages."""
     data = task['data'] if isinstance(task.get('data'), dict) else task
-    keys = ('image', 'img', 'ocr', 'captioning', *data)
-    return next((data[key] for key in keys if isinstance(data.get(key), str) and '.' in data[key]), None)
+    keys = dict.fromkeys(('image', 'img', 'ocr', 'captioning', *data))
+    for key in keys:
+        pages = data.get(key)
+        if isinstance(pages, list) and pages and all(isinstance(page, str) and _is_image(page) for page in pages):
+            return {str(number): page for number, page in enumerate(pages)}
+    named = {key: data[key] for key in keys if isinstance(data.get(key), str)}
+    images = {key: name for key, name in named.items() if _is_image(name)}
+    return images or dict([next(((key, name) for key, name in named.items() if '.' in name), ('', ''))]) if named else {}
+
+
+def _is_image(name: str) -> bool:
+    address = urlsplit(name)
+    return unquote(parse_qs(address.query).get('d', [address.path])[0]).lower().endswith(IMAGES)
 
 
 def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
@@ -103,13 +154,18 @@ def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
     return tree.image(plain if tree.has_image(plain) else f'{folder}/{UPLOADED.sub("", last)}'.lstrip('/'), path, where)
 
 
-def _results(task: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
-    """Submitted results of a task; None if there are none. Raises AnnotationError."""
+def _results(task: dict[str, Any], where: str, several: list[str]) -> list[dict[str, Any]] | None:
+    """Submitted results of a task, which is added to `several` if it has more; None if there are none.
+
+    Raises AnnotationError.
+    """
     annotations = task.get('annotations', task.get('completions'))
     if annotations is not None:
         if not isinstance(annotations, list) or not all(isinstance(one, dict) for one in annotations):
             raise AnnotationError(f'{where}: annotations: expected a list of them, got {shorten(annotations)}')
         valid = [one for one in annotations if not one.get('was_cancelled')]
+        valid.sort(key=lambda one: not one.get('ground_truth'))
+        several += [where] if len(valid) > 1 else []
         results = get_member(valid[0], 'result', list, where) if valid else []
         if not all(isinstance(result, dict) for result in results):
             raise AnnotationError(f'{where}: result: expected a list of regions, got {shorten(results)}')
@@ -157,6 +213,8 @@ def _instance(
         raise AnnotationError(f'{where}: has no value')
     if not label:
         raise AnnotationError(f'{where}: has no label: {shorten(value)}')
+    if any(isinstance(names := value.get(key), list) and len(names) > 1 for key in ('labels', *KINDS)):
+        raise AnnotationError(f'{where}: has several labels: {shorten(value)}; an object has one class')
     if 'rle' in value:
         return bitmap_instance(label, decode_brush(value['rle'], size, where), 0, 0, size, where, text)
     if isinstance(value.get('points'), list):

@@ -56,7 +56,11 @@ def find_labelme(tree: Tree, found: AnnotationSet) -> None:
 
 
 def _image(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Path:
-    return image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+    try:
+        return image_of(get_member(content, 'imagePath', str, f'{path}'), path, f'{path}: imagePath')
+    except AnnotationError as error:
+        cure = '; it is in the file itself (imageData): `labelme_export_json` unpacks it' if content.get('imageData') else ''
+        raise AnnotationError(f'{error}{cure}') from None
 
 
 def _sample(content: dict[str, Any], image: Path, path: Path) -> Sample:

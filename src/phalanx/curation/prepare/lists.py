@@ -66,8 +66,8 @@ def _parse_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> S
         return Sample(image, split, tuple(_line_of_page(one.points, one.text) for one in parse_page(rest, where)))
     if Path(rest.strip()).suffix.lower() in IMAGES and tree.has_image(rest.strip()):
         return Sample(image, split, mask=tree.image(rest.strip(), path, where))
-    quoted = re.fullmatch(r'\s*"(.*)"', rest)
-    return Sample(image, split, text=quoted[1] if quoted else rest)
+    quoted = re.fullmatch(r'\s*"(.*)"', rest)  # of ICDAR, with a backslash before quotes and backslashes
+    return Sample(image, split, text=re.sub(r'\\(["\\])', r'\1', quoted[1]) if quoted else rest)
 
 
 def _line_of_page(points: list[list[float]], text: str) -> Instance:
@@ -151,3 +151,4 @@ def find_class_folders(tree: Tree, found: AnnotationSet) -> None:
     ]
     note = f'images in {len(folders)} folders by what they show: the name of the folder is taken as the text of each image'
     found.notes.append(note)
+    found.are_classes = True

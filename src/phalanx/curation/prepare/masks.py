@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
+import PIL.ImageOps
 
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
 from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
@@ -63,6 +64,10 @@ def find_masks(tree: Tree, found: AnnotationSet) -> None:
                 continue
             image = max(known, key=lambda path: (not _is_aside(path, tree), len(set(path.parts) & set(mask.parts))))
             found.samples.append(Sample(image, tree.split_of(image), mask=mask))
+    for path in [path for path in tree.images if not of_masks[path]]:  # `a_mask_1`: another one of the image of `a_mask`
+        if match := re.fullmatch(rf'(.+[_. -](?:{"|".join(WORDS)}))[_. -]?\d+', path.stem.lower()):
+            beside = (one for one in found.samples if one.mask and one.mask.parent == path.parent)
+            found.samples += [replace(one, mask=path) for one in beside if one.mask and one.mask.stem.lower() == match[1]]
     if tree.masks and not any(of_masks.values()):
         found.left_out.append(f'--masks {tree.masks}: no image lies in such a folder, or has such a name')
     # Exporters write masks of classes, of instances, and pictures to look at, side by side; those of classes count.
@@ -312,8 +317,8 @@ def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str]) 
 
 def read_label_map(mask: Path, meaning: Meaning, image: Path) -> LabelMap:
     """Read a mask as label map [H, W] of the size of its image. Raises AnnotationError."""
-    with open_image(mask) as picture:
-        content = _content(picture, mask, by_colour=meaning.by_colour)
+    with open_image(mask) as stored:
+        content = _content(PIL.ImageOps.exif_transpose(stored), mask, by_colour=meaning.by_colour)
     if meaning.is_blurred:
         labels = (content.reshape(*content.shape[:2], -1)[..., 0] > 127).astype(np.uint8)
     elif not any(isinstance(value, tuple) for value in meaning.values):
@@ -376,12 +381,18 @@ def _content(picture: PIL.Image.Image, mask: Path, *, by_colour: bool) -> npt.ND
         return np.array(picture.convert('RGB'))
     if picture.mode in ('1', 'L', 'P'):
         return np.array(picture.convert('L') if picture.mode == '1' else picture)
-    if picture.mode.startswith('I'):  # 16 bits
+    if picture.mode.startswith(('I', 'F')):  # 16 bits, or fractions
         values = np.asarray(picture)
+        if picture.mode == 'F' and (values != values.round()).any():
+            fraction = values[values != values.round()][0]
+            raise AnnotationError(f'{mask}: has fractions such as {fraction:g}; a mask holds whole numbers')
         if values.min() < 0 or values.max() >= 1 << 16:
             raise AnnotationError(f'{mask}: has numbers from {values.min()} to {values.max()}; 0 to 65535 can be used')
         return values.astype(np.uint16 if values.max() > VOID else np.uint8)
-    return np.array(picture.convert('RGB'))
+    colours = np.array(picture.convert('RGB'))
+    if 'A' in picture.mode and (colours == colours[0, 0]).all() and len(set(picture.getchannel('A').getextrema())) > 1:
+        raise AnnotationError(f'{mask}: has one colour, and shows something only by its transparency; save it without')
+    return colours
 
 
 def _values(content: npt.NDArray[np.uint8 | np.uint16]) -> dict[Colour | int, int]:

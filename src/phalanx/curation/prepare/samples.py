@@ -50,7 +50,9 @@ def join(samples: Sequence[Sample], where: str) -> Sample:
     if len(samples) == 1:
         return first
     if any((other.text, other.table, other.mask) != (first.text, first.table, first.mask) for other in samples):
-        raise AnnotationError(f'{where}: is annotated {len(samples)} times, with different texts, tables or masks')
+        masks = ', '.join(other.mask.name for other in samples if other.mask)
+        several = f': {masks}; paint the masks of an image into one' if masks else ''
+        raise AnnotationError(f'{where}: is annotated {len(samples)} times, with different texts, tables or masks{several}')
     instances: dict[tuple[object, ...], Instance] = {}
     for instance in sorted(
         (instance for sample in samples for instance in sample.instances), key=lambda instance: instance.ignored
@@ -86,6 +88,10 @@ class AnnotationSet:
     boxes_first: bool = False  # outlines come with boxes, which are the usual use of the format
     classes_from: Path | None = None  # the file that names the classes of masks
     dropped: set[Path] = field(default_factory=set)  # images with an object that cannot be used, in whatever file
+    without_outline: dict[Path, str] = field(
+        default_factory=dict
+    )  # images with an outline, but no box, that cannot be used: why
+    are_classes: bool = False  # texts that seem to be classes of whole images
 
     @contextmanager
     def dropping(self, image: Path) -> Iterator[None]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
 from phalanx.curation.prepare.samples import SplitName
-from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, read_text
+from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, read_bytes, read_text
+from phalanx.data.checks import AnnotationError
 
 NAME = re.compile(rf'.+?({"|".join(map(re.escape, IMAGES))})(?=[\s,;]|$)', re.IGNORECASE)  # of an image, with blanks or not
 ORDER: tuple[SplitName, ...] = ('', 'train', 'val', 'test')  # later ones prevail: `trainval` yields to `val`
@@ -47,12 +48,16 @@ def _references(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def yaml_settings(tree: Tree) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The keys of each YAML file that can be read, as `phalanx.config.read.load_yaml` gives them."""
+    """The keys of each YAML file, as `phalanx.config.read.load_yaml` gives them.
+
+    Raises AnnotationError for a file that cannot be read and has keys of data.yaml; other programs have YAML files, too.
+    """
     for path in tree.having('.yaml', '.yml'):
         try:
             yield path, load_yaml(path, notes=[]).value
-        except ConfigError:
-            continue
+        except ConfigError as error:
+            if re.search(rb'^(names|nc|kpt_shape)\s*:', read_bytes(path), re.MULTILINE):
+                raise AnnotationError(str(error)) from None
 
 
 def _images_of(place: str, tree: Tree) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,11 +33,13 @@ class Tree:
         folder of the files with annotations."""
         self.root, self.masks, self.labels = root, masks, labels
         self.files: list[Path] = []
+        self.links: dict[Path, Path] = {}  # folders below `root` by links to them, whose files are read below one name only
         known = {os.path.realpath(root)}
         for folder, folders, names in os.walk(root, followlinks=True):
-            folders[:] = sorted(
-                name for name in folders if not name.startswith(('.', '__MACOSX')) and _is_new(Path(folder, name), known)
-            )
+            folders[:] = sorted(name for name in folders if not name.startswith(('.', '__MACOSX')))
+            for name in [name for name in folders if not _is_new(Path(folder, name), known)]:
+                self.links[Path(folder, name)] = Path(root, os.path.relpath(Path(folder, name).resolve(), root.resolve()))
+                folders.remove(name)
             self.files += [Path(folder, name) for name in sorted(names) if not name.startswith('.')]
         self.use_images([path for path in self.files if path.suffix.lower() in IMAGES])
         self.size = cache(size_of)  # (width, height) of an image; raises AnnotationError
@@ -50,8 +53,8 @@ class Tree:
         self.images = images
         self._named, self._stems = defaultdict[str, list[Path]](list), defaultdict[str, list[Path]](list)
         for path in images:
-            self._named[path.name.lower()].append(path)
-            self._stems[path.stem.lower()].append(path)
+            self._named[fold(path.name)].append(path)
+            self._stems[fold(path.stem)].append(path)
 
     def is_below(self, path: Path, folder: str) -> bool:
         """True if `path` lies below a folder of this name, or of several names one in the other (`data/labels`)."""
@@ -81,22 +84,25 @@ class Tree:
             data = read_bytes(path).decode('utf-8', 'ignore')
             for name in re.findall(NAME, data.replace('\\/', '/')):
                 plain = re.sub(r'\\u([0-9a-fA-F]{4})', lambda code: chr(int(code[1], 16)), name)
-                self.doubtful[path.suffix.lower()].update(self._named.get(re.split(r'[/\\]', plain)[-1].strip().lower(), []))
+                self.doubtful[path.suffix.lower()].update(self._named.get(fold(re.split(r'[/\\]', plain)[-1].strip()), []))
             raise
 
     def image(self, name: str, beside: Path, where: str) -> Path:
         """Find the image that the annotation file `beside` calls `name`. Raises AnnotationError.
 
         Files get moved, so images match by name or stem. Of several, the one that shares most trailing folders with
-        `name` wins, then the one nearest to the annotation.
+        `name` wins, then one of the same split, then the one nearest to the annotation.
         """
-        parts = PurePosixPath(name.replace('\\', '/')).parts
+        parts = PurePosixPath(unicodedata.normalize('NFC', name).replace('\\', '/')).parts
         last = parts[-1].lower() if parts else ''
         known = self._named.get(last) or self._stems.get(last) or self._stems.get(PurePosixPath(last).stem) or []
         if not known:
             raise AnnotationError(f'{where}: there is no image {shorten(name)}')
-        ranked = sorted(((_alike(path, parts), _near(path, beside)), path) for path in known)
-        if len(ranked) > 1 and ranked[-1][0] == ranked[-2][0]:
+        split = self.split_of(beside) if len(known) > 1 else ''
+        ranked = sorted(
+            ((_alike(path, parts), bool(split) and self.split_of(path) == split, _near(path, beside)), path) for path in known
+        )
+        if len(ranked) > 1 and ranked[-1][0] == ranked[-2][0] and not ranked[-1][1].samefile(ranked[-2][1]):
             raise AnnotationError(f'{where}: {shorten(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
         return ranked[-1][1]
 
@@ -105,23 +111,27 @@ class Tree:
         try:
             return [self.image(name, beside, '')]
         except AnnotationError:
-            stem = PurePosixPath(name.replace('\\', '/')).name.lower()
+            stem = fold(PurePosixPath(name.replace('\\', '/')).name)
             alike = self._named.get(stem) or self._stems.get(stem) or []
             return alike if len({path.parent.parent for path in alike}) == 1 else []
 
     def has_image(self, name: str) -> bool:
         """True if some image has this name, in whatever folder."""
-        last = PurePosixPath(name.replace('\\', '/')).name.lower()
-        return last in self._named
+        return fold(PurePosixPath(name.replace('\\', '/')).name) in self._named
 
     def has_stem(self, stem: str) -> bool:
         """True if some image has this name without suffix, in whatever folder."""
-        return stem.lower() in self._stems
+        return fold(stem) in self._stems
 
     def split_of(self, file: Path, said: str = '') -> SplitName:
         """Split named by `said`, else by the annotation file or the nearest folder; empty if none is."""
         parts = file.relative_to(self.root).parts
         return split_in(parts if file.suffix.lower() not in IMAGES else parts[:-1], said)
+
+
+def fold(name: str) -> str:
+    """Name as it is compared: in lower case, with composed letters (macOS stores `u` and two dots where files say `ü`)."""
+    return (name if name.isascii() else unicodedata.normalize('NFC', name)).lower()
 
 
 def split_in(parts: Sequence[str], said: str = '') -> SplitName:

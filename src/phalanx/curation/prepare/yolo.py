@@ -1,12 +1,13 @@
 """Annotations of YOLO: a text file per image, in fractions of its width and height."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.splits import yaml_settings
-from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.curation.prepare.tree import SPLITS, Tree, fold, read_text
 from phalanx.data.checks import AnnotationError
 from phalanx.data.shapes import polygon
 from phalanx.data.yolo import PoseGuess, YoloRow, keypoint_fields, names_in, parse_row
@@ -21,17 +22,23 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
     The file has the name of its image and lies beside it or in a folder `labels`; an empty file means no objects.
     """
     # class names and keypoint layout from data.yaml; label files by stem
-    names, files = _class_names(tree), defaultdict(list)
-    shapes = [fields for _, settings in yaml_settings(tree) if (fields := keypoint_fields(settings)) is not None]
+    try:
+        names = _class_names(tree, found)
+        shapes = [fields for _, settings in yaml_settings(tree) if (fields := keypoint_fields(settings)) is not None]
+    except AnnotationError as error:  # what the numbers of the classes mean is not known
+        found.left_out.append(str(error))
+        return
+    files = defaultdict(list)
     for path in tree.having('.txt'):
-        files[path.stem].append(path)
-    kinds, highest, poses = Counter[str](), -1, PoseGuess()
+        files[fold(path.stem)].append(path)
+    kinds, highest, poses, used = Counter[str](), -1, PoseGuess(), set[Path]()
     for image in tree.images:
         # of several files with this stem, the nearest one belongs to the image
-        candidates = [path for path in files.get(image.stem, []) if _belongs(path, image, tree)]
+        candidates = [path for path in files.get(fold(image.stem), []) if _belongs(path, image, tree)]
         if not candidates:
             continue
         path = max(candidates, key=lambda path: (path.parent == image.parent, len(set(path.parts) & set(image.parts))))
+        used.add(path)
         with found.left_out.catch():
             rows = _rows(path, next(iter(shapes), 0))
             size = tree.size(image)
@@ -50,7 +57,11 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
         except AnnotationError as error:
             found.left_out.append(str(error))
             found.samples.clear()
-    found.class_names = tuple(names or (f'class_{number}' for number in range(highest + 1)))
+    labels = {path.parent for path in used}
+    for path in sorted({path for same in files.values() for path in same if path.parent in labels} - used):
+        if not tree.has_stem(path.stem) and path.name.lower() not in NAMES and path.stem.lower() not in SPLITS:
+            found.left_out.append(f'{path}: there is no image {path.stem!r}')
+    found.class_names = tuple(names.values() or (f'class_{number}' for number in range(highest + 1)))
     if count := kinds['keypoints']:
         found.notes.append(f'{count} objects have keypoints (kpt_shape), which are not used: their boxes are')
     if count := kinds['confidence']:
@@ -74,17 +85,21 @@ def _belongs(path: Path, image: Path, tree: Tree) -> bool:
         return tree.is_below(path, tree.labels)
     if path.parent == image.parent:
         return True
-    own, other = (file.relative_to(tree.root).parts[:-1] for file in (path, image))
-    swapped = tuple('labels' if part == 'images' else part for part in other)
-    return own == swapped or (
-        'labels' in own and tuple(p for p in own if p != 'labels') == tuple(p for p in other if p != 'images')
-    )
+    own = path.relative_to(tree.root).parts[:-1]
+    linked = (link / image.relative_to(folder) for link, folder in tree.links.items() if image.is_relative_to(folder))
+    for other in (each.relative_to(tree.root).parts[:-1] for each in (image, *linked)):
+        if own == tuple('labels' if part == 'images' else part for part in other):
+            return True
+        if 'labels' in own and [p for p in own if p != 'labels'] == [p for p in other if p != 'images']:
+            return True
+    return False
 
 
-def _instance(row: YoloRow, size: tuple[int, int], names: Sequence[str], where: str) -> Instance:
+def _instance(row: YoloRow, size: tuple[int, int], names: Mapping[int, str], where: str) -> Instance:
     width, height = size
-    if names and row.label >= len(names):
-        raise AnnotationError(f'{where}: class {row.label} is not one of 0 to {len(names) - 1}')
+    if names and row.label not in names:
+        numbers = f'0 to {len(names) - 1}' if [*names] == [*range(len(names))] else ', '.join(map(str, names))
+        raise AnnotationError(f'{where}: class {row.label} is not one of {numbers}')
     label = names[row.label] if names else f'class_{row.label}'
     x0, y0, x1, y1 = row.box
     points = [[x * width, y * height] for x, y in row.points]
@@ -93,12 +108,22 @@ def _instance(row: YoloRow, size: tuple[int, int], names: Sequence[str], where: 
     )
 
 
-def _class_names(tree: Tree) -> Sequence[str]:
-    """Class names of data.yaml, or of a file with one name per line; empty without either."""
-    for _, settings in yaml_settings(tree):
-        if all(names := names_in(settings)) and names:
+def _class_names(tree: Tree, found: AnnotationSet) -> dict[int, str]:
+    """Class names by number in data.yaml, or in a file with one name per line; empty without either. Raises AnnotationError."""
+    for path, settings in yaml_settings(tree):
+        is_data = settings.keys() & {'nc', 'path', *SPLITS}  # `names` of other programs' files may be anything
+        if is_data and (names := names_in(settings, path)):
+            count = settings['nc'].value if 'nc' in settings else len(names)
+            if count != len(names):
+                found.notes.append(f'{path}: nc is {count}, but there are {len(names)} names, which are used')
             return names
+        if not is_data and 'names' in settings:
+            with suppress(AnnotationError):
+                return names_in(settings, path)
     for path in tree.files:
         if path.name.lower() in NAMES:
-            return [line.strip() for line in read_text(path).splitlines() if line.strip()]
-    return []
+            names = dict(enumerate(line.strip() for line in read_text(path).splitlines() if line.strip()))
+            if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+                raise AnnotationError(f'{path}: {repeated[0]!r} occurs twice; which of the classes is meant?')
+            return names
+    return {}

@@ -164,7 +164,7 @@ def test_the_number_of_classes_is_limited_to_254(root: Path) -> None:
         (
             'labels/a.png',
             LABELS.T,
-            'is 4 x 6 pixels, but its image is 6 x 4; images are turned as their EXIF data say, so annotate them upright',
+            'is 4 x 6 pixels, but its image is 6 x 4; are width and height exchanged in the annotation?',
         ),
         (
             'labels/a.png',

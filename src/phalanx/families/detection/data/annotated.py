@@ -155,7 +155,7 @@ class AnnotatedImages(Files):
             # An image scaled or turned after its annotation would train silently on wrong boxes.
             raise SampleError(
                 f'{path} is {size[1]} x {size[0]} pixels, but was annotated as {annotated[1]} x {annotated[0]}: '
-                'its boxes may not fit; fix the annotation or leave the image out' + turned_hint(size, annotated)
+                'its boxes may not fit; fix the annotation or leave the image out' + turned_hint(path, size, annotated)
             )
         objects = self.objects.at(np.arange(self.starts[index], self.starts[index + 1]))
         # Fractions become pixels only here, where the size is known.

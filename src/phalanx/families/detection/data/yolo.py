@@ -104,10 +104,10 @@ def _names_in_yaml(root: Path, name: str) -> tuple[str, ...]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: there is no such file')
     content = _settings(path)
-    names = names_in(content)
-    if not names:
+    names = names_in(content, path)
+    if not names or [*names] != [*range(len(names))]:
         raise ValueError(f'{path}: needs `names`: a list of the names of the classes, or a mapping from 0, 1, ... to them')
-    return check_names(names, str(path))
+    return check_names(tuple(names.values()), str(path))
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Pairs:
         image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
         if image.shape[:2] != values.shape:
             # Name the likeliest reason: EXIF rotation, or masks at another resolution.
-            reason = turned_hint(image.shape[:2], values.shape)
+            reason = turned_hint(self.path(index, 0), image.shape[:2], values.shape)
             sizes = [f'{width} x {height}' for height, width in (image.shape[:2], values.shape)]
             if not reason and has_same_ratio(image.shape, values.shape):
                 reason = '; it is a scaled copy: `phalanx new` and `phalanx data prepare masks` resize it'

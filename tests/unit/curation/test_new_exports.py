@@ -1,0 +1,318 @@
+"""Exports that say a little more than usual: what they say is used, or the image is left out with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import drawn
+from phalanx.curation.prepare.formats import choose_format, find_annotations
+from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut
+from phalanx.curation.prepare.targets import find_meaning
+from phalanx.curation.prepare.tree import Tree
+
+Rows = dict[str, tuple[str, list[tuple[Any, ...]]]]  # path of an image: split, objects
+BOX = {'id': 1, 'image_id': 1, 'category_id': 1, 'bbox': [1, 2, 3, 4]}
+CAR = ('car', 1, 2, 4, 6)
+FIRST = 'images/a.png'
+RECTANGLE = {'x': 25, 'y': 25, 'width': 50, 'height': 50, 'rectanglelabels': ['car']}
+HALF = ('car', 16, 12, 48, 36)  # of an image of 64 x 48
+TRACK = '<box frame="{}" outside="{}" xtl="1" ytl="2" xbr="4" ybr="6"/>'
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(files: dict[str, object], *images: str, family: Family | None = None) -> tuple[Rows, AnnotationSet, str]:
+    """Samples of `files` beside images of 64 x 48 pixels, and all that is reported about them."""
+    for number, image in enumerate(images):
+        drawn.draw(Path('mine', image), number, (64, 48))
+    for name, content in files.items():
+        drawn.write(Path('mine', name), content)
+    root, refused = Path('mine').absolute(), dict[str, LeftOut]()
+    picked = choose_format(find_annotations(Tree(root), refused=refused), family)
+    if picked is None:
+        return {}, AnnotationSet(), str(refused)
+    found = picked[1]
+    rows: Rows = {
+        sample.image.relative_to(root).as_posix(): (
+            sample.split,
+            [(one.label, *(round(value) for value in one.box)) for one in sample.instances],
+        )
+        for sample in found.samples
+    }
+    return rows, found, '\n'.join([*found.left_out, *found.notes])
+
+
+def coco(*annotations: dict[str, Any], **image: Any) -> dict[str, Any]:
+    first = {'id': 1, 'file_name': 'a.png', 'width': 64, 'height': 48} | image
+    return {'images': [first], 'annotations': [*annotations], 'categories': [{'id': 1, 'name': 'car'}]}
+
+
+def voc(inside: str) -> str:
+    return f'<annotation><filename>a.png</filename><object><name>car</name>{inside}</object></annotation>'
+
+
+def task(image: object, *results: dict[str, Any], **own: Any) -> dict[str, Any]:
+    data = image if isinstance(image, dict) else {'image': image}
+    return {'id': 1, 'data': data, 'annotations': [{'result': [*results]}]} | own
+
+
+def region(**own: Any) -> dict[str, Any]:
+    return {'id': 'r', 'type': 'rectanglelabels', 'to_name': 'image', 'value': RECTANGLE} | own
+
+
+def test_a_class_that_data_yaml_does_not_number_is_named_as_unknown() -> None:
+    files = {'data.yaml': 'nc: 2\nnames: {1: cat, 2: dog}\n', 'labels/a.txt': '0 .5 .5 .5 .5', 'labels/b.txt': '2 .5 .5 .5 .5'}
+    rows, _, said = read(files, FIRST, 'images/b.png')
+    assert rows == {'images/b.png': ('', [('dog', 16, 12, 48, 36)])}
+    assert 'a.txt: object 1: class 0 is not one of 1, 2' in said
+
+
+def test_names_of_data_yaml_are_words_whatever_yaml_makes_of_them() -> None:
+    files = {'data.yaml': 'nc: 3\nnames: [no, 010, ~]\n', 'labels/a.txt': '\n'.join(f'{n} .5 .5 .5 .5' for n in range(3))}
+    _, found, _ = read(files, FIRST)
+    assert found.class_names == ('no', '010', '~')
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        ('names:\n\t0: car\n', 'data.yaml:2: is not YAML'),
+        ('nc: 2\nnames: [car, car]\n', "'car' occurs twice"),
+        ('nc: 1\nnames: [[car]]\n', 'names: expected a list of names'),
+    ],
+)
+def test_labels_of_a_damaged_data_yaml_are_not_used(text: str, reason: str) -> None:
+    rows, _, said = read({'data.yaml': text, 'labels/a.txt': '0 .5 .5 .5 .5'}, FIRST)
+    assert not rows
+    assert reason in said
+
+
+def test_more_classes_announced_than_named_are_reported() -> None:
+    _, _, said = read({'data.yaml': 'nc: 3\nnames: [car]\n', 'labels/a.txt': '0 .5 .5 .5 .5'}, FIRST)
+    assert 'data.yaml: nc is 3, but there are 1 names' in said
+
+
+def test_labels_without_an_image_are_reported() -> None:
+    _, _, said = read({'labels/a.txt': '0 .5 .5 .5 .5', 'labels/b.txt': '0 .5 .5 .5 .5'}, FIRST)
+    assert "labels/b.txt: there is no image 'b'" in said
+
+
+def test_labels_belong_to_images_in_a_folder_that_is_a_link() -> None:
+    drawn.draw(Path('mine/JPEGImages/a.png'), 0, (64, 48))
+    Path('mine/images').symlink_to('JPEGImages')
+    rows, _, _ = read({'labels/a.txt': '0 .5 .5 .5 .5', 'data.yaml': 'nc: 1\nnames: [car]'})
+    assert rows == {'JPEGImages/a.png': ('', [HALF])}
+
+
+def test_of_images_with_one_name_that_of_the_split_of_the_file_is_meant() -> None:
+    files: dict[str, object] = {f'annotations/instances_{split}.json': coco(BOX) for split in ('train', 'val')}
+    rows, _, _ = read(files, 'images/train/a.png', 'images/val/a.png')
+    assert rows == {f'images/{split}/a.png': (split, [CAR]) for split in ('train', 'val')}
+
+
+def test_umlauts_match_whether_they_are_composed_or_not() -> None:
+    rows, _, _ = read({'x.json': coco(BOX, file_name='gro\u0308\u00dfe.png')}, 'images/gr\u00f6\u00dfe.png')
+    assert [*rows.values()] == [('', [CAR])]
+
+
+@pytest.mark.parametrize('image', [{'split': 'val'}, {'file_name': None, 'coco_url': 'http://x/val2017/a.png'}])
+def test_an_entry_of_coco_may_name_the_split_or_only_an_address(image: dict[str, Any]) -> None:
+    rows, _, _ = read({'x.json': coco(BOX, **image)}, FIRST)
+    assert rows == {FIRST: ('val' if 'split' in image else '', [CAR])}
+
+
+def test_a_box_does_not_stand_in_for_an_outline_that_cannot_be_read() -> None:
+    good, bad = [[1, 2, 9, 2, 9, 8]], [1, 2, 9, 2, 9, 8]
+    content = coco(BOX | {'segmentation': good}, BOX | {'id': 2, 'image_id': 2, 'segmentation': bad})
+    content['images'].append({'id': 2, 'file_name': 'b.png'})
+    rows, _, said = read({'x.json': content}, FIRST, 'images/b.png', family='segmentation')
+    assert [*rows] == [FIRST]
+    assert "annotation 2 ('car'): expected lists x0, y0, x1, y1, ... of its polygons" in said
+    assert len(read({'x.json': content}, FIRST, 'images/b.png', family='detection')[0]) == 2
+
+
+def test_a_size_with_sides_exchanged_is_not_blamed_on_exif_data() -> None:
+    _, _, said = read({'x.json': coco(BOX, width=48, height=64)}, FIRST)
+    assert 'are width and height exchanged' in said
+    assert 'EXIF' not in said
+
+
+def test_roboflow_numbers_the_corners_of_polygons_in_voc() -> None:
+    corners = ''.join(f'<x{n}>{x}</x{n}><y{n}>{y}</y{n}>' for n, (x, y) in enumerate([(1, 2), (4, 2), (4, 6)], 1))
+    rows, found, _ = read({'a.xml': voc(f'<polygon>{corners}</polygon>')}, FIRST)
+    assert rows == {FIRST: ('', [CAR])}
+    assert found.samples[0].instances[0].outline
+
+
+def test_an_image_of_cvat_that_was_reduced_afterwards_is_not_used() -> None:
+    box = '<box label="car" xtl="1" ytl="2" xbr="4" ybr="6"/>'
+    entry = '<image id="0" name="a.png" width="640" height="480">{}</image>'
+    rows, _, said = read({'x.xml': f'<annotations>{entry.format(box)}</annotations>'}, FIRST)
+    assert not rows
+    assert 'was made for 640 x 480 pixels' in said
+
+
+def test_a_frame_on_which_a_track_has_no_shape_is_not_used() -> None:
+    one = f'<track id="0" label="car">{TRACK.format(0, 0)}{TRACK.format(2, 0)}{TRACK.format(3, 1)}</track>'
+    other = f'<track id="1" label="car">{TRACK.format(1, 0)}{TRACK.format(2, 1)}</track>'
+    rows, _, said = read({'x.xml': f'<annotations>{one}{other}</annotations>'}, *(f'frame_{n:06}.png' for n in range(4)))
+    assert [*rows] == ['frame_000000.png', 'frame_000002.png']
+    assert 'track 0 has no shape on it' in said
+
+
+def test_the_ground_truth_of_a_task_counts() -> None:
+    other = region(value=RECTANGLE | {'rectanglelabels': ['bus']})
+    both = [{'result': [other]}, {'result': [region()], 'ground_truth': True}]
+    rows, _, said = read({'x.json': [task('a.png', annotations=both)]}, FIRST)
+    assert rows == {FIRST: ('', [HALF])}
+    assert 'tasks with several annotations, of which one is used: 1' in said
+
+
+@pytest.mark.parametrize(
+    ('own', 'reason'),
+    [
+        ({'image_rotation': 90}, 'rotated by 90 degrees'),
+        ({'value': RECTANGLE | {'rectanglelabels': ['car', 'bus']}}, 'has several labels'),
+    ],
+)
+def test_a_region_of_label_studio_that_says_more_is_not_half_read(own: dict[str, Any], reason: str) -> None:
+    rows, _, said = read({'x.json': [task('a.png', region(**own))]}, FIRST)
+    assert not rows
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    ('data', 'own'),
+    [({'left': 'a.png', 'right': 'b.png'}, {'to_name': 'right'}), ({'pages': ['a.png', 'b.png']}, {'item_index': 1})],
+)
+def test_a_region_belongs_to_the_image_of_its_task_that_it_names(data: dict[str, Any], own: dict[str, Any]) -> None:
+    rows, _, _ = read({'x.json': [task(data, region(**own))]}, FIRST, 'images/b.png')
+    assert rows == {FIRST: ('', []), 'images/b.png': ('', [HALF])}
+
+
+def test_a_region_that_may_be_on_two_images_is_not_used() -> None:
+    rows, _, said = read({'x.json': [task({'left': 'a.png', 'right': 'b.png'}, region())]}, FIRST, 'images/b.png')
+    assert not rows
+    assert 'a region on none of them (image)' in said
+
+
+def test_an_annotation_in_a_connected_storage_has_its_task_in_it() -> None:
+    content = {
+        'id': 7,
+        'result': [region()],
+        'task': {'id': 1, 'data': {'image': '/data/upload/1/0a1b2c3d-a.png', 'split': 'val'}},
+    }
+    rows, _, _ = read({'7.json': content}, FIRST)
+    assert rows == {FIRST: ('val', [HALF])}
+
+
+def test_blanks_around_a_label_do_not_make_a_class() -> None:
+    shapes = [{'label': label, 'points': [[1, 2], [4, 6]], 'shape_type': 'rectangle'} for label in ('car', 'car ')]
+    _, found, _ = read({'a.json': {'imagePath': 'a.png', 'shapes': shapes}}, FIRST)
+    assert found.class_names == ('car',)
+
+
+def test_a_datumaro_item_of_another_size_is_not_used() -> None:
+    item = {'id': 'a', 'image': {'path': 'a.png', 'size': [480, 640]}}
+    item['annotations'] = [{'type': 'bbox', 'label_id': 0, 'bbox': [1, 2, 3, 4]}]
+    rows, _, said = read({'x.json': {'categories': {'label': {'labels': [{'name': 'car'}]}}, 'items': [item]}}, FIRST)
+    assert not rows
+    assert 'was made for 640 x 480 pixels' in said
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('ImageId,ClassId,EncodedPixels\na.png,3,1 2\n', ('class_3', 0, 0, 1, 2)),
+        ('id,organ,rle\na,lung,1 2\n', ('object', 0, 0, 1, 2)),
+        ('image,x_center,y_center,width,height,label\na.png,0.5,0.5,0.5,0.5,car\n', HALF),
+        ('filename;xmin;ymin;xmax;ymax;class\na.png;1,0;2;4;6;car\n', CAR),
+        ('patientId,x,y,width,height,Target\na,1,2,3,4,1\n', ('object', 1, 2, 4, 6)),
+    ],
+)
+def test_columns_of_csv_files_are_known(text: str, expected: tuple[Any, ...]) -> None:
+    assert read({'x.csv': text}, FIRST)[0] == {FIRST: ('', [expected])}
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        ('filename,width,height,class,xmin,ymin,xmax,ymax\na.png,640,480,car,1,2,4,6\n', 'was made for 640 x 480 pixels'),
+        ('filename,xmin,ymin,xmax,ymax,class\na.png,,,,,car\n', "is of class 'car', but has no box"),
+        ('TRAIN,a.png,car,0.1,0.1,,,0.2,0.2,,\n', 'its first line names an image and no columns'),
+        ('filename,polygon\na.png,1 2 3\n', 'no column marks an object or a text, of filename, polygon'),
+    ],
+)
+def test_lines_of_csv_files_that_cannot_be_used_are_explained(text: str, reason: str) -> None:
+    rows, _, said = read({'x.csv': text}, FIRST)
+    assert not rows
+    assert reason in said
+
+
+def test_labels_of_whole_images_do_not_disturb_boxes_beside_them() -> None:
+    files = {'x.csv': 'filename,xmin,ymin,xmax,ymax,class\na.png,1,2,4,6,car\n', 'y.csv': 'filename,author,label\na.png,me,x\n'}
+    rows, _, said = read(files, FIRST)
+    assert rows == {FIRST: ('', [CAR])}
+    assert 'columns that are not used: author' in said
+
+
+def test_classes_of_whole_images_are_recognised_as_such() -> None:
+    text = 'filename,label\n' + ''.join(f'{n}.png,{n % 2}\n' for n in range(6))
+    assert read({'x.csv': text}, *(f'{n}.png' for n in range(6)))[1].are_classes
+
+
+def test_a_line_of_dota_may_lack_the_difficulty() -> None:
+    assert read({'labelTxt/a.txt': '1 2 4 2 4 6 1 6 car\n'}, FIRST)[0] == {FIRST: ('', [CAR])}
+
+
+def test_icdar_puts_a_backslash_before_quotes() -> None:
+    found = read({'gt.txt': 'a.png, "say \\"a\\", b"\n'}, FIRST)[1]
+    assert [sample.text for sample in found.samples] == ['say "a", b']
+
+
+def test_an_image_with_a_second_mask_is_not_used() -> None:
+    rows, _, said = read({}, 'a.png', 'a_mask.png', 'a_mask_1.png', 'b.png', 'b_mask.png')
+    assert [*rows] == ['b.png']
+    assert 'paint the masks of an image into one' in said
+
+
+def save_mask(pixels: np.ndarray, name: str, **options: Any) -> None:
+    path = Path('mine/masks', name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+
+
+@pytest.mark.parametrize(
+    ('pixels', 'reason'),
+    [
+        (np.linspace(0, 1, 48 * 64, dtype=np.float32).reshape(48, 64), 'fractions'),
+        (np.dstack([np.zeros((48, 64, 3), np.uint8), np.eye(48, 64, dtype=np.uint8)]), 'only by its transparency'),
+    ],
+)
+def test_masks_that_hold_no_classes_are_refused(pixels: np.ndarray, reason: str) -> None:
+    save_mask(pixels, 'a.tif')
+    _, found, _ = read({}, FIRST)
+    with pytest.raises(ValueError, match=reason):
+        find_meaning('segmentation', found)
+
+
+def test_a_class_named_twice_is_not_guessed() -> None:
+    save_mask(np.eye(48, 64, dtype=np.uint8), 'a.png')
+    _, found, _ = read({'classes.txt': 'sky\ncar\ncar\n'}, FIRST)
+    with pytest.raises(ValueError, match="'car' occurs twice"):
+        find_meaning('segmentation', found)
+
+
+def test_an_image_inside_a_labelme_file_is_explained() -> None:
+    drawn.draw(Path('mine/other.png'), 0)
+    content = {'imagePath': 'a.png', 'imageData': 'AAAA', 'shapes': []}
+    assert 'labelme_export_json' in read({'a.json': json.dumps(content)})[2]
