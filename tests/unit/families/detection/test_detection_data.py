@@ -438,7 +438,7 @@ def test_yolo_labels_stand_in_the_sibling_folder(image: str, labels: str) -> Non
         ('labels/train/a.txt', '1 30 20 6 10', 'labels/train/a.txt:1: expected class x y width height'),
         ('data.yaml', 'nc: 2', 'data.yaml: needs `names`: a list of the names of the classes'),
         ('data.yaml', 'names: {1: cat, 2: dog}', 'data.yaml: needs `names`'),
-        ('data.yaml', 'names: [cat, cat]', 'data.yaml: names: 'cat' occurs twice'),
+        ('data.yaml', 'names: [cat, cat]', "data.yaml: names: 'cat' occurs twice"),
         ('data.yaml', 'names: [', 'data.yaml:1: is not YAML'),
         ('train.txt', '../a.png', "train.txt:1: '../a.png' lies outside the data set"),
     ],
