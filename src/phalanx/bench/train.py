@@ -215,9 +215,9 @@ def format_table(all_figures: Sequence[Figures]) -> str:
         *((f'  {phase}', _phase(phase)) for phase in PHASES),
         ('peak memory', lambda f: format_mebibytes(f['peak_memory_mb'])),
         ('arithmetic of a step', lambda f: f'{f["gflops"]:.2f} GFLOP'),
-        ('reached', lambda f: f'{f["gflops_per_s"]:,.0f} GFLOP/s'),
-        ('a convolution reaches', lambda f: f'{f["peak_convolution"]:,.0f} GFLOP/s'),
-        ('a matrix product', lambda f: f'{f["peak_matrix"]:,.0f} GFLOP/s'),
+        ('reached', lambda f: f'{format_number(f["gflops_per_s"])} GFLOP/s'),
+        ('a convolution reaches', lambda f: f'{format_number(f["peak_convolution"])} GFLOP/s'),
+        ('a matrix product', lambda f: f'{format_number(f["peak_matrix"])} GFLOP/s'),
         ('share of the best', lambda f: format_peak_share(f['share_of_peak'])),
         ('loader, one worker', lambda f: f'{format_number(f["loader_rate"])} samples/s'),
     ):
