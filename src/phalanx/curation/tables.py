@@ -1,14 +1,14 @@
 """Tables of a census for the terminal and the page; rows are {column: value}, all with the same columns."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from rich.console import Console
 from rich.text import Text
 
 from phalanx.curation.census import Census, Size
 from phalanx.report.charts import nice_ticks
-from phalanx.report.readable import pluralize
+from phalanx.report.readable import pluralize, shorten_paths
 from phalanx.report.terminal import make_table
 
 Row = dict[str, str | int | float | None]
@@ -25,7 +25,7 @@ def class_rows(census: Census) -> list[Row]:
         row: Row = {'class': kind}
         for name, split in census.splits.items():
             row[f'{name} {census.unit}'] = split.units[kind]
-            row[f'{name} share'] = split.units[kind] / totals[name] if totals[name] else None
+            row[f'{name} share'] = round(split.units[kind] / totals[name], 4) if totals[name] else None
             row[f'{name} images'] = split.images[kind]
         rows.append(row)
     return rows
@@ -53,7 +53,7 @@ def size_rows(census: Census) -> list[Row]:
         for name, counts in sizes.items():
             count = sum(counts[size] for size in members)
             row[f'{name} images'] = count
-            row[f'{name} share'] = count / counts.total() if counts else None
+            row[f'{name} share'] = round(count / counts.total(), 4) if counts else None
         rows.append(row)
     return rows
 
@@ -67,11 +67,12 @@ def problem_rows(census: Census) -> list[Row]:
 
 
 def duplicate_rows(census: Census) -> list[Row]:
-    """Groups of equal images, one row each; groups in both splits come first."""
-    groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))
+    """Groups of equal images, one row each, without the folder that all have in common; those in both splits come first."""
+    groups = sorted(census.duplicates, key=lambda group: -len({split for split, _ in group}))[:SHOWN]
+    short = iter(shorten_paths([f'{name} ({split})' for group in groups for split, name in group]))
     rows: list[Row] = []
-    for group in groups[:SHOWN]:
-        names = [f'{name} ({split})' for split, name in group]
+    for group in groups:
+        names = list(islice(short, len(group)))
         more = f' and {len(names) - 4} more' if len(names) > 4 else ''
         rows.append({'equal images': len(names), 'they are': ', '.join(names[:4]) + more})
     return rows

@@ -12,7 +12,7 @@ from PIL import Image
 
 import phalanx.cli.main as cli
 from phalanx.curation.census import Census, Problem, SplitCensus, spread_evenly, take_census
-from phalanx.curation.tables import size_rows
+from phalanx.curation.tables import duplicate_rows, size_rows
 from phalanx.engine.job import open_job
 from phalanx.families.detection.survey import AMBIGUOUS, SMALL, TWICE
 from phalanx.families.recognition.survey import ctc_steps_needed
@@ -181,6 +181,7 @@ def test_several_processes_find_the_same(tree: Tree) -> None:
     alone, together = (take_census(task, limit=None, workers=workers, advance=lambda *_: None) for workers in (0, 2))  # type: ignore[arg-type]
     assert alone.record() == together.record()
     assert len(alone.duplicates) == 5
+    assert duplicate_rows(alone)[0] == {'equal images': 2, 'they are': 'more0.png (train), more15.png (train)'}
 
 
 def test_progress_counts_to_the_number_of_samples(tree: Tree) -> None:
@@ -204,7 +205,7 @@ def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
     for width in range(100, 160):
         census.splits['train'].sizes[width, 90] += 2
     rows = size_rows(census)
-    assert rows[0] == {'longer side': '100 to 109', 'train images': 20, 'train share': 20 / 120}
+    assert rows[0] == {'longer side': '100 to 109', 'train images': 20, 'train share': 0.1667}
     assert sum(row['train images'] for row in rows) == 120  # type: ignore[misc]
 
 
