@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from phalanx.cli.options import train_parser
 from phalanx.cli.ranks import patience_with_names
+from phalanx.cli.train_options import train_parser
 from phalanx.config.arguments import parse_recipe_words
 from phalanx.config.read import ConfigError
 from phalanx.engine.job import find_recipe, run_folder

@@ -24,7 +24,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     'new': Command('cli.new', 'cli.data_options', 'Writes a recipe for a folder of images and their annotations.'),
-    'train': Command('cli.train', 'cli.options', 'Trains a recipe, on one rank or several.'),
+    'train': Command('cli.train', 'cli.train_options', 'Trains a recipe, on one rank or several.'),
     'eval': Command('cli.evaluate', 'cli.options', 'Evaluates the weights of a run, or others.'),
     'predict': Command('cli.predict', 'cli.predict_options', 'Writes the results of a trained model for images.'),
     'read': Command('cli.read', 'cli.deploy_options', 'Reads pages: finds their texts and writes them in reading order.'),

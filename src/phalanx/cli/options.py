@@ -1,18 +1,10 @@
-"""Options of the commands in this package. Nothing here loads torch, so `--help` does not wait for it."""
+"""Options of `phalanx eval`, `config`, `weights` and `convert`. Nothing here loads torch, so `--help` does not wait for it."""
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_offline, add_recipe_words
 from phalanx.launch.flags import add_flags
-from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.system.paths import parse_path
 
 WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
-TRAIN_EXAMPLES = (
-    'phalanx train pp_liteseg_digits                                 # on data that comes with the package; some minutes',
-    'phalanx train mine.yml --set data.root=DIR optimizer.lr=0.01    # any key of the recipe; goes on where it was stopped',
-    'phalanx train mine.yml --finetune                               # some minutes, from published weights',
-    'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
-    'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
-)
 EVAL_EXAMPLES = (
     'phalanx eval runs/mine',
     'phalanx eval runs/mine --set data.eval=test.txt --json',
@@ -38,44 +30,6 @@ CONVERT_EXAMPLES = (
     'phalanx convert recipe configs/pp_liteseg/their.yml --out mine.yml',
     'phalanx convert weights model.pdparams --recipe mine.yml --out model.safetensors',
 )
-
-
-def train_parser() -> Parser:
-    parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', TRAIN_EXAMPLES)
-    add_recipe_words(parser)
-    parser.add_argument('--save_dir', type=parse_path, metavar='DIR', help='the run folder (default: runs/<recipe name>)')
-    parser.add_argument(
-        *('--resume', '-r', '--resume_model'),
-        dest='resume',
-        nargs='?',
-        const='auto',
-        metavar='FROM',
-        help='auto: continue the run in the folder; or a checkpoint',
-    )
-    parser.add_argument(
-        '--fresh', action='store_true', help='start over; an earlier run in the folder is kept under another name'
-    )
-    parser.add_argument(
-        '--finetune', action='store_true', help='some minutes from published weights of the network; prints its choices'
-    )
-    add_offline(parser)
-    add_flags(parser)
-    brought = parser.add_argument_group('other names for keys of the recipe, as in the Paddle projects')
-    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
-        names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
-        brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
-    brought.add_argument('--seed', metavar='N', help='train.seed')
-    brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
-    brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
-    brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
-    brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
-    brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the configuration of distillation')
-    brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
-    brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
-    for option, reason in TAKEN_ALONG.items():
-        action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
-        brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
-    return parser
 
 
 def eval_parser() -> Parser:

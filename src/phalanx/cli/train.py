@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from phalanx.cli.options import train_parser
 from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
+from phalanx.cli.train_options import train_parser, translate_options
 from phalanx.config.arguments import Assignments, fill_flag_values, parse_recipe_words
 from phalanx.engine import worker
 from phalanx.engine.checks import check_initial, check_parts
@@ -29,8 +29,7 @@ from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import OURS, once_per_node
 from phalanx.paddle.configs import dialect_of, is_original
-from phalanx.paddle.configs.dialect import Dialect
-from phalanx.paddle.options import BROUGHT_ALONG, CHECKPOINTS, TAKEN_ALONG, take_assigned
+from phalanx.paddle.options import CHECKPOINTS, TAKEN_ALONG, take_assigned
 from phalanx.parallel import dist
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
@@ -85,34 +84,13 @@ def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assign
 
 def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> Job:
     """Job of a command line. Raises ConfigError."""
-    assigned = _translate_options(given, dialect_of(find_recipe(recipe)), assigned)
+    assigned = translate_options(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
         return open_job(recipe, assigned, given.save_dir)
     job, chosen = open_finetune_job(recipe, assigned, given.save_dir)
     if not dist.is_launched():
         print('\n'.join(format_settings(chosen)))
     return job
-
-
-def _translate_options(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
-    """Translate options of the Paddle projects to assignments, with the meaning of the project of the configuration."""
-    if dialect is not None and dialect.evaluates_on_request and not given.eval:
-        assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
-    meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
-        dict(dialect.options) if dialect else {}
-    )
-    for option in BROUGHT_ALONG:
-        value = getattr(given, option)
-        if value in (None, False) or str(value).lower() == 'false':
-            continue
-        origin = f'--{option}' if value is True else f'--{option} {value}'
-        assigned = [*assigned, *((assignment.format(value), origin) for assignment in meanings[option])]
-    if given.use_gpu is not None:
-        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
-        assigned = [*assigned, (f'device={wish}', f'--use_gpu {given.use_gpu}')]
-    if given.device is not None:
-        assigned = [*assigned, (f'device={given.device.replace("gpu", "cuda")}', f'--device {given.device}')]
-    return assigned
 
 
 def _as_rank(job: Job, resume: str | None, fresh: bool = False, parts: Parts | None = None, *, is_checked: bool = True) -> int:
