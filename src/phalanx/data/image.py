@@ -27,7 +27,8 @@ from phalanx.runtime.prepare import MOST_PIXELS, check_image
 
 AnImage = Image | str | Path
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
-AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+# As BGR: OpenCV 5.0 mixes up the pixels of 16-bit TIFF files when it decodes them as RGB.
+AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
 SUBFILE_TYPE = 254  # tag of a page of a TIFF file; its lowest bit marks a reduced copy of another page
 # Allowed formats by their names in Pillow, with the first bytes of their files. Others never reach a decoder: some, as EPS,
 # are programs that Pillow would execute.
@@ -89,7 +90,7 @@ def _by_opencv(data: bytes, name: str, frame: int = 0) -> npt.NDArray[Any]:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
-    return pixels
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
 
 def to_eight_bits(pixels: npt.NDArray[Any]) -> Image:
@@ -128,11 +129,12 @@ def load_pixels(image: AnImage) -> Image:
 class Pages:
     """Pictures in a file: pages of a TIFF or PDF file, frames of a GIF; one in other formats.
 
-    Reduced copies in a TIFF file do not count. Raises SampleError.
+    Reduced copies in a TIFF file do not count. `on_white`: transparent pixels are white, as on paper; otherwise they have the
+    colours stored below the transparency, as in training. Raises SampleError.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._data = path, _bytes(path)
+    def __init__(self, path: Path, *, on_white: bool = False) -> None:
+        self.path, self.on_white, self._data = path, on_white, _bytes(path)
         self._pdf = pdf.Document(self._data, str(path)) if self._data.startswith(pdf.BEGINNING) else None
         self._frames = [0] if self._pdf else _frames(self._data)
 
@@ -147,14 +149,22 @@ class Pages:
         """Picture `number`, from 0, with the result of `read_image`. Raises SampleError."""
         if self._pdf:
             return self._pdf.page(number)
+        name = f'{self.path}, page {number + 1}' if len(self) > 1 else str(self.path)
         if len(self) == 1:
-            return decode_image(self._data, str(self.path))
+            pixels = decode_image(self._data, name)
+            if not self.on_white:
+                return pixels
         # Pillow seeks and checks the size; OpenCV decodes, so that all formats give the same pixels.
-        name = f'{self.path}, page {number + 1}'
         try:
             with open_with_pillow(self._data) as image:
                 image.seek(self._frames[number])
                 _check_pixels(*image.size, name)
+                if self.on_white and (image.mode in ('RGBA', 'LA', 'PA') or 'transparency' in image.info):
+                    white = PIL.Image.new('RGBA', image.size, 'white')
+                    flat = np.array(PIL.Image.alpha_composite(white, image.convert('RGBA')).convert('RGB'))
+                    return jpeg.turn_upright(flat, _orientation(self._data))
+                if len(self) == 1:
+                    return pixels
                 if image.format == 'GIF':  # OpenCV composes later frames on a wrong background
                     return np.array(image.convert('RGB'))
         except PILLOW_ERRORS as error:

@@ -252,6 +252,28 @@ def test_values_of_any_depth_fill_the_8_bits(tmp_path: Path, kind: str, bits: in
     assert file_bit_depth(tmp_path / 'a') == bits
 
 
+@pytest.mark.parametrize('kind', ['.tif', '.png'])
+@pytest.mark.parametrize('channels', [1, 3, 4])
+def test_16_bit_pictures_keep_their_colours(tmp_path: Path, kind: str, channels: int) -> None:
+    """OpenCV 5.0 mixes up pixels of 16-bit TIFF files in one of its modes."""
+    rgba = np.dstack([PICTURE, PICTURE[..., 0]])
+    stored = rgba[..., [[0], [2, 1, 0], [2, 1, 0, 3]][(1, 3, 4).index(channels)]].astype(np.uint16) * 257
+    cv2.imwrite(str(tmp_path / f'a{kind}'), stored)
+    expected = np.repeat(PICTURE[..., :1], 3, axis=2) if channels == 1 else PICTURE
+    assert_array_equal(read_image(tmp_path / f'a{kind}'), expected)
+
+
+@pytest.mark.parametrize('kind', ['.png', '.webp', '.tif', '.gif'])
+def test_pages_with_transparency_lie_on_white_paper(tmp_path: Path, kind: str) -> None:
+    """Black ink on a transparent ground, whose stored colour is black, too."""
+    ink = np.zeros((4, 6, 4), np.uint8)
+    ink[1, 2, 3] = 255
+    Image.fromarray(ink).save(tmp_path / f'a{kind}', **({'lossless': True} if kind == '.webp' else {}))
+    expected = np.full((4, 6, 3), 255, np.uint8)
+    expected[1, 2] = 0
+    assert_array_equal(Pages(tmp_path / f'a{kind}', on_white=True).read(0), expected)
+
+
 def test_pages_of_a_tiff_and_frames_of_a_gif_are_read_one_by_one(tmp_path: Path) -> None:
     first, second = (Image.fromarray(np.full(shape, value, np.uint8)) for shape, value in (((6, 8), 50), ((9, 4), 200)))
     first.save(tmp_path / 'a.tif', save_all=True, append_images=[second])
