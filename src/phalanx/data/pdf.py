@@ -32,6 +32,8 @@ class Document:
         try:
             self._document = pypdfium2.PdfDocument(data)
         except pypdfium2.PdfiumError as error:
+            if 'password' in str(error).lower():
+                raise SampleError(f'{name}: needs a password; remove it first: `qpdf --decrypt --password=...`') from None
             raise SampleError(f'{name}: PDFium cannot read it: {error}') from None
         if not len(self):
             raise SampleError(f'{name}: has no page')

@@ -28,9 +28,11 @@ def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
 
     Result paths are below the folder `out`; those of videos have a suffix. `-` reads paths from standard input, one per line; a
     number that is not a file is a camera. Files in `out` are results, not images. The number of other files in folders is
-    reported on standard error. Raises RequestError for missing files, for addresses, without any image, and for an image that
-    its own result could replace.
+    reported on standard error. Raises RequestError for missing files, for addresses, without any image, for an image that its
+    own result could replace, and for results in a file.
     """
+    if out.exists() and not out.is_dir():
+        raise RequestError(f'--out {out}: is a file; results need a folder')
     results = out.resolve()
     inputs: dict[Path, Path] = {}
     left_out: Counter[str] = Counter()

@@ -6,6 +6,7 @@ OUT/reading.html    the summary, the least certain pages first
 Each page has files of its own; hOCR and PDF files of the pages of one file are merged when all of them are read.
 """
 
+import errno
 import hashlib
 import json
 import signal
@@ -39,6 +40,7 @@ from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
 
 JOURNAL, SUMMARY = 'reading.jsonl', 'reading.html'
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that takes no files
 AHEAD = 4  # pages per process that are read or wait for it
 DOUBTFUL = 5  # least certain pages in the message
 
@@ -201,7 +203,10 @@ def find_read(out: Path, pages: Sequence[Page], known: Mapping[str, ReadPage]) -
 
 
 def read_page(options: Options, page: Page) -> dict[str, Any] | str:
-    """Read a page and write its results; returns the fields of its ReadPage but `key`, or a message why it failed."""
+    """Read a page and write its results; returns the fields of its ReadPage but `key`, or a message why it failed.
+
+    Raises OSError where the disk of the results is full.
+    """
     try:
         image = _open_pages(page.file).read(page.number)
         lines = open_reader(options)(image)
@@ -213,6 +218,10 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
         files += write_tables(tables, stem) if reader else []
     except SampleError as error:
         return str(error)
+    except OSError as error:
+        if error.errno in FULL:
+            raise  # all further pages would be read for nothing
+        return f'{page.name}: {describe_error(error)}'
     except Exception as error:  # noqa: BLE001 - whatever a page does to a decoder, a network or a disk, the others go on
         return f'{page.name}: {describe_error(error) or type(error).__name__}'
     confidences = [line.confidence for line in lines]
@@ -229,7 +238,7 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
 
 @lru_cache(maxsize=1)
 def _open_pages(file: Path) -> Pages:
-    return Pages(file)
+    return Pages(file, on_white=True)
 
 
 def results_of(

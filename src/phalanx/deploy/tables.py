@@ -77,6 +77,9 @@ class TableReader:
             default_layout, default_table = choose_tables(with_layout=layout is None)
             layout, table = layout or default_layout, table or default_table
         self.table = open_model('table', table, device, threads)
+        # A blank table shows whether the network reports places of cells at all.
+        if self.table(np.full((32, 32, 3), 255, np.uint8)).boxes is None:
+            raise RequestError(f'--table {table}: was trained without boxes of cells, so their texts cannot be assigned')
         self.names = [name_model(table, self.table)]
         self.layout: Model | None = None
         if layout != WHOLE:
@@ -123,8 +126,7 @@ def tables_of(
         left, top = int(x0), int(y0)
         cut = np.ascontiguousarray(level[top : math.ceil(y1), left : math.ceil(x1)])
         prediction = recognise(cut)
-        if prediction.boxes is None:
-            raise ValueError('--table: this model was trained without boxes of cells, so their texts cannot be assigned')
+        assert prediction.boxes is not None  # TableReader refuses other networks
         cells = prediction.boxes + np.array([left, top, left, top], np.float32)
         contents = fill_cells(cells, own, to_level)
         tree = build_tree(prediction.structure, contents)

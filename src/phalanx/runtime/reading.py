@@ -21,6 +21,7 @@ SAMPLE = 5  # texts read in both directions to find the top of a page
 # of up to half a degree; above 1 because PP-OCRv4's rectangles slant 4 to 8 % less than texts of 10 and 20 degrees.
 SLOPES = (0.0, 0.5, 1.0, 1.03, 1.06, 1.09, 1.12)
 STRIP, LOW = 8, 30  # a page gets margins above this length / width, and up to this width in pixels: rapidocr's numbers
+PIECES, GAP = 4, 8  # pages longer than this times their width are divided, in gaps of this many pixels between texts
 TOGETHER = 16  # lines per batch
 SURE = 0.9  # PP-OCRv4 reads 93 % of upright lines of receipts with more confidence, and 5 % of those upside down
 
@@ -115,10 +116,50 @@ def _lines(
 def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_side: int) -> list[TextRegion]:
     """Detect the texts of a page [H, W, 3] with `find`; regions are in pixels of the page.
 
-    A page with a side above `max_side` is first reduced, to sides that are multiples of 32. A strip (more than STRIP times as
-    long as wide, or at most LOW pixels wide) gets black margins along its longer sides, up to a quarter of its length or
-    2 * LOW pixels, as in rapidocr: detectors were trained on pages, and enlarge the shorter side of an image. Regions in the
-    margins are dropped. A strip without regions is one region: it may be a line that is cut out too tightly for a detector.
+    A page with a side above `max_side` is first reduced, to sides that are multiples of 32; one that is also more than PIECES
+    times as long as wide, such as a receipt, is divided instead, since little would be left of its width. A strip without
+    regions is one region: it may be a line that is cut out too tightly for a detector.
+    """
+    H, W = page.shape[:2]
+    regions, is_high = [], H > W
+    ends = divide(page, max_side)
+    for first, last in zip([0, *ends], ends, strict=False):
+        piece = page if len(ends) == 1 else np.ascontiguousarray(page[first:last] if is_high else page[:, first:last])
+        x, y = (0, first) if is_high else (first, 0)
+        for region in _find_in_piece(piece, find, max_side):
+            regions.append(replace(region, points=tuple((px + x, py + y) for px, py in region.points)))
+    if not regions and (_margin(H, W) or _margin(W, H)):
+        return [TextRegion(0.0, ((0.0, 0.0), (float(W), 0.0), (float(W), float(H)), (0.0, float(H))))]
+    return regions
+
+
+def divide(page: Image, max_side: int) -> list[int]:
+    """Ends of the pieces of a page along its longer side; [its length] for a page that is not divided.
+
+    Pieces are at most PIECES times as long as wide, or a quarter of `max_side`, and end between texts if possible.
+    """
+    long, short = max(page.shape[:2]), min(page.shape[:2])
+    if long <= max(max_side, PIECES * short):
+        return [long]
+    longest = min(max_side, max(PIECES * short, max_side // 4))
+    # The ink of a row (or column) is how much its pixels differ; a piece ends in the widest gap of its second half.
+    along = page if page.shape[0] > page.shape[1] else page.swapaxes(0, 1)
+    ink = np.concatenate([np.ptp(along[first : first + longest], axis=1).max(1) for first in range(0, long, longest)])
+    ink = np.convolve(ink, np.ones(min(GAP, longest)), 'same')
+    ends = [0]
+    while long - ends[-1] > longest:
+        half = ends[-1] + longest // 2
+        ahead = ink[half : ends[-1] + longest]
+        ends.append(half + int(np.flatnonzero(ahead == ahead.min())[-1]))
+    return [*ends[1:], long]
+
+
+def _find_in_piece(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_side: int) -> list[TextRegion]:
+    """Detect texts on a page reduced to `max_side`.
+
+    A strip (more than STRIP times as long as wide, or at most LOW pixels wide) gets black margins along its longer sides, up to
+    a quarter of its length or 2 * LOW pixels, as in rapidocr: detectors were trained on pages, and enlarge the shorter side of
+    an image. Regions in the margins are dropped.
     """
     H, W = page.shape[:2]
     h, w = limited_size((H, W), max_side, 'max', max_side) if max(H, W) > max_side else (H, W)
@@ -133,8 +174,6 @@ def find_within(page: Image, find: Callable[[Image], Sequence[TextRegion]], max_
         points = [(min(max(x - columns, 0.0), w), min(max(y - rows, 0.0), h)) for x, y in region.points]
         if all(len(set(values)) > 1 for values in zip(*points, strict=True)):  # otherwise it is in a margin
             regions.append(TextRegion(region.score, tuple((x * W / w, y * H / h) for x, y in points)))
-    if not regions and (rows or columns):
-        return [TextRegion(0.0, ((0.0, 0.0), (float(W), 0.0), (float(W), float(H)), (0.0, float(H))))]
     return regions
 
 

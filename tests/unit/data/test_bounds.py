@@ -35,6 +35,7 @@ from phalanx.runtime.prepare import (
     resize,
     resize_factors,
 )
+from phalanx.runtime.reading import find_within
 from phalanx.runtime.results import Reading, TextRegion
 from phalanx.runtime.segmentation import Segmentation
 
@@ -219,6 +220,28 @@ def test_a_strip_gets_a_margin_without_detections() -> None:
     assert seen == [(400, 1600, 3)]
     assert (first.points[0], first.points[2]) == ((10, 10), (110, 50))
     assert (second.points[0], second.points[2]) == ((400, 0), (500, 100))
+
+
+@pytest.mark.parametrize('is_high', [True, False])
+def test_a_long_page_is_divided_between_its_texts(is_high: bool) -> None:
+    """40 x 1000 with `max_side` 400: pieces of 160 at most, of which none ends within a text or loses one."""
+    page = white(1000, 40)
+    places = range(10, 990, 30)  # the texts are dark rows, 12 long
+    for place in places:
+        page[place : place + 12, 5:-5] = 0
+    seen = []
+
+    def find(piece: Image) -> list[TextRegion]:
+        margin = piece.shape[1 if is_high else 0] // 2
+        ink = (piece if is_high else piece.swapaxes(0, 1))[:, margin].max(1) == 0
+        starts = np.flatnonzero(np.diff(ink.astype(int), prepend=0) == 1).tolist()
+        seen.append(len(ink))
+        boxes = [(margin - 5, start, margin + 5, start + 12) for start in starts]
+        return [region(*(box if is_high else (box[1], box[0], box[3], box[2]))) for box in boxes]
+
+    found = find_within(page if is_high else np.ascontiguousarray(page.swapaxes(0, 1)), find, 400)
+    assert [line.points[0][1 if is_high else 0] for line in found] == list(places)
+    assert sum(seen) == 1000 and max(seen) <= 160
 
 
 def test_ordinary_pages_are_not_resized() -> None:

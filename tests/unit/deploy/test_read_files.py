@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -78,6 +79,30 @@ def test_a_stopped_reading_resumes(
     assert '(1 of them read before)' in capsys.readouterr().out
     assert read() == 0
     assert '(2 of them read before)' in capsys.readouterr().out
+
+
+def test_a_full_disk_stops_the_reading(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second page does not fit: no further page is read for nothing."""
+    write, written = read_files.WRITERS.write, []
+
+    def fill(lines: Any, image: Image, stem: Path, save: Any) -> list[Path]:
+        written.append(stem.name)
+        if stem.name == 'a':
+            raise OSError(errno.ENOSPC, 'No space left on device', str(stem))
+        return write(lines, image, stem, save)
+
+    monkeypatch.setattr(type(read_files.WRITERS), 'write', lambda self, *values: fill(*values))
+    assert read() == 1
+    assert written == ['a']
+    assert 'reading failed: [Errno 28] No space left on device' in capsys.readouterr().err
+
+
+def test_results_in_a_file_are_refused(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'out').touch()
+    assert read() == 2
+    assert 'is a file; results need a folder' in capsys.readouterr().err
 
 
 def test_the_summary_lists_failures_and_the_least_certain_pages_first(read: Any, tmp_path: Path) -> None:

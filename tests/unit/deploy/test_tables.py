@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from phalanx.data.samples import Image
-from phalanx.deploy.tables import PageTable, fill_cells, tables_of, write_tables
+from phalanx.deploy.tables import PageTable, TableReader, fill_cells, tables_of, write_tables
 from phalanx.runtime import Found, Line, Prediction
 from phalanx.runtime.ppocr import decode_boxes, named_outputs, published_guide
 from phalanx.runtime.table import Table
-from phalanx.system.errors import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights import readers
 from phalanx.weights.readers import choose_tables
 from running import run_here
@@ -115,6 +115,17 @@ def test_boxes_of_picodet_are_expected_distances_from_the_centres() -> None:
     assert boxes.tolist() == [[[-24, -24, 32, 32], [-24, -16, 32, 40]]]
     with pytest.raises(ValueError, match=r'instead of \[batch, 2, 32\]'):
         decode_boxes([np.zeros((1, 3, 32), np.float32)], (16, 8))
+
+
+def test_a_network_without_places_of_cells_is_refused_before_a_page_is_read() -> None:
+    class Unlocated:
+        task, weights, class_names = 'table', 'runs/mine', ()
+
+        def __call__(self, image: Image) -> Prediction:
+            return Prediction(STRUCTURE, None, 0.75)
+
+    with pytest.raises(RequestError, match=r'--table .*: was trained without boxes of cells'):
+        TableReader('page', Unlocated())
 
 
 def test_missing_weights_are_named_with_the_commands_that_bring_them(
