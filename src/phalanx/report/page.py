@@ -154,9 +154,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     main_metric = summary.get('main_metric') or next(iter(final), '')
     tiles = []
     if main_metric:
-        scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
-        best, step = max(scored, default=(None, None))  # the last of equals, as in training
-        best, step = summary.get('best', best), summary.get('best_step', step)
+        best, step = _best(run, main_metric)
         note = f'step {format_number(step)}, used by predict and export'
         tiles.append((f'best {main_metric}', format_number(best), note))
         at = f'final, step {format_number(summary.get("steps", run.log.step))}'
@@ -174,16 +172,20 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     return tiles
 
 
+def _best(run: Run, main_metric: str) -> tuple[float | None, int | None]:
+    """Return the best value and its step: from the summary, or the last of equal evaluations, as in training."""
+    scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
+    best, step = max(scored, default=(None, None))
+    return run.summary.get('best', best), run.summary.get('best_step', step)
+
+
 def _metric_rows(run: Run) -> list[dict[str, Any]]:
     """Return a row for each metric: at the best evaluation, at the last one and, with an EMA, without it."""
     if not run.evaluations:
         return []
     final = run.evaluations[-1]
     main_metric = run.summary.get('main_metric') or next(iter(_metrics(final)), '')
-    best_step = run.summary.get('best_step')
-    if best_step is None:
-        scored = [(line[main_metric], line['step']) for line in run.evaluations if line.get(main_metric) is not None]
-        best_step = max(scored, default=(None, final['step']))[1]
+    best_step = final['step'] if (step := _best(run, main_metric)[1]) is None else step
     best: dict[str, Any] = next((line for line in reversed(run.evaluations) if line['step'] == best_step), {})
     raw: dict[str, Any] = next((line['raw'] for line in reversed(run.evaluations) if line.get('raw')), {})
     columns = {f'best, step {best_step:,}': best, f'last, step {final["step"]:,}': final}
