@@ -94,8 +94,10 @@ class PowerSgd:
     def off(self) -> Iterator[None]:
         """Context in which gradients are sent uncompressed and the state does not change."""
         steps, self.of_torch.iter = self.of_torch.iter, 0
-        yield
-        self.of_torch.iter = steps
+        try:
+            yield
+        finally:
+            self.of_torch.iter = steps
 
     def state(self) -> dict[str, Any]:
         """State for resuming, on the main rank. Collective."""
