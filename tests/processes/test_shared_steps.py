@@ -123,6 +123,19 @@ def graphs(group: dist.Group | None) -> Found:
     return {'graphs': torch.tensor(count), 'breaks': torch.tensor(breaks), 'gradient': gradient}
 
 
+def sums(rank: int) -> Found:
+    """Sums and maxima as a few ranks and as many ranks exchange them, and a sum over the ranks of a node: 0 and 1, or 2."""
+    value = torch.tensor([0.1 * (rank + 1), 1e-7 * rank])
+    found = {'few': dist.sum_over_ranks(value), 'most of few': dist.largest_over_ranks(value)}
+    dist.MESH, few = 2, dist.MESH
+    found |= {'many': dist.sum_over_ranks(value), 'most of many': dist.largest_over_ranks(value)}
+    dist.MESH = few
+    os.environ['LOCAL_RANK'] = str(rank % 2)
+    found['node'] = dist.sum_over_ranks(torch.tensor(2**rank), dist.node_group())
+    del os.environ['LOCAL_RANK']
+    return found
+
+
 CASES: dict[str, Callable[[slice, dist.Group | None], Found]] = {
     **{name: lambda share, group, loss=loss: loss_of_share(loss, share) for name, loss in LOSSES.items()},  # type: ignore[misc]
     **{
@@ -143,6 +156,7 @@ def as_rank(rank: int, folder: Path) -> None:
     group = dist.new_group()
     found = {name: case(SHARES[rank], group) for name, case in CASES.items()}
     found['graphs'] = graphs(group)
+    found['sums'] = sums(rank)
     torch.save(found, folder / str(rank))
     gc.collect()
     dist.leave()
@@ -195,6 +209,18 @@ def test_a_compiled_network_whose_norms_are_shared_is_one_graph(of_ranks: list[d
     for found in of_ranks:
         assert found['graphs']['breaks'] == 0
         assert found['graphs']['graphs'] == 1
+
+
+def test_many_ranks_exchange_the_same_sums_by_the_first_of_them(of_ranks: list[dict[str, Found]]) -> None:
+    for found in of_ranks:
+        sums = found['sums']
+        assert torch.equal(sums['many'], sums['few'])
+        assert torch.equal(sums['many'], of_ranks[0]['sums']['many'])
+        assert torch.equal(sums['most of many'], sums['most of few'])
+
+
+def test_ranks_of_a_node_share_a_group_that_only_they_create(of_ranks: list[dict[str, Found]]) -> None:
+    assert [int(found['sums']['node']) for found in of_ranks] == [1 + 2, 1 + 2, 4]
 
 
 def test_shared_norms_of_equal_shares_have_the_gradient_of_finite_differences() -> None:

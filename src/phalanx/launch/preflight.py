@@ -23,6 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 import phalanx
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, print_line, probe_all
+from phalanx.parallel.dist import connect_when_needed
 from phalanx.system.cores import count_cores
 
 Level = Literal['error', 'warning']  # an error stops the start, a warning does not
@@ -275,6 +276,7 @@ def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
     # a gloo group of the launchers, only for this measurement
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
+    connect_when_needed(nodes)
     group: Any = torch_dist.ProcessGroupGloo(store, node_rank, nodes, timedelta(seconds=20))
     options = torch_dist.AllreduceOptions()
     seconds, size = 0.0, 1 << 15

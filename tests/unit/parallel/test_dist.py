@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -27,3 +29,13 @@ def test_only_values_in_host_memory_take_the_short_way_of_small_values() -> None
     assert dist._is_small(torch.zeros(2))
     assert not dist._is_small(torch.zeros(2, device='meta'))
     assert not dist._is_small(torch.zeros(dist.SMALL))
+
+
+@pytest.mark.parametrize(('members', 'expected'), [(dist.MESH, None), (dist.MESH + 1, '1')])
+def test_members_of_a_large_group_connect_when_they_need_it(
+    monkeypatch: pytest.MonkeyPatch, members: int, expected: str | None
+) -> None:
+    monkeypatch.setenv('TORCH_GLOO_LAZY_INIT', 'restored afterwards')
+    del os.environ['TORCH_GLOO_LAZY_INIT']
+    dist.connect_when_needed(members)
+    assert os.environ.get('TORCH_GLOO_LAZY_INIT') == expected
