@@ -61,7 +61,7 @@ def train(config):
     os.chdir(config['folder'])
 
     def fail_once(event):
-        if event['kind'] == 'saved' and event['step'] == 6 and not Path('failed').exists():
+        if event['kind'] == 'saved' and not Path('failed').exists():  # the first: a busy machine leaves some out
             Path('failed').touch()
             raise OSError('the node is lost')
 
