@@ -69,6 +69,28 @@ def coco_data(root: Path, **options: Any) -> CocoJson:
     return CocoJson(**{'root': root, **named, **options})
 
 
+def test_several_files_of_a_split_are_read_as_one(root: Path) -> None:
+    """Ids mean something within their file only; an object in two files counts once."""
+    own, other = coco(), coco()
+    own['annotations'] = [annotation(1, 7, 90, [0.5, 0, 2, 4])]
+    other['images'] = [{'id': 90, 'file_name': '7.png', 'width': 60, 'height': 40}]
+    other['categories'] = [{'id': 1, 'name': 'stop sign'}, {'id': 2, 'name': 'toothbrush'}]
+    other['annotations'] = [annotation(1, 90, 1, [10, 20, 30, 10]), annotation(2, 90, 2, [0.5, 0, 2, 4])]
+    (root / 'a.json').write_text(json.dumps(own))
+    (root / 'b.json').write_text(json.dumps(other))
+    data = coco_data(root, train=('a.json', 'b.json'), eval=('a.json', 'b.json'))
+    assert data.class_names == ('toothbrush', 'stop sign')
+    _, objects = data.split('train').read(Draw(0, 0, 0, 0))
+    assert rows(objects) == [([0.5, 0, 2.5, 4], 0, False), ([10, 20, 40, 30], 1, False)]
+    assert len(data.split('eval')) == 3
+
+
+def test_files_that_disagree_about_the_size_of_an_image_are_refused(root: Path) -> None:
+    (root / 'b.json').write_text(json.dumps(coco() | {'images': [{'id': 7, 'file_name': '7.png', 'width': 6, 'height': 4}]}))
+    with pytest.raises(ValueError, match=r'b\.json: image 7: 7\.png is listed before, with 60 x 40 pixels'):
+        coco_data(root, train=('boxes.json', 'b.json')).split('train')
+
+
 def test_category_ids_with_gaps_become_classes_in_the_order_of_the_file(root: Path) -> None:
     data = coco_data(root)
     assert data.class_names == ('toothbrush', 'stop sign')
@@ -181,7 +203,7 @@ def test_an_annotation_file_is_read_again_when_it_has_changed(root: Path) -> Non
     data = coco_data(root)
     first, again = data.split('train'), data.split('train')
     assert first.notes == again.notes
-    path = root / data.files['train']
+    path = root / data.files['train'][0]
     content = json.loads(path.read_text())
     content['annotations'] = content['annotations'][:1]
     path.write_text(json.dumps(content))
