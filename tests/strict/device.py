@@ -28,6 +28,7 @@ NAME = 'strict'
 HOST_READS = {'_local_scalar_dense', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'equal', 'is_nonzero'}
 MASKED = {'index', 'index_put', 'index_put_', '_index_put_impl_'}  # a mask among the indices is turned into numbers
 MOVES = {'_to_copy', 'copy_', 'copy'}
+CTC = {'_ctc_loss', '_ctc_loss_backward'}  # take lengths from the host, and copy them to a GPU, which the host waits for
 FROM_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 # Autocast changes no types here: torch has no lists of operations for devices in Python.
 AUTOCAST = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
@@ -39,13 +40,17 @@ class Record:
     """Waits of the host and copies between host and device, in the order in which they happened."""
 
     waits: list[str] = field(default_factory=list)  # 'operation at file:line'
-    copies: Counter[str] = field(default_factory=Counter)  # 'to device' and 'to host'
+    copies: list[str] = field(default_factory=list)  # 'to device at file:line' and 'to host at file:line'
     bytes: Counter[str] = field(default_factory=Counter)
 
     def wait(self, name: str) -> None:
-        frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(SOURCES)]
-        place = f'{Path(frames[-1].filename).name}:{frames[-1].lineno}' if frames else 'torch'
-        self.waits.append(f'{name} at {place}')
+        self.waits.append(f'{name} at {place()}')
+
+
+def place() -> str:
+    """File and line of Phalanx that this is called from."""
+    frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(SOURCES)]
+    return f'{Path(frames[-1].filename).name}:{frames[-1].lineno}' if frames else 'torch'
 
 
 RECORDS: list[Record] = [Record()]  # of the innermost `recording`
@@ -88,9 +93,9 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func.overloadpacket.__name__
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     strict = [tensor for tensor in tensors if isinstance(tensor, StrictTensor)]
-    if strict and name not in MOVES and any(tensor.dim() for tensor in tensors if not isinstance(tensor, StrictTensor)):
+    if strict and name not in MOVES | CTC and any(tensor.dim() for tensor in tensors if not isinstance(tensor, StrictTensor)):
         raise RuntimeError(f'{name}: expected all tensors to be on the same device, found {NAME}:0 and cpu')
-    if name in HOST_READS or (
+    if name in HOST_READS | CTC or (
         name in MASKED and any(t.dtype in (torch.bool, torch.uint8) for t in tree_leaves(args[1]) if t is not None)
     ):
         RECORDS[-1].wait(name)
@@ -115,7 +120,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def count_copy(values: Tensor, to_strict: bool, kwargs: dict[str, Any]) -> None:
     direction = 'to device' if to_strict else 'to host'
-    RECORDS[-1].copies[direction] += 1
+    RECORDS[-1].copies.append(f'{direction} at {place()}')
     RECORDS[-1].bytes[direction] += values.numel() * values.element_size()
     if not kwargs.get('non_blocking'):
         RECORDS[-1].wait(f'copy {direction}')

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import pairwise
-from typing import Any, Self, TypeVar
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -12,26 +11,58 @@ from torch import Tensor
 
 from phalanx.data.samples import Image
 from phalanx.runtime.prepare import check_input_size
+from phalanx.system.memory import constant
+
+ALIGNMENT = 64  # bytes between tensors in a common buffer, a multiple of what vectorised kernels load at once
 
 
 @dataclass(frozen=True)
 class Tensors:
     """Base of a dataclass whose tensors move to a device together; other fields stay unchanged."""
 
+    on_host: ClassVar[frozenset[str]] = frozenset()  # names of tensors that stay on the host
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that move, also those of nested fields."""
+        own = [(name, part) for name, part in vars(self).items() if name not in self.on_host]
+        nested = [each for _, part in own if isinstance(part, Tensors) for each in part.tensors()]
+        return [part for _, part in own if isinstance(part, Tensor)] + nested
+
     def to(self, device: torch.device) -> Self:
-        return self._each(lambda part: part.to(device, non_blocking=True))
+        """Return the same on `device`, in one transfer from the host, since each has a fixed cost."""
+        parts = self.tensors()
+        if device.type == 'cpu' or parts[0].device.type != 'cpu':
+            return self._each(lambda part: part.to(device))
+        has_buffer = len({part.untyped_storage().data_ptr() for part in parts}) == 1
+        packed = self if has_buffer else self._in_one_buffer(pinned=device.type == 'cuda')
+        buffer = torch.empty(0, dtype=torch.uint8).set_(packed.tensors()[0].untyped_storage())
+        buffer = buffer.to(device, non_blocking=True)
+        return packed._each(lambda part: _place(buffer, int(part.storage_offset()) * part.itemsize, part, part.stride()))
 
     def pin_memory(self) -> Self:
-        return self._each(Tensor.pin_memory)
+        """Return the same in pinned memory, as `to` needs it to copy without a wait. Torch's loader calls it in a thread."""
+        return self._in_one_buffer(pinned=True)
+
+    def _in_one_buffer(self, *, pinned: bool) -> Self:
+        sizes = [-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in self.tensors()]
+        buffer, starts = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned), accumulate(sizes, initial=0)
+        return self._each(
+            lambda part: _place(buffer, next(starts), part, torch.empty_like(part, device='meta').stride()).copy_(part)
+        )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         changed: dict[str, Any] = {}
         for name, part in vars(self).items():
-            if isinstance(part, Tensor):
+            if isinstance(part, Tensor) and name not in self.on_host:
                 changed[name] = change(part)
             elif isinstance(part, Tensors):
                 changed[name] = part._each(change)
         return replace(self, **changed)
+
+
+def _place(buffer: Tensor, start: int, like: Tensor, strides: Sequence[int]) -> Tensor:
+    """View of the bytes of `buffer` from `start` on as a tensor of the type and shape of `like`."""
+    return buffer[start : start + like.nbytes].view(like.dtype).as_strided(like.shape, strides)
 
 
 @dataclass(frozen=True)
@@ -81,10 +112,5 @@ def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, 
     """
     # Contiguous, as the first convolution expects, whatever layout the images arrived in.
     floats = images.to(torch.float32, memory_format=torch.contiguous_format)
-    return floats.div_(255).sub_(_per_channel(mean, images.device)).div_(_per_channel(std, images.device))
-
-
-@cache
-def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """`values` as [3, 1, 1] on `device`; cached, because each copy to a device synchronises with it."""
-    return torch.tensor(values, device=device).view(-1, 1, 1)
+    means, stds = (constant(values, floats.dtype, floats.device).view(-1, 1, 1) for values in (mean, std))
+    return floats.div_(255).sub_(means).div_(stds)

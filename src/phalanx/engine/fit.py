@@ -104,7 +104,7 @@ class StepMemory:
         trainer.passes.micro_batches, trainer.with_loss.whole.samples = micro_batches, len(batch)
         with tracker:
             on_device = batch.to(META)
-            tracker.assign('batch', _tensors(on_device))
+            tracker.assign('batch', on_device.tensors())
             if not tracker.now['optimizer']:
                 self._make_optimizer_state()
             tracker.begin()
@@ -141,7 +141,7 @@ class StepMemory:
         if micro_batches <= 2 or self.trainer.task.sees_whole_step:
             return self.parts(samples, micro_batches)
         # the second micro-batch is like all later ones: gradients of the whole network are there while it goes forward
-        two, sample = self.parts(2 * size, 2), sum(each.nbytes for each in _tensors(self.sample)) / MIB
+        two, sample = self.parts(2 * size, 2), sum(each.nbytes for each in self.sample.tensors()) / MIB
         return {**two, 'batch': two['batch'] + max(0, samples - 2 * size) * sample}
 
     def peak_mb(self, samples: int, micro_batches: int = 1) -> float:
@@ -180,12 +180,7 @@ def largest_sample(task: Task, dataset: Dataset[Any], seed: int) -> ImageBatch:
             continue  # the loader reports and counts it
     if not found:
         raise RequestError(f'none of the first {TRIED} training samples can be read')
-    return max(found, key=lambda batch: sum(each.nbytes for each in _tensors(batch)))
-
-
-def _tensors(batch: Tensors) -> list[Tensor]:
-    own = [value for value in vars(batch).values() if isinstance(value, Tensor)]
-    return own + [each for value in vars(batch).values() if isinstance(value, Tensors) for each in _tensors(value)]
+    return max(found, key=lambda batch: sum(each.nbytes for each in batch.tensors()))
 
 
 def _repeat(batch: Any, count: int) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from phalanx.engine.progress import Progress
 from phalanx.parallel import dist
+from phalanx.system.memory import AsyncCopy
 
 T = TypeVar('T')
 
@@ -21,23 +22,6 @@ MORE_DATA = (
     'more train.workers help while cores are idle, train.cache where images are large; '
     '`phalanx bench data RECIPE` shows what takes how long and how many cores a device needs'
 )
-
-
-class AsyncCopy:
-    """Asynchronous copy of a small device tensor to the host."""
-
-    def __init__(self, values: Tensor) -> None:
-        # Copy behind the kernels that are queued now, then mark the end of the copy: reading waits for the mark only.
-        self._host = values.to('cpu', non_blocking=True)  # into pinned memory if it comes from a device
-        self._ready = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
-        if self._ready is not None:
-            self._ready.record()
-
-    def read(self) -> list[float]:
-        """Return the values. Waits for this copy, not for work enqueued after it."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        return self._host.tolist()
 
 
 class StepNumbers:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phalanx.system.memory import to_device
+from phalanx.system.memory import constant
 
 
 def factors(weights: Tensor, least: Sequence[float]) -> Tensor:
@@ -30,4 +30,4 @@ def bound_weights(weights: Tensor, least: Sequence[float]) -> Tensor:
     """`weights` [terms], none below its bound. NaN stays NaN."""
     if not any(least):
         return weights
-    return torch.maximum(weights, to_device(torch.tensor(least, dtype=weights.dtype), weights.device))
+    return torch.maximum(weights, constant(tuple(least), weights.dtype, weights.device))

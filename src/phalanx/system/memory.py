@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -27,3 +28,30 @@ def keep_freed_memory() -> None:
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy `values` from the host to `device`; on CUDA through pinned memory, so that the host does not wait."""
     return (values.pin_memory() if device.type == 'cuda' else values).to(device, non_blocking=True)
+
+
+@cache
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return `values`, settings of a run, as a tensor on `device`: copied there once, since each copy costs a kernel's time."""
+    return to_device(torch.tensor(values, dtype=dtype), device)
+
+
+class AsyncCopy:
+    """Asynchronous copy of a small device tensor to the host."""
+
+    def __init__(self, values: Tensor) -> None:
+        # Copy behind the kernels that are queued now, then mark the end of the copy: reading waits for the mark only.
+        self._host = values.to('cpu', non_blocking=True)  # into pinned memory if it comes from a device
+        self._ready = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._ready is not None:
+            self._ready.record()
+
+    def is_complete(self) -> bool:
+        """True if `read` would not wait."""
+        return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
+
+    def read(self) -> list[float]:
+        """Return the values. Waits for this copy, not for work enqueued after it."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._host.tolist()

@@ -29,11 +29,13 @@ class Nms:
                 raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
 
 
+MOST = 4096  # candidates per image that a device sends to the host at once: 256 KiB
+
 Selected = tuple[Tensor, Tensor, Tensor]  # boxes [n, 4], scores [n], classes [n] of an image, by falling score
 
 
 def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
-    """Boxes selected per image from `boxes` [B, A, 4] and `scores` [B, A, K].
+    """Boxes selected per image from `boxes` [B, A, 4] and `scores` [B, A, K], on the host.
 
     Candidates are the `pre_top_k` highest scores of each class above `score_threshold`. A candidate with an IoU above
     `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay. Of equal scores
@@ -41,13 +43,12 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
     """
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 
-    images, anchors, classes = select_candidates(scores, nms).unbind(1)
-    probabilities = scores[images, anchors, classes]
+    candidates, probabilities, images, classes = fetch_candidates(boxes, scores, nms)
     # By image, then by falling score, class and anchor.
     order = (images * scores.shape[2] + classes).argsort(stable=True)
     order = order[probabilities[order].argsort(descending=True, stable=True)]
     order = order[images[order].argsort(stable=True)]
-    candidates, probabilities, classes = boxes[images[order], anchors[order]], probabilities[order], classes[order]
+    candidates, probabilities, classes = candidates[order], probabilities[order], classes[order]
     counts = torch.bincount(images, minlength=len(scores)).tolist()
     selected = []
     for of_image in zip(
@@ -60,6 +61,32 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
         kept = batched_nms(apart, likelihood.double(), label, nms.nms_threshold).sort().values[: nms.keep_top_k]
         selected.append((own[kept], likelihood[kept], label[kept]))
     return selected
+
+
+def fetch_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, ...]:
+    """Boxes [n, 4], scores [n], images and classes [n] of all candidates, on the host, which waits once for a device.
+
+    They are in the order of images, anchors and classes. Suppression on a device would make the host wait for the number of
+    boxes that stay, once per image.
+    """
+    if scores.device.type != 'cpu':
+        # A place for each of the first candidates, and their number: the host needs to know no sizes before it copies.
+        most = min(MOST * len(scores), scores.numel())
+        above = scores > nms.score_threshold
+        images, anchors, classes = torch.nonzero_static(above, size=most, fill_value=0).unbind(1)
+        places = torch.stack([images, anchors, classes], 1).double()  # exact, as are float32 boxes and scores
+        rows = torch.cat([boxes[images, anchors].double(), scores[images, anchors, classes, None].double(), places], 1)
+        rows = torch.cat([rows, above.sum().double().expand(1, 8)]).cpu()
+        count = int(rows[-1, 0])
+        rows = rows[:-1][:count]
+        images, _, classes = rows[:, 5:].long().unbind(1)
+        is_crowded = len(rows) and torch.bincount(images * scores.shape[2] + classes).max() > nms.pre_top_k
+        if count <= most and not is_crowded:
+            return rows[:, :4].to(boxes.dtype), rows[:, 4].to(scores.dtype), images, classes
+        # More than that are candidates of an untrained network; all its scores follow.
+        boxes, scores = boxes.cpu(), scores.cpu()
+    images, anchors, classes = select_candidates(scores, nms).unbind(1)
+    return boxes[images, anchors], scores[images, anchors, classes], images, classes
 
 
 def select_candidates(scores: Tensor, nms: Nms) -> Tensor:

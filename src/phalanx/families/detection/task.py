@@ -275,14 +275,8 @@ class Detection(Family):
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
-        detections = multiclass_nms(boxes, scores, self.nms)
-        # One copy to the host for the whole batch; float64 holds coordinates, scores and class numbers exactly.
-        counts = [len(selected[2]) for selected in detections]
-        corners, scores, classes = (torch.cat(part).double() for part in zip(*detections, strict=True))
-        rows = torch.cat([corners, scores[:, None], classes[:, None]], 1).cpu()
-        corners, scores, classes = rows[:, :4].float(), rows[:, 4].float(), rows[:, 5].long()
-        parts = zip(*(torch.split(part, counts) for part in (corners, scores, classes)), strict=True)
-        return [Detections(*(part.numpy() for part in image)) for image in parts]
+        detections = multiclass_nms(boxes.float(), scores.float(), self.nms)
+        return [Detections(*(part.numpy() for part in image)) for image in detections]
 
     def metric(self) -> Any:
         return self.make_metric(self.class_names)

@@ -209,7 +209,9 @@ class Characters:
     def decode(self, logits: Tensor) -> list[Reading]:  # [B, T, C + 1]
         """Decode greedily: take the most probable class of each time step, then merge repetitions and drop blanks."""
         probabilities, numbers = logits.float().softmax(-1).max(-1)  # [B, T] each
-        rows = zip(numbers.tolist(), probabilities.tolist(), strict=True)
+        # One copy to the host; float32 holds all numbers exactly.
+        columns = torch.stack([numbers.to(probabilities.dtype), probabilities]).cpu()
+        rows = zip(columns[0].int().tolist(), columns[1].tolist(), strict=True)
         return [collapse_ctc(*row, self.characters) for row in rows]
 
     def _fold(self, text: str) -> str:

@@ -1,9 +1,8 @@
 """Encoded texts of a batch, the input of networks and losses."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-import torch
 from torch import Tensor
 
 from phalanx.data.batch import Tensors
@@ -25,6 +24,8 @@ class Texts(Tensors):
     4 to K+3, padding 0, unknown 1, begin 2, end 3.
     """
 
+    on_host = frozenset({'lengths'})  # as torch's CTC loss takes them
+
     ctc: Tensor  # [B, L] int64, padded with 0
     lengths: Tensor  # [B] int64, target lengths of `ctc`
     guide: Tensor  # [B, L] int64: begin, characters, end, padding
@@ -32,10 +33,6 @@ class Texts(Tensors):
 
     def __len__(self) -> int:
         return len(self.ctc)
-
-    def to(self, device: torch.device) -> Self:
-        """Move all but the lengths, which torch's CTC loss takes on the host, to `device`."""
-        return replace(super().to(device), lengths=self.lengths)
 
     def __getitem__(self, part: slice) -> Self:
         """Return the texts of some images, so that micro-batches split texts as they split tensors."""

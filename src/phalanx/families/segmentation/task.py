@@ -31,6 +31,7 @@ from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import Size
 from phalanx.runtime.segmentation import MOST_LOGITS, normalise_grey
+from phalanx.system.memory import constant
 
 # Written into exported files, for users of the network without Phalanx.
 READ_OUT = 'average the logits of all views, undo the transforms from last to first, then take the argmax'
@@ -232,7 +233,8 @@ class Segmentation(Family):
         images = self.network_input(batch)
         # Padding at the end of the transforms is replaced by the exact mean colour, which bytes cannot hold (127.5).
         if self.transforms['eval'] and adds_padding(self.transforms['eval'][-1]):
-            grey = torch.from_numpy(normalise_grey(self.mean, self.std)).to(images.device).view(-1, 1, 1)
+            colour = tuple(normalise_grey(self.mean, self.std).tolist())
+            grey = constant(colour, images.dtype, images.device).view(-1, 1, 1)
             for image, (*_, (H, W)) in zip(images, batch.sizes_before, strict=True):
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
@@ -250,7 +252,11 @@ class Segmentation(Family):
         return prepare_sample(image, labels, self.transforms['eval'], np.random.default_rng(0), keep_labels=True)
 
     def results(self, prediction: list[Tensor], batch: SegmentationBatch) -> list[LabelMap]:
-        return [class_map.cpu().numpy() for class_map in prediction]
+        # One copy to the host for all images.
+        pixels = torch.split(
+            torch.cat([class_map.flatten() for class_map in prediction]).cpu(), [map.numel() for map in prediction]
+        )
+        return [own.view(class_map.shape).numpy() for own, class_map in zip(pixels, prediction, strict=True)]
 
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])

@@ -274,10 +274,14 @@ def decode_tables(
 
     `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`, or None.
     """
-    # Only the best token per step goes to the host.
-    chances, numbers = (part.cpu().numpy() for part in probabilities.max(-1))
-    shares = [None] * len(sizes) if boxes is None else boxes.float().cpu().numpy()
-    return [decode_structure(*table, vocabulary.tokens, CELLS) for table in zip(numbers, chances, shares, sizes, strict=True)]
+    # Only the best token per step goes to the host, with its box, in one copy.
+    chances, numbers = probabilities.max(-1, keepdim=True)
+    columns = torch.cat([numbers.to(chances.dtype), chances, *([] if boxes is None else [boxes.float()])], -1).cpu().numpy()
+    tables = [
+        (rows[:, 0].astype(np.int64), rows[:, 1], None if boxes is None else rows[:, 2:], size)
+        for rows, size in zip(columns, sizes, strict=True)
+    ]
+    return [decode_structure(*table, vocabulary.tokens, CELLS) for table in tables]
 
 
 def shift_targets(batch: TableBatch) -> Targets:

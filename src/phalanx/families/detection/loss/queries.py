@@ -56,7 +56,7 @@ class RTDETRLoss(DetectionLoss):
         return Hungarian()  # type: ignore[return-value]  # the assignment of another kind of output
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
-        count = torch.tensor(float(sum(len(of_image) for of_image in boxes)), device=boxes[0].device)
+        count = torch.full((), float(sum(len(of_image) for of_image in boxes)), device=boxes[0].device)
         return dict.fromkeys(('cls', 'l1', 'giou', 'denoising'), count)
 
     def __call__(self, raw: Any, truths: Truths, assigned: Any) -> Loss:

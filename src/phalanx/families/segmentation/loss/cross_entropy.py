@@ -12,7 +12,7 @@ from phalanx.families.task import Term
 from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.hardest import kth_largest
 from phalanx.parallel.step import WholeStep
-from phalanx.system.memory import to_device
+from phalanx.system.memory import constant
 
 EPSILON = 1e-8  # added to the divisor per pixel, as in PaddleSeg: a batch without valid pixels costs 0, not 0/0
 
@@ -57,7 +57,7 @@ class CrossEntropy(PixelLoss):
         if self.class_weights is None:
             return in_divisor
         # Void is 255, beyond the table: look up class 0 there; the mask makes it 0.
-        class_weights = to_device(torch.tensor(self.class_weights), labels.device)
+        class_weights = constant(self.class_weights, torch.float32, labels.device)
         return in_divisor * class_weights[labels.where(labels != VOID, 0)]
 
     def _keep_hardest(self, losses: Tensor, whole: WholeStep) -> Tensor:

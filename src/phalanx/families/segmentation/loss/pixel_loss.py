@@ -7,7 +7,7 @@ from torch import Tensor
 
 from phalanx.families.task import Term
 from phalanx.parallel.step import WholeStep
-from phalanx.system.memory import to_device
+from phalanx.system.memory import constant
 
 
 class PixelLoss(Protocol):
@@ -47,4 +47,4 @@ def one_hot(labels: Tensor, num_classes: int) -> Tensor:
 def class_weight_tensor(logits: Tensor, class_weights: tuple[float, ...] | None) -> Tensor | None:
     """Return `class_weights` as a tensor [K] of the dtype and device of `logits` [B, K, H, W]. Raises ValueError unless K."""
     check_class_weights(class_weights, logits.shape[1])
-    return None if class_weights is None else to_device(torch.tensor(class_weights, dtype=logits.dtype), logits.device)
+    return None if class_weights is None else constant(class_weights, logits.dtype, logits.device)

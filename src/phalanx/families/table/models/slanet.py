@@ -19,9 +19,10 @@ from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.pp_lcnet import pp_lcnet
 from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
 from phalanx.runtime.table import START
+from phalanx.system.memory import AsyncCopy
 
 STRIDES = (4, 8, 16, 32)  # of the input maps of the neck
-CHECK_EVERY = 16  # steps between checks if all tables have ended: each check synchronises with the GPU
+CHECK_EVERY = 16  # steps between checks if all tables have ended: each is a copy to the host
 
 
 class SLANet(nn.Module):
@@ -146,20 +147,27 @@ class SLAHead(nn.Module):
         return states
 
     def decode(self, pixels: Tensor, max_steps: int) -> list[Tensor]:
-        """Return the states [B, D] of greedy decoding, up to the step in which the last table of the batch ends."""
+        """Return the states [B, D] of greedy decoding, up to about the step in which the last table of the batch ends."""
         keys = self.attention.keys(pixels)
         state, states = self.beginning(pixels), []
         token = pixels.new_full((len(pixels),), START, dtype=torch.long)
         last = torch.full_like(token, max_steps)  # the step in which each table ends
+        end, check = max_steps, None
         for step in range(max_steps):
             state = self.step(pixels, keys, token, state)
             states.append(state)
             token = self.structure(state).argmax(1)
             # The first end token counts; tokens after it are not used.
             last = last.where((token != self.num_tokens - 1) | (last < step), step)
-            if (step + 1) % CHECK_EVERY == 0 and int(last.max()) <= step:
-                break
-        return states[: int(last.max()) + 1]
+            if check is None and (step + 1) % CHECK_EVERY == 0:
+                check = AsyncCopy(last.amax()[None])
+            # A device answers some steps later: these are cheaper than a wait for it.
+            if check is not None and check.is_complete():
+                end = int(check.read()[0])
+                if end <= step:
+                    break
+                check = None
+        return states[: end + 1]
 
     def beginning(self, pixels: Tensor) -> Tensor:
         """Return the initial state [B, D], zeros."""
