@@ -68,7 +68,7 @@ class Hungarian:
     def __post_init__(self) -> None:
         check_at_least(self, 0, 'class_weight', 'l1_weight', 'giou_weight', 'alpha', 'gamma')
         if find_spec('scipy') is None:
-            raise ValueError('Hungarian matching needs scipy; pip install scipy')
+            raise ValueError('Hungarian matching needs scipy: pip install "phalanx-vision[detr]"')
 
     @torch.no_grad()
     def __call__(self, raw: Any, truths: Truths, whole: WholeStep) -> Matching:

@@ -74,7 +74,9 @@ def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
     try:
         from scipy.io import loadmat
     except ImportError:
-        raise ValueError(f'{file}: MATLAB files need scipy; pip install scipy, or use the annotations as text files') from None
+        raise ValueError(
+            f'{file}: MATLAB files need scipy: pip install "phalanx-vision[detr]", or use the annotations as text files'
+        ) from None
     try:
         # Columns 1, 3 and 4: xs, ys and the word.
         rows = loadmat(file)['polygt'].tolist()
