@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import phalanx
-from phalanx.system.errors import StoppedError
+from phalanx.system.errors import RequestError, StoppedError
 from running import TINY, clean_environment, losses, records
 
 MORE = ('train.steps=6', 'evaluate.every=6', 'norm_sync=node')
@@ -123,3 +123,8 @@ def test_a_foreign_process_group_gives_the_run_of_ranks_started_from_python(star
     assert refusal in first and first.count('run folder') == 2
     assert (tmp_path / 'whole' / 'log' / 'workerlog.1').is_file()
     assert not (tmp_path / 'refused' / 'checkpoints').exists()
+
+
+def test_a_wrong_recipe_is_a_request_error_of_the_call_that_starts_ranks() -> None:
+    with pytest.raises(RequestError, match='no_such_recipe'):
+        phalanx.train('no_such_recipe.yml', gpus=[0, 1])
