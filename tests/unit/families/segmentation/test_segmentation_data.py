@@ -108,6 +108,13 @@ LINE = 'images/a.png labels/a.png\n'
             "{root}/train.txt:1: expected an image and a label map with ' ' between them, got 'images/my a.png labels/a.png'",
         ),
         (
+            spoil(('train.txt', f'images/a.png\n{LINE}images/b.png\n')),
+            ValueError,
+            "{root}/train.txt:1: expected an image and a label map with ' ' between them, got 'images/a.png'; "
+            'set data.separator if they are separated differently\n'
+            "{root}/train.txt:3: expected an image and a label map with ' ' between them, got 'images/b.png'",
+        ),
+        (
             spoil(('train.txt', f'{LINE}images/../../secret.png labels/a.png\n')),
             ValueError,
             "{root}/train.txt:2: 'images/../../secret.png' lies outside the data set {root}; paths must be relative to it",

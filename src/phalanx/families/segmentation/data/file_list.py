@@ -1,8 +1,9 @@
 """File lists in the format of PaddleSeg and CamVid: one image and its label map per line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.data.folders import check_folder, check_inside, read_class_names, read_lines
+from phalanx.data.folders import Problems, check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table
 
@@ -31,10 +32,17 @@ class FileList:
 
     def split(self, split: Split) -> Pairs:
         check_folder(self.root)
-        path = self.root / self.lists[split]
-        pairs = (self._pair(line, f'{path}:{number}') for number, line in read_lines(path))
+        path, problems = self.root / self.lists[split], Problems()
+
+        def read_pairs() -> Iterator[tuple[str, str]]:
+            for number, line in read_lines(path):
+                with problems:
+                    yield self._pair(line, f'{path}:{number}')
+
         count = len(self.class_names)
-        return Pairs(self.root, pairs, self.ids, f': data.classes names {count} class{"es" * (count != 1)}')
+        pairs = Pairs(self.root, read_pairs(), self.ids, f': data.classes names {count} class{"es" * (count != 1)}')
+        problems.check()
+        return pairs
 
     def _pair(self, line: str, where: str) -> tuple[str, str]:
         """Return image and label map of a line. Lists are not trusted: paths outside the data set are refused."""
