@@ -5,7 +5,6 @@ Images differ in size. Numbers of samples are those that the folder was drawn wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import yaml
 
 import drawn
 from phalanx.config.read import to_plain
-from phalanx.curation.new import create, plan, published
+from phalanx.curation.new import create, published
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
 from phalanx.engine.job import open_job
@@ -121,12 +120,9 @@ def test_three_images_are_enough_to_begin_with(drawing: Callable[[Path], None], 
     assert run_here('new', 'mine') == 0
 
 
-@pytest.mark.parametrize(('clearly', 'dtype'), [(0.0, 'bf16'), (math.inf, 'fp32')])
-def test_the_recipe_computes_in_bf16_where_that_was_clearly_faster(
-    monkeypatch: pytest.MonkeyPatch, clearly: float, dtype: str
-) -> None:
-    monkeypatch.setattr(create, 'CLEARLY', clearly)
-    monkeypatch.setattr(plan, 'may_be_faster_in_bf16', lambda node: True)  # also on processors where it never is
+@pytest.mark.parametrize('has_amx', [True, False])
+def test_the_processor_decides_the_precision_whatever_else_it_does(monkeypatch: pytest.MonkeyPatch, has_amx: bool) -> None:
+    monkeypatch.setattr('torch.cpu._is_amx_tile_supported', lambda: has_amx)
     drawn.csv_boxes(Path('mine'))
-    assert run_here('new', 'mine') == 0
-    assert open_job('mine_phalanx/mine.yml').recipe.precision.dtype == dtype
+    assert run_here('new', 'mine', '--no_trial') == 0
+    assert open_job('mine_phalanx/mine.yml').recipe.precision.dtype == ('bf16' if has_amx else 'fp32')

@@ -219,3 +219,8 @@ def test_prepare_keeps_the_split_unless_shares_are_given() -> None:
         out = Path(f'out{len(words)}')
         assert run_here('data', 'prepare', 'yolo', 'mine', '--out', str(out), *words) == 0
         assert [len(json.loads((out / f'{split}.json').read_text())['images']) for split in ('train', 'val')] == counts
+
+
+def test_a_single_image_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match=r'a\.png: is the only image with an annotation'):
+        deal([Sample(drawn.draw(Path('a.png'), 0))], [0.8, 0.2], 0, None)

@@ -7,7 +7,6 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -43,7 +42,6 @@ UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 WARM = 2
 MINUTES = 8  # of training on a CPU that a recipe may be extended to
-CLEARLY = 1.25  # bf16 must exceed the rate of float32 by this factor: the trial is noisy
 
 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
@@ -249,10 +247,6 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         print(f'  trying {TRIED + 1} training steps ...', flush=True)
         try:
             rate, work = try_steps(path)
-            if not weights and plan.may_be_faster_in_bf16(node):
-                faster, _ = try_steps(path, 'precision.dtype=bf16')
-                if faster > CLEARLY * rate:
-                    node, rate = replace(node, bf16=True), faster
             rate *= 1 if node.has_gpu else plan.speed_up(node.cores)
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
@@ -318,7 +312,7 @@ def _write_header(
     return lines
 
 
-def try_steps(path: Path, *settings: str) -> tuple[float, float]:
+def try_steps(path: Path) -> tuple[float, float]:
     """Train a few steps, loaded without workers; return samples per second, and operations per sample.
 
     Raises the errors of training.
@@ -330,7 +324,7 @@ def try_steps(path: Path, *settings: str) -> tuple[float, float]:
     from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import process_group
 
-    job = open_job(str(path), [(setting, 'the trial') for setting in ('train.workers=0', *settings)])
+    job = open_job(str(path), [('train.workers=0', 'the trial')])
     check_parts(job, 1)
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:

@@ -51,7 +51,7 @@ class Node:
 
     device: str
     cores: int
-    bf16: bool = False  # True if bf16 is faster here
+    bf16: bool = False  # True if bf16 is clearly faster here: on a CPU with matrix instructions (AMX), on others little or not
 
     @property
     def has_gpu(self) -> bool:
@@ -62,12 +62,9 @@ class Node:
 
 
 def describe_node() -> Node:
-    return Node('cuda', count_cores(), bf16=True) if torch.cuda.is_available() else Node('cpu', count_cores())
-
-
-def may_be_faster_in_bf16(node: Node) -> bool:
-    """True if the processor may have instructions for bf16, so that timing it is worth while."""
-    return not node.has_gpu and 'AVX512' in torch.backends.cpu.get_cpu_capability()
+    if torch.cuda.is_available():
+        return Node('cuda', count_cores(), bf16=True)
+    return Node('cpu', count_cores(), bf16=torch.cpu._is_amx_tile_supported())
 
 
 @dataclass(frozen=True)

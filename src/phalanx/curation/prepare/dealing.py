@@ -53,6 +53,8 @@ def deal(samples: Sequence[Sample], shares: Sequence[float], seed: int, groups: 
     """
     members = list(group_samples(samples, groups).values())
     if len(members) < len(shares):
+        if len(samples) == 1:
+            raise ValueError(f'{samples[0].image}: is the only image with an annotation; training and validation need one each')
         groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
         raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
     # totals per group and label, and the number of each label that each list should get
