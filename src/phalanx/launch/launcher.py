@@ -208,12 +208,16 @@ class _Launch:
 
         Ranks of other nodes may go on for long, to save for example: only missing heartbeats end the wait.
         """
+        assert watchdog.members is not None
         watchdog.seen.clear()  # each node gets the full timeout
         while True:
-            _, silent = watchdog.listen()
+            verdict, silent = watchdog.listen(watchdog.members.numbers)
             lost = [number for number, seconds in silent.items() if seconds > self.flags.heartbeat_timeout]
             if len(lost) == len(silent):
                 return lost
+            if watchdog.is_first and verdict is None:  # the ranks of others go on, and wait for a node that the first watches
+                watchdog.detect_loss(silent)
+                watchdog.detect_hang({})
             time.sleep(HEARTBEAT)
 
     def agree(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:

@@ -187,9 +187,9 @@ class Rendezvous:
 
     def find_newcomers(self, members: Members, find_misfits: Callable[[NodeInfo], str]) -> list[int]:
         """On the first node: nodes that wait for the next attempt, up to the maximum; those with misfits are refused."""
-        fitting = []
+        fitting, present = [], set(members.numbers)
         for number in self._numbers():
-            info = self.get(f'waiting/{number}') if number not in members.numbers else None
+            info = self.get(f'waiting/{number}') if number not in present else None
             if info is None or self.get(f'refused/{number}') is not None:
                 continue
             if trouble := find_misfits(info) if self._is_signed(info) else WRONG_TOKEN:

@@ -1,8 +1,8 @@
 """Watchdog of an attempt, outside the ranks: detects dead nodes, hanging ranks and new nodes.
 
 torch's agent knows only the ranks of its own node. It notices a failure on another node when connections break, which can take
-half an hour (pytorch#111646). So each launcher writes a heartbeat to the store twice a second, reads those of the others,
-and ends its own ranks when the attempt cannot continue, whatever they are doing.
+half an hour (pytorch#111646). So each launcher writes a heartbeat to the store twice a second; the first node reads all of
+them, the others its own; and each ends its ranks when the attempt cannot continue, whatever they are doing.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,31 +83,42 @@ class Watchdog(threading.Thread):
         """Write the heartbeat of this node, read the others', and adopt a verdict of another node."""
         assert self.rendezvous is not None and self.members is not None
         self.beat(beats)
-        self.verdict, silent = self.listen()
+        # The first node listens to all and decides for them, the others to it: messages and bytes grow with the nodes.
+        self.verdict, silent = self.listen(self.members.numbers if self.is_first else self.members.numbers[:1])
+        if self.verdict is None:
+            self.detect_loss(silent)
         if self.verdict is not None:
             return
-        limit = self.rendezvous.heartbeat_timeout
-        for number, seconds in silent.items():
-            if seconds > limit:
-                cause = f'{self.members.name(number)} is lost: no heartbeat from it for {limit:g} s'
-                self.decide({'kind': 'lost', 'number': number, 'cause': cause})
-                return
         if self.rendezvous.server is not None and (new := self.rendezvous.find_newcomers(self.members, self.find_misfits)):
             self.decide({'kind': 'newcomer', 'cause': f'{len(new)} more node{"s" if len(new) > 1 else ""} joined'})
 
-    def listen(self) -> tuple[Verdict | None, dict[int, float]]:
-        """Common verdict, if any, and seconds of silence of each node whose ranks have not ended."""
+    @property
+    def is_first(self) -> bool:
+        """True on the first node, which has the store, and on a node alone."""
+        return self.rendezvous is None or self.rendezvous.server is not None
+
+    def listen(self, numbers: Sequence[int]) -> tuple[Verdict | None, dict[int, float]]:
+        """Common verdict, if any, and seconds of silence of each of these nodes whose ranks have not ended."""
         assert self.rendezvous is not None and self.members is not None
-        members, count, now = self.members, len(self.members.nodes), time.monotonic()
-        verdict, *answers = self.rendezvous.get_all([members.verdict, *members.keys('heartbeat'), *members.keys('ended')])
+        count, now = len(numbers), time.monotonic()
+        keys = [self.members.key(what, number) for what in ('heartbeat', 'ended') for number in numbers]
+        verdict, *answers = self.rendezvous.get_all([self.members.verdict, *keys])
         passed, self.last = min(now - self.last, STALL), now
         silent = {}
-        for number, heartbeat, ended in zip(members.numbers, answers[:count], answers[count:], strict=True):
+        for number, heartbeat, ended in zip(numbers, answers[:count], answers[count:], strict=True):
             before, seconds = self.seen.get(number, ('never read', 0.0))
             self.seen[number] = (heartbeat, 0.0 if heartbeat != before else seconds + passed)
             if ended is None:
                 silent[number] = self.seen[number][1]
         return verdict, silent
+
+    def detect_loss(self, silent: dict[int, float]) -> None:
+        """Decide for the loss of a node that has been silent for too long. `silent`: seconds by number of the node."""
+        assert self.rendezvous is not None and self.members is not None
+        limit = self.rendezvous.heartbeat_timeout
+        if lost := [number for number, seconds in silent.items() if seconds > limit]:
+            cause = f'{self.members.name(lost[0])} is lost: no heartbeat from it for {limit:g} s'
+            self.decide({'kind': 'lost', 'number': lost[0], 'cause': cause})
 
     def beat(self, beats: dict[int, Beat]) -> None:
         """Write the heartbeat of this node, with the progress of its ranks."""
@@ -127,13 +139,15 @@ class Watchdog(threading.Thread):
         self.verdict = verdict
 
     def detect_hang(self, beats: dict[int, Beat]) -> None:
-        """Decide for a hang if no rank of this node has made progress."""
-        if not is_hanging(beats, self.hang_timeout):
+        """On the first node: decide for a hang if no rank of a node has made progress."""
+        if not self.is_first:
             return
-        all_beats = dict(beats)
-        for heartbeat, _ in self.seen.values():
-            all_beats |= {int(rank): Beat(*beat) for rank, beat in (heartbeat[1] if heartbeat else {}).items()}
-        self.decide({'kind': 'hang', 'cause': describe_hang(all_beats, self.hang_timeout)})
+        published = [heartbeat[1] for heartbeat, _ in self.seen.values() if heartbeat]
+        of_nodes = [{int(rank): Beat(*beat) for rank, beat in of_node.items()} for of_node in published]
+        of_nodes.append(beats)  # its own, which are the newest
+        if any(is_hanging(of_node, self.hang_timeout) for of_node in of_nodes):
+            all_beats = {rank: beat for of_node in of_nodes for rank, beat in of_node.items()}
+            self.decide({'kind': 'hang', 'cause': describe_hang(all_beats, self.hang_timeout)})
 
     def end_ranks(self) -> None:
         """End the ranks of this node: with time to save after a stop, else at once."""

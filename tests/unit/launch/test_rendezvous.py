@@ -18,9 +18,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from phalanx.launch import preflight, watchdog
+from phalanx.launch import launcher, preflight, watchdog
 from phalanx.launch import rendezvous as room
+from phalanx.launch.agent import Attempt
 from phalanx.launch.cluster import Cluster
+from phalanx.launch.flags import Flags
 from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, probe
 from phalanx.launch.watchdog import Watchdog
 
@@ -112,6 +114,41 @@ def test_a_node_without_heartbeats_is_lost_but_not_one_whose_ranks_have_ended(
     assert watching.verdict is not None
     assert watching.verdict['cause'].startswith('127.0.0.3 is lost')
     assert seats[1].get(members.verdict) == watching.verdict
+
+
+def test_requests_of_heartbeats_and_their_bytes_grow_with_the_nodes(seat: Seat, tmp_path: Path) -> None:
+    """Of three nodes, the others ask the first for its heartbeat and no more."""
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    asked: list[tuple[int, int]] = []  # number of the node, and keys of a request
+
+    def count(node: Rendezvous) -> None:
+        get_all = node.get_all
+        node.get_all = lambda keys: asked.append((node.number, len(keys))) or get_all(keys)  # type: ignore[func-returns-value, method-assign]
+
+    for node in seats:
+        count(node)
+        Watchdog(tmp_path, range(1), 60, node, members).exchange({})
+    assert asked == [(0, 1 + 2 * 3), (1, 1 + 2), (2, 1 + 2)]
+
+
+def test_a_node_lost_after_the_ranks_of_the_first_have_ended_ends_those_of_the_third(seat: Seat, tmp_path: Path) -> None:
+    """The second is silent and the third goes on, until it reads the verdict."""
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    run = launcher._Launch(
+        ['true'], seats[0].cluster, Flags(heartbeat_timeout=0.5), Attempt(1, tmp_path, tmp_path, False, False)
+    )
+    first, third = (Watchdog(tmp_path, range(1), 60, seats[number], members) for number in (0, 2))
+    seats[0].heartbeat_timeout = 0.5
+    seats[0].put(members.key('ended', 0), 0)
+    with ThreadPoolExecutor(1) as pool:
+        missing = pool.submit(run.await_ends, first)
+        while third.verdict is None:
+            third.exchange({})
+        seats[2].put(members.key('ended', 2), 1)
+        assert missing.result() == [1]
+    assert third.verdict['cause'].startswith('127.0.0.2 is lost')
 
 
 def test_time_that_this_launcher_was_stopped_does_not_count_as_silence_of_others(seat: Seat, tmp_path: Path) -> None:

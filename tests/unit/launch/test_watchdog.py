@@ -79,3 +79,9 @@ def test_the_stacks_of_ranks_are_shown_and_the_rank_without_an_answer(tmp_path: 
         '[rank 0]   File "train.py", line 3',
         '[rank 1] no answer: its process is stopped, or waits in the kernel',
     ]
+
+
+def test_a_node_whose_ranks_all_stand_still_is_reported_by_the_first(tmp_path: Path) -> None:
+    cause = judge(tmp_path, {0: beat(5, 'training', 1)}, {2: beat(5, 'saving')})
+    assert cause is not None
+    assert 'rank 0: step 5, training, rank 2: step 5, saving' in cause
