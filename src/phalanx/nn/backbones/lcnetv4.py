@@ -1,4 +1,4 @@
-"""PP-LCNetV4: the backbone of PP-OCRv6 small, of detectors and recognisers.
+"""PP-LCNetV4: the backbone of PP-OCRv6, of detectors and recognisers.
 
 Blocks separate token mixer (depthwise) and channel mixer (pointwise), as in Wang et al., RepViT,
 https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order and channels as in PaddlePaddle's published files
@@ -6,7 +6,7 @@ and the PyTorch port in the transformers library. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,17 @@ class Stage(NamedTuple):
 
 
 PAIR = True, False
-DETECTION = Stage(48, PAIR), Stage(96, PAIR, 2), Stage(192, PAIR * 2, 2), Stage(384, PAIR, 2)
-RECOGNITION = Stage(96, (*PAIR, False)), Stage(192, PAIR * 3, (2, 1)), Stage(384, PAIR, (2, 1))
+Size = Literal['tiny', 'small', 'medium']
+# Channels of the stem, and the stages of a size.
+DETECTION: dict[Size, tuple[int, tuple[Stage, ...]]] = {
+    'tiny': (16, (Stage(32, PAIR), Stage(48, PAIR, 2), Stage(64, PAIR * 2, 2), Stage(160, PAIR, 2))),
+    'small': (24, (Stage(48, PAIR), Stage(96, PAIR, 2), Stage(192, PAIR * 2, 2), Stage(384, PAIR, 2))),
+    'medium': (64, (Stage(128, PAIR), Stage(256, PAIR, 2), Stage(512, PAIR * 2, 2), Stage(896, PAIR, 2))),
+}
+RECOGNITION: dict[Size, tuple[int, tuple[Stage, ...]]] = {
+    'small': (48, (Stage(96, (*PAIR, False)), Stage(192, PAIR * 3, (2, 1)), Stage(384, PAIR, (2, 1)))),
+    'medium': (64, (Stage(128, (True,)), Stage(256, (False, True), 1), Stage(512, PAIR * 3, (2, 1)), Stage(768, PAIR, (2, 1)))),
+}
 
 
 class PPLCNetV4(nn.Module):
@@ -67,11 +76,16 @@ def accumulate_strides(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
     return tuple(strides)
 
 
-def pp_lcnet_v4(strides: Sequence[Stride]) -> Backbone:
-    """PP-LCNetV4 of PP-OCRv6 small: of its detector, or of its recogniser for networks that read text lines."""
-    if isinstance(strides[-1], tuple):
-        return PPLCNetV4(RECOGNITION, stem_channels=48)
-    return PPLCNetV4(DETECTION, stem_channels=24)
+def pp_lcnet_v4(strides: Sequence[Stride], *, size: Size = 'small') -> Backbone:
+    """PP-LCNetV4 of a `size` of PP-OCRv6: of its detector, or of its recogniser for networks that read text lines.
+
+    Raises ValueError for the tiny recogniser, which has another stem.
+    """
+    sizes = RECOGNITION if isinstance(strides[-1], tuple) else DETECTION
+    if size not in sizes:
+        raise ValueError(f'size: {size} has no recogniser here (it has {", ".join(sizes)})')
+    stem, stages = sizes[size]
+    return PPLCNetV4(stages, stem_channels=stem)
 
 
 class Stem(nn.Module):

@@ -23,6 +23,7 @@ from phalanx.paddle.configs.dialect import (
     piecewise_rates,
     with_value,
 )
+from phalanx.paddle.configs.paddleocr_scales import read_multi_scale
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
 DTYPES = {'float16': 'fp16', 'bfloat16': 'bf16'}
@@ -73,7 +74,7 @@ def translate(root: Node, reading: Reading) -> Node:
     loaders = train.section('loader'), evaluation.section('loader')
     optimizer, schedule, clip, decay = _optimizer(top.section('Optimizer'), settings)
     datasets = train.section('dataset'), evaluation.section('dataset')
-    train_sizes, batch_size = paddleocr_text.read_multi_scale(train, datasets[0], loaders[0])
+    train_sizes, batch_size = read_multi_scale(train, datasets[0], loaders[0])
     recipe = {
         'train': _train(settings, loaders[0], batch_size),
         'optimizer': optimizer,

@@ -1,12 +1,12 @@
-"""PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet of PP-OCRv3 (distilled too), v4 and v5."""
+"""PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet of PP-OCRv3 (distilled too), v4 to v6."""
 
-import math
 import os
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, with_value
 from phalanx.paddle.configs.paddleocr_parts import dictionary_of, label_files, take_common_step
+from phalanx.paddle.configs.paddleocr_scales import is_multi_scale
 
 # Where PaddleOCR has the dictionaries that come along, and their names here. Several of its files are called en_dict.txt.
 LANGUAGES = (
@@ -22,7 +22,7 @@ DICTIONARIES = {
 }
 NAMES = ('digits', 'letters', *DICTIONARIES.values())  # which a configuration may give instead of a path
 ALGORITHMS = ('CRNN', 'SVTR_LCNet', 'SVTR', 'Distillation')
-BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNetV3')
+BACKBONES = ('MobileNetV3', 'ResNet', 'MobileNetV1Enhance', 'PPLCNetV3', 'PPLCNetV4')
 HEADS = ('CTCHead', 'MultiHead')
 LOSSES = ('CTCLoss', 'MultiLoss')
 DATA_SETS = ('SimpleDataSet', 'MultiScaleDataSet', 'LMDBDataSet')
@@ -48,7 +48,7 @@ def translate(
     # both splits have one input size here, unless training is multi-scale
     augmented, size, keep_ratio = _transforms(train)
     _, eval_size, eval_keep_ratio = _transforms(evaluation)
-    if size.value is None and _is_multi_scale(train):  # its sampler says the sizes
+    if size.value is None and is_multi_scale(train):  # its sampler says the sizes
         size, keep_ratio = eval_size, eval_keep_ratio
     if to_plain(size) != to_plain(eval_size) or keep_ratio != eval_keep_ratio:
         message = 'differs from that of Train.dataset; Phalanx has one for both'
@@ -150,64 +150,9 @@ def _transforms(dataset: Section) -> tuple[dict[str, Any], Node, bool]:
             case _ if not take_common_step(name, step):
                 step.reject(TRANSFORMS)
     dataset.assume('ext_op_transform_idx', 1, 'lines to concatenate are read, and not transformed before')
-    if size.value is None and not _is_multi_scale(dataset):
+    if size.value is None and not is_multi_scale(dataset):
         dataset.report(dataset.node, 'transforms', 'RecResizeImg is missing; Phalanx needs a size')
     return augmented, size, keep_ratio
-
-
-def _is_multi_scale(dataset: Section) -> bool:
-    kind = dataset.peek('name')
-    return kind is not None and kind.value == 'MultiScaleDataSet'
-
-
-def read_multi_scale(train: Section, dataset: Section, loader: Section) -> tuple[dict[str, Any], Node]:
-    """Sizes (height, width) of training from a multi-scale sampler, and the number of samples per step and rank.
-
-    With `fix_bs` false, steps with smaller images have more samples in PaddleOCR. Here every step has their mean, so that an
-    epoch has the same number of steps.
-    """
-    if not _is_multi_scale(dataset):
-        return {}, loader.require('batch_size_per_card')
-    # sizes, and samples per step at the first of them
-    sampler = train.section('sampler')
-    sampler.expect({'name': 'MultiScaleSampler'})
-    sampler.one_of('is_training', True)
-    first, is_fixed = sampler.take('first_bs', 128), bool(sampler.take('fix_bs', True).value)
-    factors = _pair_of_numbers(sampler.take('divided_factor', [8, 16])) or (1.0, 1.0)
-    loader.assume('batch_size_per_card', to_plain(first), 'Train.sampler.first_bs sets it')
-    sampler.ignore('ratio_wh', 'max_w', reason='the widths are those of `scales`')
-    listed = sampler.items('scales')
-    scales = [scale for scale in map(_pair_of_numbers, listed) if scale is not None]
-    if len(scales) < len(listed) or not scales:
-        return {'train_image_sizes': listed}, first  # reported when the recipe is bound
-    # PaddleOCR rounds each side down to a multiple
-    sizes = [[int(side // max(by, 1) * max(by, 1)) for side, by in zip(scale, factors, strict=True)] for scale in scales]
-    of_nodes = zip(listed, sizes, strict=True)
-    keys = {
-        'train_image_sizes': [Node([with_value(node, side) for side in size[::-1]], node.origin) for node, size in of_nodes]
-    }
-    if [*map(list, scales)] != sizes:
-        message = f'sides are rounded down to multiples of {factors[0]:g} and {factors[1]:g}'
-        sampler.note(listed[0], 'scales', message)
-    # with a fixed batch size, all steps have the same number of samples there, too
-    count = as_number(first)
-    if is_fixed or count is None:
-        return keys, first
-    base = math.prod(scales[0]) * count
-    counts = [max(1, base // max(math.prod(size), 1)) for size in sizes]
-    mean = round(sum(counts) / len(counts))
-    message = f'every step has {mean} samples, the mean of what steps have there by their size'
-    sampler.note(first, 'first_bs', message)
-    return keys, with_value(first, mean)
-
-
-def _pair_of_numbers(node: Node) -> tuple[float, float] | None:
-    """Two numbers, or one number that stands for both; None for anything else."""
-    listed = node.value if isinstance(node.value, list) else [node, node]
-    numbers = [as_number(each) for each in listed]
-    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
-        return None
-    return numbers[0], numbers[1]
 
 
 def _size(step: Section, shape: Node, *, height: int, width: int) -> Node:
@@ -275,38 +220,63 @@ def _crnn(backbone: Section, neck: Section, head: Section) -> tuple[dict[str, An
 
 
 def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dict[str, Any], Node]:
-    # PP-OCRv4 and v5: PP-LCNetV3 with an NRTR guide; PP-OCRv3: MobileNetV1Enhance with SAR
+    # PP-OCRv4 and v5: PP-LCNetV3 with an NRTR guide; v6: PP-LCNetV4 with a light neck; PP-OCRv3: MobileNetV1Enhance with SAR
     kind = backbone.peek('name')
-    is_v3 = kind is not None and kind.value == 'PPLCNetV3'
+    name = kind.value if kind is not None else None
+    is_v3, is_v4 = name == 'PPLCNetV3', name == 'PPLCNetV4'
     if is_v3:
         backbone.expect({'name': 'PPLCNetV3'})
         backbone.expect_defaults({'conv_kxk_num': 4, 'lr_mult_list': [1.0] * 6, 'lab_lr': 0.1, 'det': False})
+        head.expect_defaults({'use_pool': False, 'use_pos': False})
+    elif is_v4:
+        backbone.expect({'name': 'PPLCNetV4'})
+        backbone.expect_defaults({'use_rep': True, 'stem_type': 'branch', 'det': False})
         head.expect_defaults({'use_pool': False, 'use_pos': False})
     else:
         backbone.expect({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
         backbone.one_of('last_pool_kernel_size', [2, 2])
     head.expect({'name': 'MultiHead'})
     # the CTC branch has the SVTR neck; the guide is used in training only
-    ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 else 'SARHead')
+    ctc, guide = _pair(head, 'head_list', 'CTCHead', 'NRTRHead' if is_v3 or is_v4 else 'SARHead')
     neck, fc = ctc.section('Neck'), ctc.section('Head')
-    neck.expect({'name': 'svtr'})
-    ours = 'pp_lcnet_v3' if is_v3 else 'mobilenet_v1_enhance'
-    keys: dict[str, Any] = {
-        'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
-        'backbone': backbone.to_node({'name': ours, 'scale': backbone.take('scale', 1.0 if is_v3 else 0.5)}),
-        'neck_channels': neck.take('dims', 64),
-        'depth': neck.take('depth', 2),
-        'hidden_size': neck.take('hidden_dims', 120),
-        'use_guide': neck.take('use_guide', False),
-    }
     guide.expect_same('max_text_length', max_length, 'Global')
-    if is_v3:
-        neck.expect({'kernel_size': [1, 3]})
+    if is_v4:
+        keys = _light_svtr(backbone, neck)
+    else:
+        neck.expect({'name': 'svtr'})
+        ours = 'pp_lcnet_v3' if is_v3 else 'mobilenet_v1_enhance'
+        keys = {
+            'name': 'svtr_lcnetv3' if is_v3 else 'svtr_lcnet',
+            'backbone': backbone.to_node({'name': ours, 'scale': backbone.take('scale', 1.0 if is_v3 else 0.5)}),
+            'neck_channels': neck.take('dims', 64),
+            'depth': neck.take('depth', 2),
+            'hidden_size': neck.take('hidden_dims', 120),
+            'use_guide': neck.take('use_guide', False),
+        }
+    if is_v3 or is_v4:
         keys |= {'nrtr_size': guide.take('nrtr_dim', 256), 'nrtr_depth': guide.take('num_decoder_layers', 4)}
     else:
-        neck.one_of('kernel_size', [3, 3])
         keys['sar_size'] = guide.take('enc_dim', 512)
+    if not is_v4:
+        neck.one_of('kernel_size', *([[1, 3]] if is_v3 else [[3, 3]]))
     return keys, fc.take('fc_decay', 0.0004)
+
+
+def _light_svtr(backbone: Section, neck: Section) -> dict[str, Any]:
+    """Backbone and neck of PP-OCRv6 small and medium."""
+    size = backbone.take('model_size', 'small')
+    if size.value not in ('small', 'medium'):
+        backbone.report_value(size, 'model_size', ('small', 'medium'))
+    neck.expect({'name': 'lightsvtr'})
+    neck.one_of('local_kernel', 7)
+    return {
+        'name': 'svtr_lcnetv4',
+        'backbone': backbone.to_node({'name': 'pp_lcnet_v4', 'size': size}),
+        'hidden_size': neck.take('dims', 64),
+        'depth': neck.take('depth', 1),
+        'mlp_ratio': with_value(ratio := neck.take('mlp_ratio', 4.0), int(as_number(ratio) or 0)),
+        'use_guide': neck.take('use_guide', False),
+    }
 
 
 def _loss(section: Section) -> dict[str, Any]:

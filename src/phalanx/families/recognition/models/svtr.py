@@ -61,12 +61,12 @@ class LightSVTRNeck(nn.Module):
     Layer order as in PaddlePaddle's published files and the PyTorch port in the transformers library.
     """
 
-    def __init__(self, in_channels: int, hidden_size: int, *, depth: int, dropout: float) -> None:
+    def __init__(self, in_channels: int, hidden_size: int, *, depth: int, dropout: float, mlp_ratio: int = 2) -> None:
         super().__init__()
         self.skip = ConvBNSiLU(in_channels, hidden_size, 1)
         self.enter = ConvBNSiLU(in_channels, hidden_size, 1)
         self.near = ConvBNSiLU(hidden_size, hidden_size, (1, 7), groups=hidden_size)  # local mixing
-        self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(MixingBlock(hidden_size, dropout=dropout, mlp_ratio=mlp_ratio) for _ in range(depth)))
         self.norm = nn.LayerNorm(hidden_size, eps=1e-6)
         initialise_svtr_neck(self)
 
@@ -81,13 +81,14 @@ class LightSVTRNeck(nn.Module):
 class MixingBlock(nn.Module):
     """Global mixing block (pre-norm): x [B, T, D] -> the same, by self-attention and an MLP."""
 
-    def __init__(self, size: int, *, dropout: float) -> None:
+    def __init__(self, size: int, *, dropout: float, mlp_ratio: int = 2) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(size)
         self.mixer = Attention(size, heads=8, dropout=dropout)
         self.norm2 = nn.LayerNorm(size)
+        hidden = mlp_ratio * size
         self.mlp = nn.Sequential(  # fc1, SiLU, fc2
-            nn.Linear(size, 2 * size), nn.SiLU(), Dropout(dropout), nn.Linear(2 * size, size), Dropout(dropout)
+            nn.Linear(size, hidden), nn.SiLU(), Dropout(dropout), nn.Linear(hidden, size), Dropout(dropout)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6 small, on PP-LCNetV4.
+"""Recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6, on PP-LCNetV4.
 
 The backbone is followed by an SVTR neck, a light one in PP-OCRv6, and a CTC head, with layers in PaddleOCR's order. An NRTR
 head can guide the training of the backbone (GTC); prediction uses CTC alone. Shapes: B batch, T time steps along the line,
@@ -95,9 +95,10 @@ def svtr_lcnetv3(
 
 
 class SVTRLCNetV4(SVTRLCNetV3):
-    """Recogniser of PP-OCRv6 small for a dictionary of `num_classes` characters.
+    """Recogniser of PP-OCRv6 small or medium for a dictionary of `num_classes` characters.
 
-    `depth`: number of mixing blocks of the neck, `hidden_size`: their channels. `nrtr_size`, `nrtr_depth` and `use_guide`: see
+    `depth`: number of mixing blocks of the neck, `hidden_size`: their channels, `mlp_ratio`: of those of their MLP to it;
+    medium has 2, 192 and 4. `nrtr_size`, `nrtr_depth` and `use_guide`: see
     svtr_lcnetv3. The published weights are those without an NRTR head.
     """
 
@@ -108,6 +109,7 @@ class SVTRLCNetV4(SVTRLCNetV3):
         backbone: Annotated[partial[Backbone], BACKBONES] = partial(pp_lcnet_v4),
         hidden_size: int = 120,
         depth: int = 2,
+        mlp_ratio: int = 2,
         dropout: float = 0.1,
         nrtr_size: int | None = None,
         nrtr_depth: int = 4,
@@ -117,7 +119,7 @@ class SVTRLCNetV4(SVTRLCNetV3):
         super().__init__(
             num_classes,
             maps,
-            LightSVTRNeck(maps.channels[-1], hidden_size, depth=depth, dropout=dropout),
+            LightSVTRNeck(maps.channels[-1], hidden_size, depth=depth, dropout=dropout, mlp_ratio=mlp_ratio),
             neck_channels=hidden_size,
             dropout=dropout,
             nrtr_size=nrtr_size,

@@ -50,6 +50,7 @@ def db(
     backbone: Annotated[partial[Backbone], BACKBONES] = partial(mobilenet_v3),
     neck: Literal['fpn', 'rse_fpn', 'wide_rse_fpn', 'lk_pan'] = 'fpn',
     neck_channels: int = 256,
+    neck_kernel: int = 7,
     head: Literal['db', 'local_small', 'local_large'] = 'db',
     head_kernel: int = 3,
     steepness: float = 50,
@@ -57,7 +58,8 @@ def db(
     """Build DB for one class, text.
 
     Weights are published for the backbones `mobilenet_v3`, `resnet18_vd`, `resnet50_vd`, `pp_lcnet_v3` and `pp_lcnet_v4`; the
-    last, with the neck `wide_rse_fpn`, is PP-OCRv6 small. `head_kernel` and `steepness`: see DBHead; heads `local_...`: see
+    last, with the neck `wide_rse_fpn`, is PP-OCRv6 small, and with `size: tiny`, 64 channels and a `neck_kernel` of 5 (of that
+    neck's output levels) PP-OCRv6 tiny. `head_kernel` and `steepness`: see DBHead; heads `local_...`: see
     PFHeadLocal. Raises ValueError for another number of classes, and for a backbone without feature maps of strides 4 to 32.
     """
     if num_classes != 1:
@@ -68,7 +70,7 @@ def db(
     if neck == 'lk_pan':
         built_neck: FPN | LKPAN = LKPAN(channels, neck_channels)
     elif neck == 'wide_rse_fpn':
-        built_neck = FPN(channels, neck_channels, RSELayer, out_layer=DepthwiseRSELayer, kernel_size=7)
+        built_neck = FPN(channels, neck_channels, RSELayer, out_layer=DepthwiseRSELayer, kernel_size=neck_kernel)
     else:
         built_neck = FPN(channels, neck_channels) if neck == 'fpn' else FPN(channels, neck_channels, RSELayer)
     if head == 'db':
