@@ -69,7 +69,7 @@ OPTIONS = {
     'fp16': ('precision.dtype=fp16',),
     'fp16_constant': ('precision={dtype: fp16, loss_scale: 128}',),
     'class_weights': ('loss.0={name: cross_entropy, class_weights: [1,2,1,1,1,1,1,1,1,1,1]}',),
-    'mixture': ('data={name: mixture, parts: [{name: digits, size: [64,128]}, {name: digits, size: [64,128]}]}',),
+    'mixture': ('data={name: mixture, parts: [{name: digit_scenes, size: [64,128]}, {name: digit_scenes, size: [64,128]}]}',),
 }
 SMALL = ('train.global_batch_size=4', 'train.workers=0', 'evaluate.batch_size=2')
 SETS = {'segmentation': 'scenes', 'detection': 'scenes', 'recognition': 'lines', 'text_detection': 'pages', 'table': 'tables'}

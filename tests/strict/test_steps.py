@@ -120,7 +120,7 @@ def test_training_and_evaluation_of_each_model_are_those_of_the_cpu(models: dict
     check_step(name, models[name])
     check_prediction(name, models[name])
     # The batch, the flags of the rank, random keys of dropout; of detectors with queries their pairs and the number of boxes.
-    assert count(models[name]['copies'], 'to device') <= 4
+    assert count(models[name]['copies'], 'to device') <= 5
 
 
 @pytest.mark.long

@@ -8,10 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
+from phalanx.engine.job import open_job
+from phalanx.engine.loader import Stream
 from phalanx.families.segmentation.models.pp_liteseg import UAFM
 from phalanx.parallel import norms
+from phalanx.parallel.step import WholeStep
 
 Network = Callable[[Tensor], Tensor]
 
@@ -59,3 +63,21 @@ def test_the_gradients_of_a_compiled_fusion_in_bf16_are_those_of_float32() -> No
 
     exact, rounded = gradients(fusion, torch.float32), gradients(torch.compile(fusion), torch.bfloat16)
     assert (rounded - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('recipe', ['pp_liteseg_digits', 'ppyoloe_digits', 'crnn_digits', 'db_pages'])
+def test_a_network_is_traced_for_its_first_two_batch_sizes_only_and_never_breaks(recipe: str) -> None:
+    """Tables are an exception: the loop over their tokens is unrolled, so each further length is a graph of its own."""
+    torch.compiler.reset()
+    counters.clear()
+    job, traced = open_job(recipe, [('train.workers=0', 'train.workers=0')]), CompileCounter()
+    samples = job.task.dataset('train')
+    network, graphs = torch.compile(job.task.model().train(), backend=traced), []
+    for step, size in enumerate((2, 3, 4, 2, 5)):
+        draws = Stream(len(samples), size, 1, 0, 0, 1).share(step)
+        batch = job.task.align(job.task.collate([samples[draw] for draw in draws]), WholeStep())
+        job.task.outputs(network, batch)
+        graphs.append(traced.frame_count)
+    assert graphs == [1, 2, 2, 2, 2]  # the second one has a variable batch size
+    assert not counters['graph_break']
