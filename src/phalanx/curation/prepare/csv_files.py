@@ -192,12 +192,12 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     if not columns and len(lines[0]) == len(BARE) and tree.has_image(lines[0][0]):
         columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
     if 'image' not in columns and any(_is_image(cell, tree) for cell in lines[0]):
-        found.left_out.append(
+        found.notes.append(
             f'{path}: its first line names an image and no columns, such as filename, xmin, ymin, xmax, ymax, class'
         )
     if 'image' in columns and not columns.keys() & {*OBJECTS, 'text', 'html'}:
         listed = ', '.join(lines[0])
-        found.left_out.append(f'{path}: names images, but no column marks an object or a text, of {listed:.200}')
+        found.notes.append(f'{path}: names images, but no column marks an object or a text, of {listed:.200}')
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
     plain = _plain(lines[0])
