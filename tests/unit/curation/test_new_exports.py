@@ -270,10 +270,6 @@ def test_classes_of_whole_images_are_recognised_as_such() -> None:
     assert read({'x.csv': text}, *(f'{n}.png' for n in range(6)))[1].are_classes
 
 
-def test_a_line_of_dota_may_lack_the_difficulty() -> None:
-    assert read({'labelTxt/a.txt': '1 2 4 2 4 6 1 6 car\n'}, FIRST)[0] == {FIRST: ('', [CAR])}
-
-
 def test_icdar_puts_a_backslash_before_quotes() -> None:
     found = read({'gt.txt': 'a.png, "say \\"a\\", b"\n'}, FIRST)[1]
     assert [sample.text for sample in found.samples] == ['say "a", b']

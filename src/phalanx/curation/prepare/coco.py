@@ -106,8 +106,13 @@ def read_content(
     notes |= {OUTLINES: lost} if lost else {}
     found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items() if where]
     if orphans:  # an image that seems to show nothing may be theirs
-        bare = [sample for sample in found.samples[first:] if not sample.instances]
-        found.samples[first:] = [sample for sample in found.samples[first:] if sample.instances]
+        # boxes smaller than a pixel are no objects later on
+        shown = [
+            any(x1 - x0 >= 1 and y1 - y0 >= 1 for x0, y0, x1, y1 in (one.box for one in sample.instances))
+            for sample in found.samples[first:]
+        ]
+        bare = [sample for sample, is_shown in zip(found.samples[first:], shown, strict=True) if not is_shown]
+        found.samples[first:] = [sample for sample, is_shown in zip(found.samples[first:], shown, strict=True) if is_shown]
         found.left_out += [
             f'{file}: {sample.image}: has no object, but objects of unknown images may be its' for sample in bare
         ]

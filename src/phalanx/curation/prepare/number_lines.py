@@ -12,7 +12,7 @@ from phalanx.data.checks import AnnotationError, parse_number, shorten
 from phalanx.data.shapes import bounding_box, polygon
 
 NUMBER = r'-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?'
-DOTA = re.compile(rf'((?:{NUMBER}\s+){{8}})(?:(\S.*?)\s+([012])|([^\W\d].*))')  # corners, class, difficulty or none
+DOTA = re.compile(rf'((?:{NUMBER}\s+){{8}})(\S.*?)\s+([012])')  # corners, class, difficulty
 DOTA_HEAD = re.compile(r'(imagesource|gsd)\s*:.*')
 KITTI = re.compile(rf'(\S.*?)\s+((?:{NUMBER}\s+){{13,14}}{NUMBER})')  # class; truncated, occluded, alpha, box, ...
 ANYTHING = 'DontCare'  # class of KITTI's regions in which objects are not annotated
@@ -73,8 +73,7 @@ def _match(
 def _dota_instance(match: re.Match[str], where: str, size: tuple[int, int]) -> Instance:
     values = [float(word) for word in match[1].split()]
     corners = [[x, y] for x, y in zip(values[::2], values[1::2], strict=True)]
-    outline = (polygon(corners, size, where),)
-    return Instance(match[2] or match[4], bounding_box(corners), outline, corners, ignored=match[3] in ('1', '2'))
+    return Instance(match[2], bounding_box(corners), (polygon(corners, size, where),), corners, ignored=match[3] != '0')
 
 
 def _kitti_instance(match: re.Match[str], where: str, size: tuple[int, int]) -> Instance:
