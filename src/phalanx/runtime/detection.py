@@ -89,7 +89,10 @@ def suppress_boxes(
     for label in range(scores.shape[1]):
         above = np.flatnonzero(scores[:, label] > score_threshold)
         order = above[np.argsort(-scores[above, label], kind='stable')][:pre_top_k]
-        selected = order[nms_indices(boxes[order].astype(np.float64), nms_threshold)]
+        if nms_threshold < 1:
+            selected = order[nms_indices(boxes[order].astype(np.float64), nms_threshold)]
+        else:  # no IoU is above 1
+            selected = order[:keep_top_k]
         detections += [(-float(scores[anchor, label]), label, int(anchor)) for anchor in selected]
     # Over all classes, the best `keep_top_k`; sorting is stable, so ties keep the order of classes.
     detections = sorted(detections, key=lambda row: row[0])[:keep_top_k]

@@ -16,7 +16,7 @@ import torch
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.detection.graph import add_suppression
-from phalanx.families.detection.nms import Nms, multiclass_nms
+from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, multiclass_nms
 from phalanx.families.detection.task import prepare_eval_sample
 from phalanx.families.detection.transforms import Resize as DetectionResize
 from phalanx.families.export import describe_transform
@@ -137,6 +137,13 @@ def test_overlapping_boxes_are_suppressed_as_by_torchvision() -> None:
     found = detection.suppress_boxes(boxes, scores, **LIMITS)
     assert len(found[0]) > 20
     for own, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own, theirs.numpy())
+
+
+def test_without_suppression_the_runtime_finds_what_evaluation_finds() -> None:
+    boxes, scores = scattered()
+    (expected,) = multiclass_nms(torch.from_numpy(boxes)[None], torch.from_numpy(scores)[None], NO_SUPPRESSION)
+    for own, theirs in zip(detection.suppress_boxes(boxes, scores, **asdict(NO_SUPPRESSION)), expected, strict=True):
         np.testing.assert_array_equal(own, theirs.numpy())
 
 

@@ -15,7 +15,7 @@ class Nms:
     score_threshold: float = 0.01
     """Minimum score."""
     nms_threshold: float = 0.7
-    """IoU above which the less probable of two boxes of one class is dropped."""
+    """IoU above which the less probable of two boxes of one class is dropped; 1: none is."""
     pre_top_k: int = 1000
     """Maximum number of candidates per class."""
     keep_top_k: int = 300
@@ -29,6 +29,7 @@ class Nms:
                 raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
 
 
+NO_SUPPRESSION = Nms(score_threshold=0.0, nms_threshold=1.0)  # of detectors with queries: the 300 highest scores, as in DETR
 MOST = 4096  # candidates per image that a device sends to the host at once: 256 KiB
 
 Selected = tuple[Tensor, Tensor, Tensor]  # boxes [n, 4], scores [n], classes [n] of an image, by falling score
@@ -41,6 +42,8 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
     `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay. Of equal scores
     those of the lower class come first, then those of the lower anchor, so that the result is defined.
     """
+    if nms.nms_threshold == 1 and nms.pre_top_k >= nms.keep_top_k:
+        return select_highest(boxes, scores, nms)
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 
     candidates, probabilities, images, classes = fetch_candidates(boxes, scores, nms)
@@ -61,6 +64,18 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
         kept = batched_nms(apart, likelihood.double(), label, nms.nms_threshold).sort().values[: nms.keep_top_k]
         selected.append((own[kept], likelihood[kept], label[kept]))
     return selected
+
+
+def select_highest(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
+    """Boxes selected by `multiclass_nms` without suppression, on the host, which waits once for a device."""
+    anchors = scores.shape[1]
+    # By class, then by anchor: the order of equal scores, which a stable sort keeps and `topk` does not.
+    highest, order = scores.transpose(1, 2).flatten(1).sort(dim=1, descending=True, stable=True)
+    highest, order = highest[:, : nms.keep_top_k, None], order[:, : nms.keep_top_k, None]
+    corners = boxes.gather(1, (order % anchors).expand(-1, -1, 4))
+    rows = torch.cat([corners.double(), highest.double(), (order // anchors).double()], 2).cpu()  # exact
+    of_images = (image[image[:, 4] > nms.score_threshold] for image in rows)
+    return [(image[:, :4].to(boxes.dtype), image[:, 4].to(scores.dtype), image[:, 5].long()) for image in of_images]
 
 
 def fetch_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, ...]:

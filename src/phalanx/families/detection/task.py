@@ -24,7 +24,7 @@ from phalanx.families.detection.loss.assign import Truths, pad_truths
 from phalanx.families.detection.loss.terms import choose_assigner
 from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
-from phalanx.families.detection.nms import Nms, multiclass_nms
+from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, ImageWithObjects, Transform, TransformContext
 from phalanx.families.distillation import DistillationModel
@@ -145,7 +145,8 @@ class DetectionKeys(FamilyKeys):
     """Keys of a detection recipe, besides those of all families (`FamilyKeys`).
 
     `assigner` assigns anchors to true boxes (default: the assigner of the loss, or `atss_then_task_aligned`). `nms` filters
-    boxes; pictures show those with a score of at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists
+    boxes (default: not for detectors with queries, of which the 300 highest scores stay); pictures show those with a score of
+    at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists
     further losses between the student and a frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose
     boxes guide the task-aligned assignment. Their coefficients follow those of `loss`; a single coefficient applies to all.
     """
@@ -161,7 +162,7 @@ class DetectionKeys(FamilyKeys):
     std: Colours = (1.0, 1.0, 1.0)
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
     from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, check_part], ...] = ()
-    nms: Nms = Nms()  # noqa: RUF009 - frozen
+    nms: Nms | None = None
     shown_from: float = 0.3
 
 
@@ -275,8 +276,12 @@ class Detection(Family):
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
-        detections = multiclass_nms(boxes.float(), scores.float(), self.nms)
+        detections = multiclass_nms(boxes.float(), scores.float(), self.suppression(model))
         return [Detections(*(part.numpy() for part in image)) for image in detections]
+
+    def suppression(self, model: Any) -> Nms:
+        """Settings of the recipe; by default the highest scores of detectors with queries, and NMS for all others."""
+        return self.nms or (NO_SUPPRESSION if getattr(model, 'takes_truths', False) else Nms())
 
     def metric(self) -> Any:
         return self.make_metric(self.class_names)
@@ -297,6 +302,7 @@ class Detection(Family):
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Export boxes and scores of all anchors, or of the results of NMS; the caller scales them to the image."""
+        nms = asdict(self.suppression(model))
         preparation = {
             'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
@@ -311,8 +317,8 @@ class Detection(Family):
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',
             },
             preparation,
-            {'classes': self.class_names, 'nms': asdict(self.nms), 'shown_from': self.shown_from, 'order': READ_OUT},
-            in_graph=GraphPart(partial(add_suppression, nms=asdict(self.nms)), OUTPUTS) if post_processing else None,
+            {'classes': self.class_names, 'nms': nms, 'shown_from': self.shown_from, 'order': READ_OUT},
+            in_graph=GraphPart(partial(add_suppression, nms=nms), OUTPUTS) if post_processing else None,
             dynamic={} if sizing_of(self.transforms['eval']) == 'one' else {2: STRIDE, 3: STRIDE},
         )
 

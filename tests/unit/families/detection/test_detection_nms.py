@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torchvision import ops
 
-from phalanx.families.detection.nms import Nms, Selected, multiclass_nms
+from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, Selected, multiclass_nms
 
 
 def select(boxes: Tensor, scores: Tensor, nms: Nms) -> Selected:
@@ -103,3 +103,24 @@ def test_scores_of_a_trained_network_are_not_sorted_before_the_threshold() -> No
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         multiclass_nms(torch.zeros(1, 3000, 4), scores, Nms())
     assert 'aten::topk' not in {event.name for event in seen.events() or ()}
+
+
+def test_without_suppression_the_highest_scores_of_all_classes_stay() -> None:
+    """Of equal scores those of the lower class come first; a box may be of two classes."""
+    scores = torch.tensor([[0.5, 0.9], [0.2, 0.5], [0.0, 0.4]])
+    limits = Nms(score_threshold=0.0, nms_threshold=1, keep_top_k=4)
+    boxes, found, classes = select(BOXES, scores, limits)
+    torch.testing.assert_close(found, torch.tensor([0.9, 0.5, 0.5, 0.4]))
+    assert classes.tolist() == [1, 0, 1, 1]
+    assert boxes.tolist() == BOXES[[0, 0, 1, 2]].tolist()
+
+
+def test_without_suppression_the_result_is_that_of_a_threshold_that_no_overlap_reaches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(40, 2, generator=generator) * 50
+    boxes = torch.cat([corners, corners + 1 + torch.rand(40, 2, generator=generator)], 1)
+    scores = (torch.rand(40, 3, generator=generator) * 8).round() / 8  # with equal ones
+    highest = select(boxes, scores, NO_SUPPRESSION)
+    # The other route: its limit per class is below that of all.
+    for own, other in zip(highest, select(boxes, scores, Nms(score_threshold=0, nms_threshold=1, pre_top_k=299)), strict=True):
+        assert own.tolist() == other.tolist()
