@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -181,3 +183,15 @@ def test_a_fourth_level_and_a_neck_with_factors_are_named_as_in_paddledetection(
     raw = network.eval()(torch.zeros(1, 3, 64, 96))
     assert raw.num_per_level == (2 * 3, 4 * 6, 8 * 12, 16 * 24)
     assert raw.strides.unique().tolist() == [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize('name', ['dfine', pytest.param('rtdetrv2', marks=pytest.mark.long)])
+def test_detectors_with_queries_are_traced_for_any_batch(name: str) -> None:
+    """Traces of an export, with a batch of variable size."""
+    network: Any = MODELS[name](3, queries=20, decoder_layers=1).eval()
+    images = torch.zeros(2, 3, 64, 64)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim('batch')},), strict=False)
+    more = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for own, traced in zip(network.decode(network(more)), network.decode(program.module()(more)), strict=True):
+            torch.testing.assert_close(own, traced, rtol=1e-4, atol=1e-4)

@@ -60,7 +60,7 @@ class DeformableAttention(nn.Module):
     def values(self, memory: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
         """Maps [B * M, C / M, h, w] that the heads read, of the positions `memory` [B, N, C] of maps of `sizes` (h, w)."""
         of_heads = self.value_proj(memory).transpose(1, 2)
-        of_heads = of_heads.reshape(len(memory) * self.heads, -1, memory.shape[1])
+        of_heads = of_heads.reshape(memory.shape[0] * self.heads, -1, memory.shape[1])
         levels = of_heads.split([h * w for h, w in sizes], 2)
         return [level.view(*level.shape[:2], *size) for level, size in zip(levels, sizes, strict=True)]
 

@@ -68,7 +68,7 @@ class DETR(nn.Module):
         sizes = [(x.shape[2], x.shape[3]) for x in levels]
         memory = torch.cat([x.flatten(2).transpose(1, 2) for x in levels], 1)
         content, unactivated, selection = self.select(memory, sizes)
-        size = torch.cat([images.new_full((len(images), 1), side, dtype=torch.long) for side in images.shape[:1:-1]], 1)
+        size = torch.cat([images.new_full((images.shape[0], 1), side, dtype=torch.long) for side in images.shape[:1:-1]], 1)
         if not (self.training and self.denoising is not None and truths is not None):
             decoded = self.decoder(content, unactivated, memory, sizes, None)
             return QueryRaw(decoded, size, (selection,) if self.training else ())
