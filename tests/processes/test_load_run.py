@@ -91,7 +91,7 @@ def test_the_page_can_be_built_again_from_the_folder_alone(
     before = page.read_bytes()
     page.unlink()
     assert main(['report', str(family_runs['table'])]) == 0
-    assert capsys.readouterr().out == f'{page}\n'
+    assert capsys.readouterr().out == f'{page}\nnext: phalanx eval {family_runs["table"]} --page eval.html\n'
     assert page.read_bytes() == before
 
 
@@ -105,5 +105,8 @@ def test_results_that_cannot_be_written_are_reported_with_the_path(
 ) -> None:
     cv2.imwrite(str(tmp_path / 'image.png'), noise(64, 96))
     (tmp_path / 'out').write_text('a file, no folder')
-    assert main(['predict', str(family_runs['segmentation']), str(tmp_path / 'image.png'), '--out', str(tmp_path / 'out')]) == 1
-    assert f'prediction failed: {tmp_path / "out"}: File exists' in capsys.readouterr().err
+    words = ['predict', str(family_runs['segmentation']), str(tmp_path / 'image.png'), '--out']
+    assert main([*words, str(tmp_path / 'out')]) == 2
+    assert f'--out {tmp_path / "out"}: is a file; results need a folder' in capsys.readouterr().err
+    assert main([*words, '/sys/results']) == 1  # takes no folders, not even from root
+    assert 'prediction failed: /sys/results: ' in capsys.readouterr().err
