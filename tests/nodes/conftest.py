@@ -62,6 +62,7 @@ class Node:
         return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]
 
 
+SILENT = '192.0.2.53'  # a name server: questions go to a node that drops them
 BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
 
 

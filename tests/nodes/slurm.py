@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.conftest import BOUND, Node, Started
+from nodes.conftest import BOUND, SILENT, Node, Started, ip
 from running import clean_environment
 
 PACKAGES = ('slurmd', 'slurmctld', 'slurm-client', 'slurm-wlm-basic-plugins', 'libmunge2', 'libhwloc15')
@@ -64,7 +64,7 @@ class Slurm:
     def start(self, *command: str, **environment: str) -> Started:
         """`srun`, `sbatch` and the like, in the folder of the cluster, which all nodes share."""
         process = subprocess.Popen(
-            [*_within(self.controller, self.folder / 'hosts'), *command],
+            [*_within(self.controller, self.folder), *command],
             cwd=self.folder,
             env=self.environment() | environment,
             stdout=subprocess.PIPE,
@@ -120,6 +120,10 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
     """A cluster that is up."""
     folder = tmp_path / 'cluster'
     (folder / 'state').mkdir(parents=True)
+    # A name server that never answers, as behind a firewall: all names that matter are in /etc/hosts.
+    (folder / 'resolv.conf').write_text(f'nameserver {SILENT}\n')
+    for node in nodes[:2]:
+        ip('-n', node.namespace, 'route', 'add', 'default', 'via', nodes[2].address)
     names = ('gpu01', 'gpu02', 'login')
     (folder / 'hosts').write_text(
         '127.0.0.1 localhost\n' + ''.join(f'{node.address} {name}\n' for node, name in zip(nodes, names, strict=True))
@@ -150,7 +154,7 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
         for node, name, command in daemons:
             output = stack.enter_context((folder / f'start-{name}.txt').open('w'))
             process = subprocess.Popen(
-                [*_within(node, folder / 'hosts', name), *command],
+                [*_within(node, folder, name), *command],
                 cwd=folder,
                 env=made.environment(),
                 stdout=output,
@@ -166,11 +170,12 @@ def slurm(nodes: list[Node], slurm_packages: Path, tmp_path: Path) -> Iterator[S
         yield made
 
 
-def _within(node: Node, hosts: Path, name: str = 'login') -> list[str]:
+def _within(node: Node, folder: Path, name: str = 'login') -> list[str]:
     """The prefix of a command in the network of a node, with names of its own: not `ip netns exec`, which hides the cgroups."""
-    script = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
+    bind = 'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf'
+    script = f'{bind} && hostname "$2" && shift 2 && exec "$@"'
     network = f'--net=/var/run/netns/{node.namespace}'
-    return ['nsenter', network, 'unshare', '--mount', '--uts', 'sh', '-c', script, 'sh', str(hosts), name]
+    return ['nsenter', network, 'unshare', '--mount', '--uts', 'sh', '-c', script, 'sh', str(folder), name]
 
 
 def _idle(slurm: Slurm) -> str:

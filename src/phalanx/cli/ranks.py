@@ -101,7 +101,7 @@ def find_network(start: Start, patience: float) -> None:
     if interface is not None:
         os.environ['GLOO_SOCKET_IFNAME'] = interface
     if shorten_silent_lookups(os.environ.get('MASTER_ADDR', '')):
-        print('phalanx: no name server answers: the start takes longer; add the nodes to /etc/hosts', file=sys.stderr)
+        print('phalanx: no name server answers: the start takes longer; see /etc/resolv.conf', file=sys.stderr)
 
 
 def make_logs(log: Path, *, append: bool = False) -> None:

@@ -93,8 +93,10 @@ def shorten_silent_lookups(address: str) -> bool:
 
 
 def _reverse_lookup(address: str) -> None:
+    # torch's sockets are of IPv6, where an IPv4 address is mapped: /etc/hosts has no such entry, so a name server is asked even
+    # for nodes that are listed there.
     with contextlib.suppress(OSError):
-        socket.getnameinfo((address, START_PORT), 0)
+        socket.getnameinfo((address if ':' in address else f'::ffff:{address}', START_PORT), 0)
 
 
 def local_address_to(address: str) -> str:

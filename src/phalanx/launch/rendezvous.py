@@ -89,9 +89,7 @@ class Rendezvous:
         self.connect = timedelta(seconds=10)
         if shorten_silent_lookups(cluster.address) or shorten_silent_lookups(self.address):
             self.connect = timedelta(seconds=120)
-            print_line(
-                f'no name server answers a lookup of {cluster.address}: the start takes longer; add the nodes to /etc/hosts'
-            )
+            print_line(f'no name server answers a lookup of {cluster.address}: the start takes longer; see /etc/resolv.conf')
         self.server: Any = _serve(self.address, self.port, self.connect) if cluster.hosts_rendezvous else None
         self.rank_server: Any = None
         self.signposts = self._put_up_signposts() if cluster.hosts_rendezvous else []
