@@ -205,6 +205,13 @@ def test_a_region_that_may_be_on_two_images_is_not_used() -> None:
     assert 'a region on none of them (image)' in said
 
 
+def test_a_task_about_a_text_has_no_image() -> None:
+    about_text = task({'text': 'no name of a file'}, region())
+    rows, _, said = read({'x.json': [about_text, task('a.png', region())]}, FIRST)
+    assert rows == {FIRST: ('', [HALF])}
+    assert said == f'{Path("mine").absolute()}/x.json: task 1: has no image'
+
+
 def test_an_annotation_in_a_connected_storage_has_its_task_in_it() -> None:
     content = {
         'id': 7,

@@ -138,7 +138,7 @@ def _image_names(task: dict[str, Any]) -> dict[str, str]:
             return {str(number): page for number, page in enumerate(pages)}
     named = {key: data[key] for key in keys if isinstance(data.get(key), str)}
     images = {key: name for key, name in named.items() if _is_image(name)}
-    return images or dict([next(((key, name) for key, name in named.items() if '.' in name), ('', ''))]) if named else {}
+    return images or next(({key: name} for key, name in named.items() if '.' in name), {})
 
 
 def _is_image(name: str) -> bool:
