@@ -39,8 +39,6 @@ class Node:
         self.requests = self.bytes = 0
         self.rendezvous: Rendezvous
         self.members: Members
-        self.folder = Path(tempfile.mkdtemp(prefix=f'node-{number}-'))
-        self.beats = 0
 
     def start(self) -> None:
         """Join the others, compare facts, and test connections, as the launcher does before the ranks start."""
@@ -52,17 +50,19 @@ class Node:
     def watch(self, seconds: float) -> None:
         """Exchange heartbeats of eight ranks that make progress."""
         position = self.members.numbers.index(self.rendezvous.number)
-        ranks = [beating(self.folder, position * RANKS + local) for local in range(RANKS)]
-        watchdog = Watchdog(self.folder, range(position * RANKS, (position + 1) * RANKS), 600, self.rendezvous, self.members)
-        watchdog.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for rank in ranks:
-                rank.beat(self.beats, 'training')
-            self.beats += 1
-            time.sleep(HEARTBEAT)
-        watchdog.over.set()
-        watchdog.join()
+        own = range(position * RANKS, (position + 1) * RANKS)
+        with tempfile.TemporaryDirectory(prefix='node-') as folder:
+            ranks = [beating(Path(folder), rank) for rank in own]
+            watchdog = Watchdog(Path(folder), own, 600, self.rendezvous, self.members)
+            watchdog.start()
+            end, steps = time.monotonic() + seconds, 0
+            while time.monotonic() < end:
+                for rank in ranks:
+                    rank.beat(steps, 'training')
+                steps += 1
+                time.sleep(HEARTBEAT)
+            watchdog.over.set()
+            watchdog.join()
         assert watchdog.verdict is None, watchdog.verdict
 
 
