@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,12 @@ def size_of(image: Path) -> tuple[int, int]:
         return image_size(image)
     except PILLOW_ERRORS as error:
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
+
+
+def check_unique(names: Iterable[str], where: str) -> None:
+    """Raise AnnotationError, beginning with `where`, for a class name that occurs twice."""
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise AnnotationError(f'{where}: {repeated[0]!r} occurs twice; which of the classes is meant?')
 
 
 def check_size(said: tuple[Any, Any], image: Path, where: str) -> tuple[int, int]:

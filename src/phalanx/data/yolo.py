@@ -1,10 +1,9 @@
 """Lines of YOLO's label files and keys of its data.yaml, for the data set of recipes and for `phalanx new`."""
 
 import math
-from collections import Counter
 from typing import Any, Literal, NamedTuple
 
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import AnnotationError, check_unique
 
 FIELDS = 'class x y width height, the last four as fractions of the image (x, y: the middle)'
 SLACK = 0.02  # of the image, by which keypoints may lie outside their box
@@ -99,12 +98,10 @@ def names_in(settings: dict[str, Any], where: object) -> dict[int, str]:
     entry = settings.get('names')
     if entry is None:
         return {}
-    listed = (
-        entry.value if isinstance(entry.value, dict) else dict(enumerate(entry.value)) if isinstance(entry.value, list) else {}
-    )
-    if not listed or not all(str(key).isdecimal() for key in listed) or any(one.text is None for one in listed.values()):
+    listed = dict(enumerate(entry.value)) if isinstance(entry.value, list) else entry.value
+    is_mapping = isinstance(listed, dict) and bool(listed) and all(str(key).isdecimal() for key in listed)
+    if not is_mapping or any(one.text is None for one in listed.values()):
         raise AnnotationError(f'{where}: names: expected a list of names, or a mapping from numbers to names')
     names = {int(key): str(one.text).strip() for key, one in listed.items()}
-    if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
-        raise AnnotationError(f'{where}: names: {repeated[0]!r} occurs twice; which of the classes is meant?')
+    check_unique(names.values(), f'{where}: names')
     return dict(sorted(names.items()))

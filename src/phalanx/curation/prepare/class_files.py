@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from phalanx.curation.prepare.colours import Colour
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.tree import Tree, read_text
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import check_unique
 
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
@@ -44,8 +43,7 @@ def read_class_file(file: Path | None) -> ClassFile:
             colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
         elif words[1:] != ['r', 'g', 'b'] and words != ['Pixel', 'Value', 'Class']:
             names.append(line)
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise AnnotationError(f'{file}: {repeated[0]!r} occurs twice; which of the classes is meant?')
+    check_unique(names, f'{file}')
     # labelme2voc: `__ignore__` is 255 in its masks, and the numbers begin behind it
     names = [BACKGROUND if name == '_background_' else name for name in names if name != '__ignore__']
     return ClassFile(list(colours.values()) or names, {} if colours else _parse_numbers(names), colours)

@@ -11,7 +11,7 @@ import numpy as np
 from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
-from phalanx.curation.prepare.tree import Tree, split_in
+from phalanx.curation.prepare.tree import Tree, split_in, stated_split
 from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, open_image, read_json
 from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
 from phalanx.data.shapes import Shape, polygon, sized_runs
@@ -80,7 +80,6 @@ def read_content(
             orphans.pop()
     # Images; one that is listed twice gets the objects of both entries when samples are joined.
     owners: dict[Key, tuple[str, Path]] = {}
-    lost = list[str]()  # outlines
     for number, entry in enumerate(parts['images']):
         with found.left_out.catch():
             where = place_of(file, 'image', number, entry)
@@ -97,31 +96,27 @@ def read_content(
                     if isinstance(one, dict) and 'segments_info' in one:
                         instances += _panoptic(one, file, real, labels, at)
                     else:
+                        known = len(notes.get(OUTLINES, ()))
                         instances.append(_instance(one, key, real, labels, at, outlined, notes))
-                        if reasons := notes[OUTLINES]:
+                        if len(reasons := notes.get(OUTLINES, [])) > known:
                             found.without_outline.setdefault(image, reasons[-1])
-                            lost += notes.pop(OUTLINES)
                 instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))
-                found.samples.append(Sample(image, _split_of(entry) or split, tuple(instances)))
-    notes |= {OUTLINES: lost} if lost else {}
-    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items() if where]
+                found.samples.append(Sample(image, split_in((), stated_split(entry)) or split, tuple(instances)))
+    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items()]
     if orphans:  # an image that seems to show nothing may be theirs
-        # boxes smaller than a pixel are no objects later on
-        shown = [
-            any(x1 - x0 >= 1 and y1 - y0 >= 1 for x0, y0, x1, y1 in (one.box for one in sample.instances))
-            for sample in found.samples[first:]
-        ]
-        bare = [sample for sample, is_shown in zip(found.samples[first:], shown, strict=True) if not is_shown]
-        found.samples[first:] = [sample for sample, is_shown in zip(found.samples[first:], shown, strict=True) if is_shown]
+        added = found.samples[first:]
+        found.samples[first:] = filter(_shows_objects, added)
         found.left_out += [
-            f'{file}: {sample.image}: has no object, but objects of unknown images may be its' for sample in bare
+            f'{file}: {sample.image}: has no object, but objects of unknown images may be its'
+            for sample in added
+            if not _shows_objects(sample)
         ]
 
 
-def _split_of(entry: dict[str, Any]) -> SplitName:
-    """Split that an entry of `images` names; empty without one."""
-    named = (entry.get(key) for key in ('split', 'subset', 'set'))
-    return next((split_in((), value) for value in named if isinstance(value, str)), '')
+def _shows_objects(sample: Sample) -> bool:
+    """True if an object is at least a pixel wide and high; smaller ones are left out later."""
+    boxes = (instance.box for instance in sample.instances)
+    return any(x1 - x0 >= 1 and y1 - y0 >= 1 for x0, y0, x1, y1 in boxes)
 
 
 def _labels(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:

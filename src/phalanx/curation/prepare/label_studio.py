@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
-from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_text, stated_split
 from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
@@ -58,17 +58,13 @@ def _tasks(content: Any) -> Any:
     """The tasks of a file: a list, or one task; a file per annotation (in a connected storage) has its task in it."""
     if isinstance(content, dict) and isinstance(content.get('result'), list) and isinstance(content.get('task'), dict):
         return [content['task'] | {'annotations': [{key: value for key, value in content.items() if key != 'task'}]}]
-    return (
-        [content]
-        if isinstance(content, dict) and isinstance(content.get('data'), dict) and 'annotations' in content
-        else content
-    )
+    is_task = isinstance(content, dict) and isinstance(content.get('data'), dict) and 'annotations' in content
+    return [content] if is_task else content
 
 
 def _split(task: dict[str, Any], tree: Tree, path: Path) -> SplitName:
     data = task['data'] if isinstance(task.get('data'), dict) else task
-    named = next((data[key] for key in ('split', 'subset', 'set') if isinstance(data.get(key), str)), '')
-    return tree.split_of(path, named)
+    return tree.split_of(path, stated_split(data))
 
 
 def _by_image(results: list[dict[str, Any]], images: dict[str, Path], where: str) -> list[tuple[Path, list[dict[str, Any]]]]:

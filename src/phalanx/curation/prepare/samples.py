@@ -88,9 +88,7 @@ class AnnotationSet:
     boxes_first: bool = False  # outlines come with boxes, which are the usual use of the format
     classes_from: Path | None = None  # the file that names the classes of masks
     dropped: set[Path] = field(default_factory=set)  # images with an object that cannot be used, in whatever file
-    without_outline: dict[Path, str] = field(
-        default_factory=dict
-    )  # images with an outline, but no box, that cannot be used: why
+    without_outline: dict[Path, str] = field(default_factory=dict)  # images with an outline that cannot be used: why
     are_classes: bool = False  # texts that seem to be classes of whole images
 
     @contextmanager

@@ -4,7 +4,7 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -132,6 +132,11 @@ class Tree:
 def fold(name: str) -> str:
     """Name as it is compared: in lower case, with composed letters (macOS stores `u` and two dots where files say `ü`)."""
     return (name if name.isascii() else unicodedata.normalize('NFC', name)).lower()
+
+
+def stated_split(entry: Mapping[str, Any]) -> str:
+    """Word that an entry of an export has for its split; empty without one."""
+    return next((entry[key] for key in ('split', 'subset', 'set') if isinstance(entry.get(key), str)), '')
 
 
 def split_in(parts: Sequence[str], said: str = '') -> SplitName:

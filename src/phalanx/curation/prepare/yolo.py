@@ -8,7 +8,7 @@ from pathlib import Path
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.splits import yaml_settings
 from phalanx.curation.prepare.tree import SPLITS, Tree, fold, read_text
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import AnnotationError, check_unique
 from phalanx.data.shapes import polygon
 from phalanx.data.yolo import PoseGuess, YoloRow, keypoint_fields, names_in, parse_row
 
@@ -123,7 +123,6 @@ def _class_names(tree: Tree, found: AnnotationSet) -> dict[int, str]:
     for path in tree.files:
         if path.name.lower() in NAMES:
             names = dict(enumerate(line.strip() for line in read_text(path).splitlines() if line.strip()))
-            if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
-                raise AnnotationError(f'{path}: {repeated[0]!r} occurs twice; which of the classes is meant?')
+            check_unique(names.values(), f'{path}')
             return names
     return {}
