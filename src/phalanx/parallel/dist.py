@@ -93,8 +93,8 @@ def join(device: torch.device) -> bool:
     if not is_launched() or torch_dist.is_initialized():
         return False
     record_collectives()
-    connect_when_needed(int(os.environ['WORLD_SIZE']))
     own_rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    connect_when_needed(ranks)
     # NCCL for tensors on the device, gloo for those on the host, which then do not wait for queued kernels.
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(

@@ -146,9 +146,9 @@ class DetectionKeys(FamilyKeys):
 
     `assigner` assigns anchors to true boxes (default: the assigner of the loss, or `atss_then_task_aligned`). `nms` filters
     boxes (default: not for detectors with queries, of which the 300 highest scores stay); pictures show those with a score of
-    at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists
-    further losses between the student and a frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose
-    boxes guide the task-aligned assignment. Their coefficients follow those of `loss`; a single coefficient applies to all.
+    at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists further losses between the student and a
+    frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose boxes guide the task-aligned assignment.
+    Their coefficients follow those of `loss`; a single coefficient applies to all.
     """
 
     model: Annotated[partial[nn.Module], MODELS]

@@ -258,7 +258,7 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     else:
         keys['sar_size'] = guide.take('enc_dim', 512)
     if not is_v4:
-        neck.one_of('kernel_size', *([[1, 3]] if is_v3 else [[3, 3]]))
+        neck.one_of('kernel_size', [1, 3] if is_v3 else [3, 3])
     return keys, fc.take('fc_decay', 0.0004)
 
 

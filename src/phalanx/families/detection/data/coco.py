@@ -114,9 +114,8 @@ def _read_annotations(
     """Cached until a file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
     annotations = Annotations(root, paths[0] if len(paths) == 1 else root)
     labels: dict[str, int] = {}
-    of_name: dict[
-        str, tuple[int, tuple[int, int]]
-    ] = {}  # number and size; an image that is listed twice has the objects of both entries, each once
+    # Number and size of an image; one that is listed twice has the objects of both entries, each once.
+    of_name: dict[str, tuple[int, tuple[int, int]]] = {}
     known: set[tuple[int, int, tuple[int, ...]]] = set()
     for path in paths:
         content = check_parts(read_boxes(path), path)

@@ -98,8 +98,8 @@ class SVTRLCNetV4(SVTRLCNetV3):
     """Recogniser of PP-OCRv6 small or medium for a dictionary of `num_classes` characters.
 
     `depth`: number of mixing blocks of the neck, `hidden_size`: their channels, `mlp_ratio`: of those of their MLP to it;
-    medium has 2, 192 and 4. `nrtr_size`, `nrtr_depth` and `use_guide`: see
-    svtr_lcnetv3. The published weights are those without an NRTR head.
+    medium has 2, 192 and 4. `nrtr_size`, `nrtr_depth` and `use_guide`: see svtr_lcnetv3. The published weights are those
+    without an NRTR head.
     """
 
     def __init__(
