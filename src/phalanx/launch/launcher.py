@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -49,7 +50,23 @@ def launch(
     """
     stop_when_stdin_closes()
     forward_pauses()
-    raise_at_stop_signals()
+    try:
+        raise_at_stop_signals()
+        return _launch(command, cluster, flags, log_dir, facts, follow)
+    except RendezvousError as error:
+        print_line(str(error))
+        return 2
+    except RendezvousLostError as error:
+        print(f'the run failed: {error}', file=sys.stderr, flush=True)
+        return 1
+    except SignalException as stopped:  # before the first attempt, or between two
+        print('stopped while no rank was running', file=sys.stderr, flush=True)
+        return 128 + int(stopped.sigval)
+
+
+def _launch(
+    command: Sequence[str], cluster: Cluster, flags: Flags, log_dir: Path, facts: Callable[[], NodeInfo], follow: bool
+) -> int:
     trouble = ''
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -65,19 +82,9 @@ def launch(
     use_own_cache()  # before the ranks inherit the environment
     with scratch_folder() as scratch:
         os.environ |= {FOLDER: str(scratch), HANG_TIMEOUT: str(flags.hang_timeout)}
-        try:
-            first = Attempt(cluster.ranks_per_node, scratch, log_dir.absolute(), flags.log_append, follow)
-            run = _Launch(command, cluster, flags, first)
-            return run.run_alone() if cluster.rendezvous is None else run.run_together(lambda: facts() | {'trouble': trouble})
-        except RendezvousError as error:
-            print_line(str(error))
-            return 2
-        except RendezvousLostError as error:
-            print(f'the run failed: {error}', file=sys.stderr, flush=True)
-            return 1
-        except SignalException as stopped:  # before the first attempt, or between two
-            print('stopped while no rank was running', file=sys.stderr, flush=True)
-            return 128 + int(stopped.sigval)
+        first = Attempt(cluster.ranks_per_node, scratch, log_dir.absolute(), flags.log_append, follow)
+        run = _Launch(command, cluster, flags, first)
+        return run.run_alone() if cluster.rendezvous is None else run.run_together(lambda: facts() | {'trouble': trouble})
 
 
 def raise_at_stop_signals() -> None:
@@ -118,8 +125,9 @@ def scratch_folder() -> Iterator[Path]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if mark.parent.stat(follow_symlinks=False).st_uid == os.getuid() and not mark.parent.is_symlink():
                 remove_own(mark.parent)
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as made:
-        folder = Path(made)
+    folder = root / f'{PREFIX}{secrets.token_urlsafe(6)}'
+    try:  # a stop signal may be raised as soon as the folder is there, which would outlive a TemporaryDirectory
+        folder.mkdir(mode=0o700)
         with (folder / f'{MARK}.new').open('w') as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             (folder / f'{MARK}.new').rename(folder / MARK)  # locked before another launcher can find it
@@ -127,6 +135,9 @@ def scratch_folder() -> Iterator[Path]:
                 Path(own).mkdir()
                 os.environ['TMPDIR'] = own
             yield folder
+    finally:
+        with contextlib.suppress(OSError):  # of files that a rank still writes
+            remove_own(folder)
 
 
 class _Launch:

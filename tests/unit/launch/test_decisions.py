@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.rendezvous import Members
 from phalanx.launch.watchdog import Verdict
+from phalanx.system.stops import keep_handlers
 
 NODES = ('10.0.0.1', '10.0.0.2', '10.0.0.3')
 MEMBERS = Members(0, tuple((number, {'address': address}) for number, address in enumerate(NODES)), 6171)
@@ -139,3 +143,27 @@ def test_a_hang_is_shown_with_the_collective_in_which_ranks_differ() -> None:
     line = run.format_failure(OUT_OF_MEMORY, {'kind': 'hang', 'cause': 'no progress for 9 s'}, 6, NODES[1])
     assert line.endswith('s: no progress for 9 s; rank 1 did not call all_reduce 4')
     assert 'out of memory' not in line
+
+
+def test_a_stop_while_the_scratch_folder_is_made_is_a_stop_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mkdir = Path.mkdir
+
+    def make(folder: Path, *args: Any, **kwargs: Any) -> None:
+        mkdir(folder, *args, **kwargs)
+        if folder.name.startswith(launcher.PREFIX):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Path, 'mkdir', make)
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    monkeypatch.setattr(launcher, 'stop_when_stdin_closes', lambda: None)
+    paused = signal.getsignal(signal.SIGTSTP)
+    monkeypatch.setattr(os, 'environ', dict(os.environ))
+    try:
+        with keep_handlers():
+            assert launcher.launch(['unused'], Cluster(1), Flags(), tmp_path / 'log', dict) == 143
+    finally:
+        signal.signal(signal.SIGTSTP, paused)
+    assert capsys.readouterr().err == 'stopped while no rank was running\n'
+    assert [path.name for path in tmp_path.iterdir()] == ['log']
