@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,13 @@ def clean_environment() -> dict[str, str]:
     schedulers = ('SLURM_', 'PET_', 'OMPI_', 'PMI_', 'PHALANX_STARTED')
     kept = {key: value for key, value in os.environ.items() if key not in left_out and not key.startswith(schedulers)}
     return kept | {'OMP_NUM_THREADS': '1'}
+
+
+def free_port() -> int:
+    """A port of this machine at which nothing listens: tests run side by side, and the default is taken by one of them."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        return int(free.getsockname()[1])
 
 
 def both_ranks(script: str, folder: Path, *words: str) -> str:

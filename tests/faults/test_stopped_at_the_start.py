@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.started import Started, left
-from running import TINY
+from running import TINY, free_port
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,7 @@ def test_a_launcher_that_is_stopped_before_its_ranks_run_clears_up(number: int, 
 
 
 def test_a_rank_of_another_launcher_that_waits_for_the_others_is_stopped_in_one_line(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(('localhost', 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     ranks = {'RANK': '0', 'WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', 'MASTER_PORT': str(port)}
     run = Started(tmp_path, 'train', *TINY, '--save_dir', 'run', **ranks)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running import TINY, Command, clean_environment
+from running import TINY, Command, clean_environment, free_port
 
 # A training script as torch's own tutorial has them: it knows nothing of us.
 SCRIPT = """
@@ -148,11 +148,13 @@ def test_two_launches_on_one_node_do_not_disturb_each_other(tmp_path: Path) -> N
 def open_mpi(folder: Path, *words: str) -> tuple[list[int], list[str]]:
     """Exit statuses and outputs of the ranks of `mpirun -n 2 phalanx train ...`. Only the contracts read its variables."""
     command = [sys.executable, '-m', 'phalanx', 'train', *TINY, 'train.steps=2', 'evaluate.enabled=false', *words]
+    port = str(free_port())
     ranks = [
         subprocess.Popen(
             [*command, '--save_dir', 'run'],
             cwd=folder,
             env=clean_environment()
+            | {'MASTER_PORT': port}
             | {f'OMPI_COMM_WORLD_{name}': str(rank) for name in ('RANK', 'LOCAL_RANK')}
             | {f'OMPI_COMM_WORLD_{name}': '2' for name in ('SIZE', 'LOCAL_SIZE')},
             stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import yaml
 
 import phalanx as package
 from nodes.conftest import Node, nodes  # noqa: F401 - fixture
-from running import TINY, clean_environment, extended_python, losses
+from running import TINY, clean_environment, extended_python, free_port, losses
 
 MORE = ('train.steps=12', 'evaluate.enabled=false', 'checkpoint.every=1', 'norm_sync=node')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
@@ -120,9 +119,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, st
 def ray(python: str, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a Ray cluster of one node with two CPUs."""
     folder = tmp_path_factory.mktemp('ray')
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [str(Path(python).with_name('ray')), *HEAD, '--port', str(port), '--num-cpus', '2', *SMALL]
     with (folder / 'ray.txt').open('w') as output:
         head = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

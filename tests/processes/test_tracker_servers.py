@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import phalanx
-from running import TINY, clean_environment, extended_python
+from running import TINY, clean_environment, extended_python, free_port
 
 pytestmark = pytest.mark.long
 
@@ -37,9 +36,7 @@ def python() -> str:
 @pytest.fixture
 def server(python: str, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """MLflow's server on SQLite, on a free port: its address and its process."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
+    port = free_port()
     place = tmp_path / 'server'
     place.mkdir()
     words = ['server', '--host', '127.0.0.1', '--port', str(port), '--workers', '1']
