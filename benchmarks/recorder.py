@@ -141,7 +141,15 @@ def main() -> None:
         serve_calls(given.calls, given.frames)
         return
     with TemporaryDirectory() as scratch:
-        words = ['--recipe', given.recipe, '--steps', str(given.steps), '--folder', f'{scratch}/run', '--set', *given.set]
+        words = [
+            '--recipe',
+            given.recipe,
+            '--steps',
+            str(given.steps),
+            '--folder',
+            f'{scratch}/run',
+            *(['--set', *given.set] if given.set else []),
+        ]
         meet = {'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{scratch}/meet', 'TORCH_FR_BUFFER_SIZE': str(MANY)}
         ranks = [Server(words, RANK=rank, LOCAL_RANK=rank, **meet) for rank in '01']
         number, frames = next(iter([rank.counts() for rank in ranks]))
