@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-DIVERGENCE = 100  # multiple of the first loss from which a step counts as diverged
-DIVERGED_STEPS = 10  # in a row: a single bad batch can recover
+DIVERGENCE = 10  # multiple of the first loss, of one of at least 10, that healthy training reaches in single bad batches only
+RECOVERY, CALM = 40, 10  # steps after such a one, within which the loss must be at most the first one CALM times in a row
 
 
 @dataclass
@@ -29,7 +29,8 @@ class Progress:
     no_better: int = 0  # evaluations since the best one
     start: float | None = None  # main metric of the initial weights
     first_loss: float | None = None  # of step 0
-    high_losses: int = 0  # steps in a row, up to now, with a loss of at least DIVERGENCE times the first
+    low_losses: int = 0  # steps in a row, up to now, with a loss of at most the first
+    unrecovered: int = 0  # steps since the loss was DIVERGENCE times the first; 0 once it has come back
 
     def record_evaluation(self, metrics: Mapping[str, float], by: Sequence[str]) -> bool:
         """Record an evaluation at the current step; True if it is the best so far.
@@ -56,13 +57,20 @@ class Progress:
         return first, [-math.inf if math.isnan(value) else value for value in ties]
 
     def has_diverged(self, loss: float) -> bool:
-        """Record the loss of the next step; True if the loss is higher than the first by orders of magnitude and stays so."""
+        """Record the loss of the next step; True if it rose by orders of magnitude and has not come back since.
+
+        A rate that is too high need not keep the loss high: behind batch norms, weights that exploded give a loss around the
+        first, which hardly falls any more, with further rises.
+        """
         if self.first_loss is None:
             self.first_loss = loss
-        # Below 1, a ratio means little: a fine-tuned network may start with a loss near 0.
-        is_high = loss >= DIVERGENCE * max(self.first_loss, 1.0)
-        self.high_losses = self.high_losses + 1 if is_high else 0
-        return self.high_losses >= DIVERGED_STEPS
+        # A fine-tuned network may start with a loss near 0, and a first batch without objects has a small one in any network.
+        self.low_losses = self.low_losses + 1 if loss <= max(self.first_loss, 1.0) else 0
+        if self.low_losses >= CALM:
+            self.unrecovered = 0
+        elif self.unrecovered or loss >= DIVERGENCE * max(self.first_loss, 10.0):
+            self.unrecovered += 1
+        return self.unrecovered >= RECOVERY
 
     @classmethod
     def of(cls, state: Mapping[str, Any], step: int) -> Self:

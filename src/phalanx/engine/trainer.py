@@ -29,7 +29,7 @@ from phalanx.engine.optim.scaling import scale_lr
 from phalanx.engine.parts import Parts
 from phalanx.engine.passes import NetworkWithLoss, Passes
 from phalanx.engine.precision import Precision
-from phalanx.engine.progress import DIVERGED_STEPS, DIVERGENCE, Progress
+from phalanx.engine.progress import DIVERGENCE, RECOVERY, Progress
 from phalanx.engine.saving import Saver
 from phalanx.engine.schema import Recipe
 from phalanx.engine.step_flags import StepFlags
@@ -334,13 +334,13 @@ class Trainer:
         )
 
     def describe_divergence(self, step: int, loss: float) -> str:
-        """Message for ending the run at `step`, whose loss is orders of magnitude above the first."""
+        """Message for ending the run at `step`, since the loss has not come back from a rise by orders of magnitude."""
         lr, first = self.schedule(step), self.progress.first_loss or 0.0
         tuned = ', or keep more of the initial weights: norm_sync=frozen, train.freeze' if self.recipe.train.init_from else ''
         best = f', best so far: step {self.progress.best_step}' if self.progress.best is not None else ''
         return (
-            f'the training has diverged: the loss was {first:.3g} at step 0, and at least {DIVERGENCE} times that in the last '
-            f'{DIVERGED_STEPS} steps, {loss:.3g} at step {step}; the learning rate there, {lr:.3g}, is probably too high: '
+            f'the training has diverged: the loss was {first:.3g} at step 0, rose to at least {DIVERGENCE} times that, and is '
+            f'{loss:.3g} at step {step}, after {RECOVERY} steps; the learning rate, {lr:.3g}, is probably too high: '
             f'start again with --fresh and a lower optimizer.lr ({self.lr / 10:.1g}), a longer schedule.warmup_steps, or '
             f'clip.norm{tuned} (newest checkpoint: {self.saver.newest()}{best})'
         )

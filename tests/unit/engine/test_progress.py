@@ -55,22 +55,30 @@ def diverges(*losses: float, since: Progress | None = None) -> list[bool]:
     return [progress.has_diverged(loss) for loss in losses]
 
 
-def test_a_loss_a_hundred_times_the_first_for_ten_steps_has_diverged() -> None:
-    assert diverges(2.5, *[250.0] * 10) == [False] * 10 + [True]
-    assert not any(diverges(2.5, *[249.0] * 20))
+def test_a_loss_that_rose_tenfold_and_stays_above_the_first_has_diverged() -> None:
+    """Batch norms may hide that weights exploded: after a short rise, the loss is only a little above the first."""
+    assert diverges(20.0, 19.0, 200.0, *[20.5] * 39) == [False] * 41 + [True]
+    assert not any(diverges(20.0, *[199.0] * 100))
 
 
-def test_a_loss_that_comes_down_within_ten_steps_has_not_diverged() -> None:
-    assert not any(diverges(2.5, *[1e6] * 9, 2.0, *[1e6] * 9))
+def test_a_loss_that_rises_again_and_again_has_diverged() -> None:
+    assert any(diverges(20.0, *[200.0, 19.0, 50.0, 18.0] * 10))
 
 
-def test_a_small_loss_may_grow_from_almost_nothing() -> None:
-    assert not any(diverges(0.0, *[99.0] * 20))
+def test_a_loss_that_comes_back_within_forty_steps_has_not_diverged() -> None:
+    assert not any(diverges(2.5, *[1e6] * 29, *[2.5] * 10, *[1e6] * 29, *[2.0] * 10))
+    assert not any(diverges(2.5, *[2.0, 2.0, 1e6, *[2.0] * 10] * 10))
 
 
-def test_a_resumed_run_counts_high_losses_on() -> None:
+def test_a_small_loss_may_grow_to_what_other_networks_begin_with() -> None:
+    """A batch without objects costs little, a detector with queries about fifty for others."""
+    assert not any(diverges(0.0, *[99.0] * 100))
+    assert not any(diverges(0.01, 100.0, *[0.9] * 100))
+
+
+def test_a_resumed_run_goes_on_counting_the_steps_since_a_rise() -> None:
     before = Progress()
-    assert not any(diverges(2.5, *[250.0] * 6, since=before))
+    assert not any(diverges(2.5, *[250.0] * 36, since=before))
     assert diverges(*[250.0] * 4, since=Progress.of(asdict(before), 7)) == [False, False, False, True]
 
 

@@ -134,10 +134,10 @@ def test_a_run_without_any_step_is_no_reason_to_refuse_another_recipe(tmp_path: 
 
 
 def test_a_training_that_diverges_is_ended_with_advice(tmp_path: Path) -> None:
-    """The first sample's loss is at most 8^2 * 4; after ten steps it is at least a hundred times that for ten more."""
+    """The first sample's loss is at most 8^2 * 4; after ten steps it is at least ten times that."""
     run = trainer(tmp_path, Doubling(), 'train.steps=100', 'optimizer={name: sgd, lr: 0.1}', 'evaluate.every=5')
     with pytest.raises(RunError) as caught:
         run.train(report(tmp_path)[0])
-    assert run.progress.step < 40
+    assert run.progress.step < 70
     assert 'the training has diverged: the loss was ' in str(caught.value)
     assert 'start again with --fresh and a lower optimizer.lr (0.01)' in str(caught.value)
