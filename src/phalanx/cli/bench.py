@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from shlex import quote
 
 from phalanx.bench import comm, train
 from phalanx.bench.data import measure_pipeline
@@ -33,7 +34,10 @@ def command(words: Sequence[str]) -> int:
     """Exit status: 0 done, 1 a measurement failed, 2 the request was wrong."""
     given = bench_parser().parse_args(words)
     commands = {'train': bench_train, 'data': bench_data, 'memory': bench_memory, 'comm': bench_comm, 'scaling': bench_scaling}
-    return commands[given.command](given, words)
+    status = commands[given.command](given, words)
+    if status == 0 and not given.json and not dist.is_launched():
+        print(f'next: phalanx train {quote(given.recipe) if "recipe" in given else "RECIPE"}')
+    return status
 
 
 def bench_train(given: argparse.Namespace, words: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from shlex import quote
 
 from phalanx.cli.options import config_parser
 from phalanx.config.arguments import parse_recipe_words
@@ -27,4 +28,6 @@ def command(words: Sequence[str]) -> int:
     for note in job.notes:
         print(f'note: {note}', file=sys.stderr)
     print(json.dumps(to_plain(job.resolved)) if given.json else to_yaml(job.resolved), end='\n' if given.json else '')
+    if not given.json:  # beside the recipe, which may go to a file
+        print(f'next: phalanx train {quote(recipe)}, or --explain KEY for the values that a key takes', file=sys.stderr)
     return 0

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
         print(problem, file=sys.stderr)
         return 2
     if words == ['config']:
-        print(list_recipes())
+        print(f'{list_recipes()}\nnext: phalanx config NAME, phalanx train NAME')
         return 0
     # help imports the options only, and no torch
     if {'-h', '--help'} & set(words):  # the parser exits, unless the word belongs to a launched program

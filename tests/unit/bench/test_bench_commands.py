@@ -81,6 +81,7 @@ def test_the_pipeline_is_measured_by_transform(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert 'RandomFlip' in out
     assert 'a device that trains 100 samples/s needs ' in out
+    assert out.splitlines()[-1] == 'next: phalanx train pp_liteseg_digits'
 
 
 @pytest.mark.parametrize(

@@ -41,3 +41,14 @@ def test_the_better_run_is_exported_next(runs: Path, capsys: pytest.CaptureFixtu
 
 def test_published_weights_are_fetched_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert next_of(capsys, 'weights') == 'next: phalanx weights get NAME'
+
+
+def test_shipped_recipes_are_looked_at_or_trained_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert next_of(capsys, 'config') == 'next: phalanx config NAME, phalanx train NAME'
+
+
+def test_a_resolved_recipe_is_trained_next_and_can_still_go_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['config', 'unet_digits']) == 0
+    shown = capsys.readouterr()
+    assert shown.err == 'next: phalanx train unet_digits, or --explain KEY for the values that a key takes\n'
+    assert 'next: ' not in shown.out
