@@ -673,3 +673,15 @@ def test_a_time_limit_without_the_trial_that_measures_is_refused(capsys: pytest.
     drawn.coco(Path('mine'))
     assert new('--minutes', '5') == 2
     assert 'leave out --no_trial' in capsys.readouterr().err
+
+
+def test_tables_with_more_tokens_than_the_network_learns_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of eight; a cell of a table without spans is one token."""
+    drawn.pubtabnet(Path('mine'))
+    lines = [json.loads(line) for line in Path('mine/tables.jsonl').read_text().splitlines()]
+    for line in lines[:2]:
+        tokens = ['<tbody>', *(['<tr>', '<td>', '</td>', '</tr>'] * 200), '</tbody>']
+        line['html'] = {'structure': {'tokens': tokens}, 'cells': [{'tokens': []}] * 200}
+    Path('mine/tables.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    assert new() == 0
+    assert 'warning: 2 training tables (25%) with more than ' in capsys.readouterr().out

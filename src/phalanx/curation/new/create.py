@@ -207,14 +207,20 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
 
 def _warnings(family: Family, written: Written, weights: Path | None) -> list[str]:
     """Reasons why the training would be in vain, the gravest last."""
-    found, absent = [], [name for name in written.class_names if not written.units[name]]
+    node, found, absent = plan.describe_node(), [], [name for name in written.class_names if not written.units[name]]
     if absent and len(absent) < len(written.class_names):
         found.append(f'nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
-    if family == 'recognition' and (too_long := plan.too_long_lines(written, plan.describe_node(), bool(weights))):
+    if family == 'recognition' and (too_long := plan.too_long_lines(written, node, bool(weights))):
         share = too_long / len(written.texts)
         found.append(
             f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
             'nothing is learned from them; increase the width in image_size, or cut the lines'
+        )
+    limit = plan.max_tokens(written, node, bool(weights)) if family == 'table' else 0
+    if longer := sum(tokens > limit for tokens in written.tokens):
+        found.append(
+            f'{pluralize(longer, "training table")} ({longer / len(written.tokens):.0%}) with more than {limit} tokens: '
+            'nothing is learned from them; increase max_length, which takes more memory and time, or cut the tables'
         )
     if family not in ('detection', 'segmentation', 'text_detection'):
         return found

@@ -186,6 +186,11 @@ def wide_line(written: Written, node: Node) -> int:
     return min(max(320, round_to_multiple(48 * wide), round_to_multiple(8 * (long + 2))), 1280 if node.has_gpu else 640)
 
 
+def max_tokens(written: Written, node: Node, has_weights: bool) -> int:
+    """Choose the maximum number of tokens of a table: each is a step of the decoder, in memory and time."""
+    return min(max(written.tokens), 500 if has_weights or node.has_gpu else 300)
+
+
 def too_long_lines(written: Written, node: Node, has_weights: bool) -> int:
     """Count the training lines that need more time steps than the network has."""
     steps = wide_line(written, node) // PUBLISHED_PLACE if has_weights else line_size(written, node).width // PLACE

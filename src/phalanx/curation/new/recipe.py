@@ -101,7 +101,7 @@ def _reader(written: Written, node: Node) -> list[str]:
 def _tables(written: Written, node: Node) -> list[str]:
     """The same for SLANet."""
     unlocated = 'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned'
-    longest = min(max(written.tokens), 500)
+    longest = plan.max_tokens(written, node, has_weights=True)
     return [
         *([] if written.cell_boxes else [unlocated]),
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
@@ -170,7 +170,7 @@ def _recognition(written: Written, length: Length, node: Node) -> list[str]:
 
 def _table(written: Written, length: Length, node: Node) -> list[str]:
     side = 488 if node.has_gpu else min(256, max(64, max(max(size) for size in written.sizes)))
-    longest = min(max(written.tokens), 500 if node.has_gpu else 300)
+    longest = plan.max_tokens(written, node, has_weights=False)
     located = '2.0]' if written.cell_boxes else '0.0]      # no cell has a box: their places are not learned'
     return [
         'model:\n  name: slanet',
