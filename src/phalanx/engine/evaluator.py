@@ -62,7 +62,7 @@ class Evaluator:
         if result is None:
             return False
         best = self.record(progress, result)
-        progress.start = progress.best
+        progress.start_metrics = progress.metrics if best else {}
         report.evaluation(0, result, best=best)
         return best
 

@@ -23,11 +23,11 @@ class Progress:
     peak_memory_mb: float = 0.0
     best: float | None = None  # main metric of the best evaluation
     best_step: int = 0
-    best_ties: list[float] = field(default_factory=list)  # tie-breaking metrics at that step, in order
+    best_metrics: Mapping[str, float] = field(default_factory=dict)  # of that evaluation
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated: int = 0  # step of the last evaluation
     no_better: int = 0  # evaluations since the best one
-    start: float | None = None  # main metric of the initial weights
+    start_metrics: Mapping[str, float] = field(default_factory=dict)  # of the initial weights, if they were evaluated
     first_loss: float | None = None  # of step 0
     low_losses: int = 0  # steps in a row, up to now, with a loss of at most the first
     unrecovered: int = 0  # steps since the loss was DIVERGENCE times the first; 0 once it has come back
@@ -42,18 +42,18 @@ class Progress:
         previous = self._score(self.metrics, by) if self.metrics else None
         self.metrics, self.evaluated = metrics, self.step
         score = self._score(metrics, by)
-        before = None if self.best is None else (self.best, self.best_ties)
+        before = None if self.best is None else self._score({by[0]: self.best, **self.best_metrics}, by)
         is_best = not math.isnan(score[0]) and (before is None or score >= before)
         gained = previous is not None and before is not None and self.best_step == 0 and score > previous
         self.no_better = 0 if gained or (is_best and score != before) else self.no_better + 1
         if is_best:
-            (self.best, self.best_ties), self.best_step = score, self.step
+            self.best, self.best_metrics, self.best_step = score[0], metrics, self.step
         return is_best
 
     @staticmethod
     def _score(metrics: Mapping[str, float], by: Sequence[str]) -> tuple[float, list[float]]:
         """Return the main metric and the tie-breaking ones, which are minus infinity where they are NaN."""
-        first, *ties = (metrics[name] for name in by)
+        first, *ties = (metrics.get(name, math.nan) for name in by)
         return first, [-math.inf if math.isnan(value) else value for value in ties]
 
     def has_diverged(self, loss: float) -> bool:

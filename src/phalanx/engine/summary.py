@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from phalanx.engine.progress import Progress
 from phalanx.report.readable import format_number
 from phalanx.weights.reading import LoadedWeights
 
+LOST = 0.01  # fall of a metric below that of the initial weights from which there is a warning
+
 
 def summarise(
     progress: Progress,
     *,
     main_metric: str,
+    names: Sequence[str],
     epochs: float,
     global_batch_size: int,
     throughput: Mapping[str, Any],
@@ -23,8 +27,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the content of summary.json, from the progress at the end of the run.
 
-    `epochs` are passes over the training samples, `throughput` comes from `meters.measure_throughput`, `initial` are the
-    initial weights, `bad` the reasons for skipped samples.
+    `names` are the metrics that grow with quality, `epochs` are passes over the training samples, `throughput` comes from
+    `meters.measure_throughput`, `initial` are the initial weights, `bad` the reasons for skipped samples.
     """
     # The keys are a contract with scripts (docs).
     return {
@@ -32,7 +36,12 @@ def summarise(
         'main_metric': main_metric,
         'best': progress.best,
         'best_step': progress.best_step,
-        'start': progress.start,
+        'start': progress.start_metrics.get(main_metric),
+        'since_start': {
+            name: progress.best_metrics[name] - first
+            for name, first in progress.start_metrics.items()
+            if name in names and progress.best_step and not math.isnan(progress.best_metrics[name] - first)
+        },
         'steps': progress.step,
         'epochs': epochs,
         'global_batch_size': global_batch_size,
@@ -60,6 +69,12 @@ def final_warnings(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield warnings about a completed run, from its summary."""
     yield from summary['slow_ranks']
     start, best = summary['start'], summary['best']
+    if lower := [f'{name} by {-gain:.4f}' for name, gain in summary['since_start'].items() if gain < -LOST]:
+        yield (
+            f'the best checkpoint has a higher {summary["main_metric"]} than the initial weights, but is lower in '
+            f'{", ".join(lower)}; a longer training or a lower optimizer.lr may keep what they could do, and main_metric=NAME '
+            'chooses the best checkpoint by another metric'
+        )
     # Main metrics grow with quality in all families.
     if start is not None and best is not None and best <= start:
         yield (

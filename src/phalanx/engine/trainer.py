@@ -178,6 +178,7 @@ class Trainer:
         summary = summarise(
             self.progress,
             main_metric=self.task.main_metric,
+            names=self.task.metric().names,
             epochs=self.stream.epoch(self.progress.step),
             global_batch_size=self.stream.global_batch_size,
             throughput=measure_throughput(self.clock, self.progress.timed_samples, self.device, before=self.before),

@@ -419,6 +419,8 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
         words[f'best {main_metric}'] = f'{format_number(summary["best"])} at step {summary["best_step"]}'
     if summary.get('start') is not None:
         words[f'{main_metric} at the start'] = format_number(summary['start'])
+    if gains := summary.get('since_start'):
+        words['best against start'] = ', '.join(f'{name} {gain:+.4f}' for name, gain in gains.items())
     epochs = f' ({summary["epochs"]:.2f} epochs)' if 'epochs' in summary else ''
     words |= {
         'steps': format_number(summary.get('steps')) + epochs,

@@ -35,18 +35,19 @@ def test_the_start_of_a_run_is_its_best_until_an_evaluation_is_better(tmp_path: 
     task = Doubling(weight=1.0)
     run, (writer, _) = trainer(tmp_path, task), report(tmp_path)
     assert run.evaluator.start(run.progress, writer)
-    assert (run.progress.start, run.progress.best, run.progress.best_step) == (-3, -3, 0)
+    assert (run.progress.start_metrics, run.progress.best) == ({'closeness': -3, 'hits': 0}, -3)
     found = []
     for run.progress.step, weight in enumerate((0.0, 1.5), 1):
         task.set_weight(weight)
         found.append(run.evaluator.step(run.progress, writer, every=NEVER, is_last=False))
-    assert (found, run.progress.start, run.progress.best_step) == ([False, True], -3, 2)
+    assert (found, run.progress.start_metrics['closeness'], run.progress.best_step) == ([False, True], -3, 2)
+    assert run.progress.best_metrics == {'closeness': -1.5, 'hits': 0}
 
 
 def test_a_start_without_a_score_is_unknown_and_not_the_best(tmp_path: Path) -> None:
     run = trainer(tmp_path, Doubling(weight=math.nan))
     assert not run.evaluator.start(run.progress, report(tmp_path)[0])
-    assert (run.progress.start, run.progress.best) == (None, None)
+    assert (run.progress.start_metrics, run.progress.best) == ({}, None)
 
 
 def test_averaged_weights_are_evaluated_and_the_model_keeps_its_own(tmp_path: Path) -> None:

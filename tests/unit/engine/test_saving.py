@@ -225,7 +225,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, task: type[Doubl
 
 def test_the_progress_of_a_checkpoint_is_that_of_its_run(tmp_path: Path) -> None:
     saver, (writer, _) = trainer(tmp_path, Doubling()).saver, report(tmp_path)
-    progress = Progress(step=4, batches=((0, 2),), ranks=1, seconds=3.5, best=-1.0, best_step=2, best_ties=[0.25], no_better=1)
+    progress = Progress(step=4, batches=((0, 2),), ranks=1, seconds=3.5, best=-1.0, best_step=2, no_better=1)
+    progress.start_metrics, progress.best_metrics = {'closeness': -2.0, 'hits': 0.0}, {'closeness': -1.0, 'hits': 0.25}
     saver.begin(progress, False, writer)
     saver.finish(progress, writer)
     loaded = load(tmp_path / 'latest')

@@ -109,6 +109,7 @@ def test_a_run_that_got_better_has_its_best_after_the_start(tmp_path: Path) -> N
     summary = run.train(writer)
     assert summary['best_step'] == load(tmp_path / 'best').step == 2
     assert summary['start'] < summary['best']
+    assert summary['since_start'] == {'closeness': summary['best'] - summary['start']}
     assert not of_kind(events, 'warning')
 
 
