@@ -82,7 +82,7 @@ def parse_numbers(values: object, count: int, where: str, what: str) -> list[flo
         result = [float(value) for value in items]
     except (TypeError, ValueError, OverflowError):
         result = []
-    if len(result) != count or not all(abs(value) <= LARGEST for value in result):  # false for NaN too
+    if len(result) != count or [value for value in result if not abs(value) <= LARGEST]:  # NaN, too
         raise AnnotationError(f'{where}: expected {what}, got {_format_values(items) or "nothing"}')
     return result
 
@@ -114,9 +114,17 @@ def find_file(root: Path, folder: Path, name: str, where: str) -> Path:
     path = Path(os.path.normpath(folder.relative_to(root) / name.replace('\\', '/')))
     if path.is_absolute() or path.parts[:1] == (os.pardir,):
         raise AnnotationError(f'{where}: {shorten(name)} lies outside {root}')
-    if not (root / path).is_file():
+    if not is_file(root / path):
         raise AnnotationError(f'{where}: {shorten(name)}: no such file')
     return root / path
+
+
+def is_file(path: Path) -> bool:
+    """True if the file exists; no file has a name that is too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 @contextmanager

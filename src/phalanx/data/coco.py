@@ -3,20 +3,14 @@
 Entries are parsed one by one: a data set of a recipe reports all that cannot be read, `phalanx new` leaves their images out.
 """
 
-import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from phalanx.data.checks import LARGEST, AnnotationError, parse_flag, parse_json, parse_numbers, shorten
-from phalanx.data.folders import check_file
+from phalanx.data.checks import LARGEST, AnnotationError, parse_flag, parse_numbers, shorten
 from phalanx.data.shapes import Box, bounding_box, corners_of, rotate, runs
 
 Key = int | str  # an id
-
-
-# `segmentation` as a list of polygons; a quote in a text is escaped, so this is a key
-OUTLINES = re.compile(rb'(?<!\\)"segmentation"\s*:\s*\[\s*\[[-+\d.eE,\s\[\]]*\]\s*\]')
 
 
 class CocoImage(NamedTuple):
@@ -35,38 +29,14 @@ class CocoObject(NamedTuple):
     has_keypoints: bool
 
 
-def read_boxes(path: Path) -> Any:
-    """Content of a file without the polygons of objects that have a box: they are nine tenths of COCO's text.
-
-    Raises FileNotFoundError, and AnnotationError for invalid JSON.
-    """
-    check_file(path)
-    data = path.read_bytes()
-    try:
-        content = parse_json(OUTLINES.sub(b'"segmentation":[[]]', data), path)
-    except AnnotationError:
-        return parse_json(data, path)  # whose message has the line of the file itself
-    entries = content.get('annotations') if isinstance(content, dict) else None
-    has_boxes = isinstance(entries, list) and all(isinstance(entry, dict) and entry.get('bbox') for entry in entries)
-    return content if has_boxes else parse_json(data, path)
-
-
-def check_parts(content: object, path: Path) -> dict[str, Any]:
-    """Return the content of a file with all parts of COCO's format. Raises AnnotationError."""
-    parts = ('images', 'annotations', 'categories')
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in parts):
-        raise AnnotationError(f'{path}: is not in the format of COCO: it needs lists `images`, `annotations` and `categories`')
-    return content
-
-
-def parse_categories(content: dict[str, Any], path: Path) -> dict[Key, str]:
-    """Name by id, in the order of the file. Ids may begin anywhere and have gaps: COCO's 80 go up to 90.
+def parse_categories(entries: Iterable[Any], path: Path) -> dict[Key, str]:
+    """Name by id of the entries of `categories`, in their order. Ids may begin anywhere and have gaps: COCO's 80 go up to 90.
 
     Raises AnnotationError.
     """
     names: dict[Key, str] = {}
     used: set[str] = set()
-    for number, entry in enumerate(content['categories']):
+    for number, entry in enumerate(entries):
         key = parse_key(entry, 'id', f'{path}: categories[{number}]')
         name = str(_field(entry, 'name', f'{path}: category {key}')).strip()
         if key in names or name in used:
@@ -79,7 +49,7 @@ def parse_categories(content: dict[str, Any], path: Path) -> dict[Key, str]:
 def place_of(path: Path, kind: str, number: int, entry: object) -> str:
     """Beginning of a message about an image or annotation, by its id or, without one, its place in the file."""
     key = entry.get('id') if isinstance(entry, dict) else None
-    return f'{path}: {kind} {key}' if isinstance(key, int | str) else f'{path}: {kind}s[{number}]'
+    return f'{path}: {kind} {key}' if type(key) in (int, str) else f'{path}: {kind}s[{number}]'
 
 
 def parse_key(entry: dict[str, Any], name: str, where: str, known: Collection[Key] = ()) -> Key:
@@ -87,9 +57,10 @@ def parse_key(entry: dict[str, Any], name: str, where: str, known: Collection[Ke
 
     Raises AnnotationError.
     """
-    value = _field(entry, name, where)
-    if type(value) is int and value in known:
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if type(value) is int and value in known:  # nearly always, a million times
         return value
+    value = _field(entry, name, where)
     key: Key = (
         int(value) if isinstance(value, float) and value.is_integer() else value if isinstance(value, int) else str(value)
     )
@@ -128,7 +99,8 @@ def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dic
         raise AnnotationError(f'{where}: category_id {category} is not the id of a category (they are {known})')
     bbox, outline = entry.get('bbox'), entry.get('segmentation')
     if bbox or not outline:
-        x, y, width, height = parse_numbers(_field(entry, 'bbox', where), 4, f'{where}: bbox', 'x, y, width and height')
+        values = bbox if type(bbox) is list else _field(entry, 'bbox', where)
+        x, y, width, height = parse_numbers(values, 4, f'{where}: bbox', 'x, y, width and height')
         box = (x, y, x + width, y + height)
     else:
         box = _box_of_outline(outline, where)
@@ -144,8 +116,8 @@ def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dic
         category,
         box,
         corners,
-        area if isinstance(area, int | float) and 0 < area <= LARGEST**2 else None,
-        parse_flag(entry.get('iscrowd'), f'{where}: iscrowd') or parse_flag(entry.get('ignore'), f'{where}: ignore'),
+        area if isinstance(area, (int, float)) and 0 < area <= LARGEST**2 else None,  # a union takes longer
+        _is_set(entry, 'iscrowd', where) or _is_set(entry, 'ignore', where),
         bool(entry.get('keypoints')),
     )
 
@@ -166,6 +138,12 @@ def _box_of_outline(outline: object, where: str) -> Box:
     if box is None:
         raise AnnotationError(f'{where}: its run lengths mark no pixel')
     return box
+
+
+def _is_set(entry: dict[str, Any], key: str, where: str) -> bool:
+    """Value of a flag, nearly always 0. Raises AnnotationError."""
+    value = entry.get(key)
+    return value is not None and value != 0 and parse_flag(value, f'{where}: {key}')
 
 
 def _check_object(row: object, where: str) -> None:

@@ -12,8 +12,9 @@ from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
 from phalanx.curation.prepare.tree import Tree, split_in, stated_split
-from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, open_image, read_json
-from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_key, parse_object, place_of
+from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, is_file, open_image, read_json
+from phalanx.data.coco import Key, parse_categories, parse_image, parse_key, parse_object, place_of
+from phalanx.data.coco_file import check_parts
 from phalanx.data.shapes import Shape, polygon, sized_runs
 
 OUTLINES = 'outlines that cannot be used, of boxes that can'
@@ -121,7 +122,7 @@ def _shows_objects(sample: Sample) -> bool:
 
 def _labels(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
     """Category names by id, sorted; `outlined`: none may be called like the background. Raises AnnotationError."""
-    found = parse_categories(content, file)
+    found = parse_categories(content['categories'], file)
     if outlined and BACKGROUND in found.values():
         raise AnnotationError(f'{file}: a category is called {BACKGROUND!r}, as the pixels without an object; rename it')
     return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
@@ -161,7 +162,7 @@ def _panoptic(
     """Objects of a panoptic image, whose pixels have the number red + 256 green + 65536 blue. Raises AnnotationError."""
     name = get_member(annotation, 'file_name', str, where)
     places = (file.parent / file.stem / name, file.parent / name, file.parent.parent / file.stem / name)
-    picture = next((place for place in places if place.is_file()), None)
+    picture = next((place for place in places if is_file(place)), None)
     if picture is None:
         raise AnnotationError(f'{where}: there is no {places[0]}, the segments of its image')
     with open_image(picture) as opened:

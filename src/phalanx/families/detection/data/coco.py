@@ -5,8 +5,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from phalanx.data.checks import AnnotationError
-from phalanx.data.coco import Key, check_parts, parse_categories, parse_image, parse_object, place_of, read_boxes
+from phalanx.data.checks import AnnotationError, is_file
+from phalanx.data.coco import Key, parse_categories, parse_image, parse_object, place_of
+from phalanx.data.coco_file import Block, read_blocks
 from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names
 from phalanx.data.samples import Split
 from phalanx.families.detection.data.annotated import KEYPOINTS, ROTATED, UNKNOWN, AnnotatedImages, Annotations
@@ -90,7 +91,7 @@ class Objects365(CocoJson):
             parts = Path(file).parts
             if not depth:
                 depths = (len(parts), 2, 1)
-                depth.append(next((n for n in depths if (self.root / folder / Path(*parts[-n:])).is_file()), len(parts)))
+                depth.append(next((n for n in depths if is_file(self.root / folder / Path(*parts[-n:]))), len(parts)))
             return str(Path(folder, *parts[-depth[0] :]))
 
         return place
@@ -112,60 +113,84 @@ def _read_annotations(
     paths: tuple[Path, ...], root: Path, state: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[str, ...], Annotations]:
     """Cached until a file changes: reading a million boxes takes ten seconds, and a start needs them several times."""
-    annotations = Annotations(root, paths[0] if len(paths) == 1 else root)
-    labels: dict[str, int] = {}
-    # Number and size of an image; one that is listed twice has the objects of both entries, each once.
-    of_name: dict[str, tuple[int, tuple[int, int]]] = {}
-    known: set[tuple[int, int, tuple[int, ...]]] = set()
+    reading = _Reading(Annotations(root, paths[0] if len(paths) == 1 else root), is_joined=len(paths) > 1)
     for path in paths:
-        content = check_parts(read_boxes(path), path)
-        categories = parse_categories(content, path)
-        for name in categories.values():
-            labels.setdefault(name, len(labels))
-        images = _add_images(content, path, annotations, of_name)
-        joined = len(paths) > 1 or len(set(images.values())) < len(images)
-        problems = Problems()
-        for place, entry in enumerate(content['annotations']):
+        reading.add(path)
+    return tuple(reading.labels), reading.annotations
+
+
+class _Reading:
+    """Images, labels and objects of the files of a split; one image in several files has the objects of all, each once."""
+
+    def __init__(self, annotations: Annotations, *, is_joined: bool) -> None:
+        self.annotations, self.is_joined = annotations, is_joined
+        self.labels: dict[str, int] = {}
+        self.of_name: dict[str, tuple[int, tuple[int, int]]] = {}  # number and size of an image
+        self.known: set[tuple[int, int, tuple[int, ...]]] = set()
+
+    def add(self, path: Path) -> None:
+        """Add the content of a file. Raises FileNotFoundError, and ValueError with all faults of images or of annotations."""
+        categories, images, problems = list[Any](), dict[Key, int](), Problems()
+        names: dict[Key, str] | None = None
+        for block in read_blocks(path):
+            if block.part == 'categories':
+                categories += block.entries
+            elif block.part == 'images':
+                self._add_images(block, path, images, problems)
+            else:
+                if names is None:
+                    names = self._name(categories, path, problems)
+                self._add_objects(block, path, images, names, problems)
+        if names is None:
+            self._name(categories, path, problems)
+        problems.check()
+
+    def _name(self, categories: list[Any], path: Path, problems: Problems) -> dict[Key, str]:
+        """Names of the categories, which get labels. Raises ValueError."""
+        names = parse_categories(categories, path)
+        problems.check()  # stop here: each box of a faulty image would be reported, too
+        for name in names.values():
+            self.labels.setdefault(name, len(self.labels))
+        return names
+
+    def _add_images(self, block: Block, path: Path, images: dict[Key, int], problems: Problems) -> None:
+        """Add images that no other file has; put the number of each id into `images`."""
+        # Ids of images need not be consecutive: map them to numbers in the order of the file.
+        for place, entry in enumerate(block.entries, block.first):
+            with problems:
+                where = place_of(path, 'image', place, entry)
+                image = parse_image(entry, where)
+                number, size = self.of_name.get(image.name, (None, image.size))
+                if image.key in images and images[image.key] != number:
+                    raise AnnotationError(f'{where}: the id is used twice; give {image.name} another')
+                if size != image.size and UNKNOWN not in (size, image.size):
+                    raise AnnotationError(f'{where}: {image.name} is listed before, with {size[0]} x {size[1]} pixels')
+                if number is None:
+                    check_inside(image.name, self.annotations.root, f'{where}: file_name')
+                    number = self.annotations.add_image(image.name, image.size[::-1])
+                    self.of_name[image.name] = number, image.size
+                elif image.key not in images:
+                    self.is_joined = True
+                images[image.key] = number
+
+    def _add_objects(
+        self, block: Block, path: Path, images: dict[Key, int], categories: dict[Key, str], problems: Problems
+    ) -> None:
+        """Add the boxes of a block of annotations, once each."""
+        for place, entry in enumerate(block.entries, block.first):
             with problems:
                 where = place_of(path, 'annotation', place, entry)
                 one = parse_object(entry, images, categories, where)
-                number, label = images[one.image], labels[categories[one.category]]
-                if joined:
+                number, label = images[one.image], self.labels[categories[one.category]]
+                if self.is_joined:
                     row = number, label, tuple(round(value) for value in one.box)
-                    if row in known:
-                        annotations.notes['boxes of images listed twice, counted once'] += 1
+                    if row in self.known:
+                        self.annotations.notes['boxes of images listed twice, counted once'] += 1
                         continue
-                    known.add(row)
+                    self.known.add(row)
                 if one.has_keypoints or one.corners:
-                    annotations.notes[KEYPOINTS if one.has_keypoints else ROTATED] += 1
-                annotations.add_box(number, one.box, label, area=one.area, ignored=one.ignored)
-        problems.check()
-    return tuple(labels), annotations
-
-
-def _add_images(
-    content: dict[str, Any], path: Path, annotations: Annotations, of_name: dict[str, tuple[int, tuple[int, int]]]
-) -> dict[Key, int]:
-    """Add the images of a file that `of_name` does not have; return the number of each id. Raises ValueError."""
-    # Ids of images need not be consecutive: map them to numbers in the order of the file.
-    images: dict[Key, int] = {}
-    problems = Problems()
-    for place, entry in enumerate(content['images']):
-        with problems:
-            where = place_of(path, 'image', place, entry)
-            image = parse_image(entry, where)
-            number, size = of_name.get(image.name, (None, image.size))
-            if image.key in images and images[image.key] != number:
-                raise AnnotationError(f'{where}: the id is used twice; give {image.name} another')
-            if size != image.size and UNKNOWN not in (size, image.size):
-                raise AnnotationError(f'{where}: {image.name} is listed before, with {size[0]} x {size[1]} pixels')
-            if number is None:
-                check_inside(image.name, annotations.root, f'{where}: file_name')
-                number = annotations.add_image(image.name, image.size[::-1])
-                of_name[image.name] = number, image.size
-            images[image.key] = number
-    problems.check()  # stop here: each box of a faulty image would be reported too
-    return images
+                    self.annotations.notes[KEYPOINTS if one.has_keypoints else ROTATED] += 1
+                self.annotations.add_box(number, one.box, label, area=one.area, ignored=one.ignored)
 
 
 def _classes(names: Sequence[str], class_names: tuple[str, ...], path: Path) -> list[int]:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import AnnotationError, is_file
 from phalanx.data.folders import Problems, check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.data.shapes import Box
@@ -78,7 +78,7 @@ class PascalVOC:
         else:
             pairs = [(f'{IMAGES}/{images.get(line, f"{line}.jpg")}', f'Annotations/{line}.xml')]
         if len(pairs) > 1:  # names may contain spaces: split where the image exists
-            pairs = [pair for pair in pairs[:MOST_SPACES] if (self.root / check_inside(pair[0], self.root, where)).is_file()]
+            pairs = [pair for pair in pairs[:MOST_SPACES] if is_file(self.root / check_inside(pair[0], self.root, where))]
         if len(pairs) != 1:
             raise ValueError(f'{where}: expected a name, or the paths of an image and of its annotation, got {line[:200]!r}')
         image, xml = pairs[0]
