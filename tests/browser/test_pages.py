@@ -14,7 +14,7 @@ from phalanx.curation.census import take_census
 from phalanx.curation.page import render_page
 from phalanx.engine.job import open_job
 from phalanx.report.page import write_page
-from run_folder import finish, write_run
+from run_folder import finish, write_lines, write_run
 
 LONG = '/data/a_folder_with_a_long_name/' + 20 * 'and_more_' + '.png'
 
@@ -30,18 +30,23 @@ def test_the_report_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> 
         Image.fromarray(np.full((size[1], size[0], 3), 99, np.uint8)).save(tmp_path / 'pictures' / f'{name}.png')
     rows = [[{'caption': 'image', 'file': f'{name}.png'} for name in names] for names in (['large'] * 3, ['small'] * 2)]
     (tmp_path / 'pictures' / 'index.json').write_text(json.dumps(rows))
-    lines = [{'caption': f'{LONG}: read wrongly', 'cells': [{'caption': '', 'file': 'line.png'}]}] * 3
+    worst = [{'caption': f'{LONG}: read wrongly', 'cells': [{'caption': '', 'file': 'line.png'}]}] * 3
     classes = ['background', 'a class with a long name', 'car', 'road']
     figures = [
         {'kind': 'matrix', 'title': 'Confusion', 'names': classes, 'counts': [[5, 1, 2, 3]] * 4},
-        {'kind': 'pictures', 'title': 'Worst', 'rows': lines},
+        {'kind': 'pictures', 'title': 'Worst', 'rows': worst},
         {'kind': 'legend', 'colours': dict.fromkeys(classes, '#225577')},
     ]
     table = [{'class': name, **{f'metric {n}': 0.123456 for n in range(9)}} for name in classes]
     (tmp_path / 'table.json').write_text(json.dumps({'step': 40, 'rows': table, 'figures': figures}))
     with (tmp_path / 'journal.jsonl').open('a') as journal:
         journal.write(json.dumps({'kind': 'warning', 'text': f'{LONG}: cannot be read', 'step': 1234567, 'time': 4.0}) + '\n')
+    first, raw = {'kind': 'eval', 'step': 0, 'mean_iou': 0.5, 'psnr': 30.0}, {'raw': {'mean_iou': 0.6875, 'psnr': 32.5}}
+    lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
+    write_lines(tmp_path / 'metrics.jsonl', [first, *lines[:-1], lines[-1] | raw])
     with visit(write_page(tmp_path).as_uri(), width) as page:
+        tables = page.locator('.scroll:has(.numbers)').evaluate_all('all => all.map(one => one.scrollWidth - one.clientWidth)')
+        assert set(tables) == {0}  # no number hides behind an edge
         widths = page.locator('.pictures img').evaluate_all('images => images.map(image => image.width)')
         assert all(now <= own for now, own in zip(widths, (700, 700, 700, 90, 90), strict=True))  # never enlarged
         assert widths[3:] == [90, 90]  # a small picture has its own size

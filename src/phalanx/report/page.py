@@ -180,7 +180,9 @@ def _best(run: Run, main_metric: str) -> tuple[float | None, int | None]:
 
 
 def _metric_rows(run: Run) -> list[dict[str, Any]]:
-    """Return a row for each metric: at the best evaluation, at the last one and, with an EMA, without it."""
+    """Return a row for each metric: of the initial weights, if they were evaluated, at the best evaluation, at the last one
+    and, with an EMA, without it.
+    """
     if not run.evaluations:
         return []
     final = run.evaluations[-1]
@@ -188,7 +190,9 @@ def _metric_rows(run: Run) -> list[dict[str, Any]]:
     best_step = final['step'] if (step := _best(run, main_metric)[1]) is None else step
     best: dict[str, Any] = next((line for line in reversed(run.evaluations) if line['step'] == best_step), {})
     raw: dict[str, Any] = next((line['raw'] for line in reversed(run.evaluations) if line.get('raw')), {})
-    columns = {f'best, step {best_step:,}': best, f'last, step {final["step"]:,}': final}
+    start = next((line for line in run.evaluations if line['step'] == 0 != best_step), None)
+    columns = {'start': start} if start else {}
+    columns |= {f'best, step {best_step:,}': best, f'last, step {final["step"]:,}': final}
     columns |= {'last without EMA': raw} if raw else {}
     return [{'metric': name, **{title: line.get(name) for title, line in columns.items()}} for name in _metrics(final)]
 
