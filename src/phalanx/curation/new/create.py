@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 import yaml
@@ -41,6 +42,7 @@ SHOWN = 5  # examples per list of problems
 UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 WARM = 2
+BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 8  # of training on a CPU that a recipe may be extended to
 
 
@@ -245,15 +247,15 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         path.write_text(compose_recipe(family, written, length, node, head, weights, settings), encoding='utf-8')
 
     # the recipe must exist before it can be timed
-    length, settings = choose_length(), dict[str, object]()
+    length, settings, slowdown = choose_length(), dict[str, object](), 1.0
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     # time a few steps; a recipe that cannot be trained is reported as such
     if not given.no_trial:
         print(f'  trying {TRIED + 1} training steps ...', flush=True)
         try:
-            rate, work = try_steps(path)
-            rate *= 1 if node.has_gpu else plan.speed_up(node.cores)
+            rate, work, slowdown = try_steps(path)
+            rate *= 1 if node.has_gpu else plan.speed_up(torch.get_num_threads())
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
@@ -274,6 +276,8 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             write()
     # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node without other work' if seconds is not None else ''
+    if seconds is not None and slowdown > BUSY:
+        took += f' ({plan.describe_duration(seconds * slowdown)} or more with the work that is running now)'
     print(f'\n{shown}: {pluralize(length.epochs, "epoch")}, {length.steps:,} steps{took}')
     print(f'  phalanx data check {quote(str(shown))}')
     print(f'  phalanx train {quote(str(shown))}')
@@ -318,13 +322,18 @@ def _write_header(
     return lines
 
 
-def try_steps(path: Path) -> tuple[float, float]:
-    """Train a few steps, loaded without workers; return samples per second, and operations per sample.
+class Trial(NamedTuple):
+    """Measurements of a few training steps."""
 
-    Raises the errors of training.
+    rate: float  # samples per second; on a CPU, by the processor time of one thread
+    work: float  # operations per sample
+    slowdown: float  # wall time per processor time: above 1 if other work takes processor time away
 
-    On a CPU it is the rate of one thread by its processor time, which other work on the node hardly changes; several threads
-    would also wait for each other there.
+
+def try_steps(path: Path) -> Trial:
+    """Train a few steps, loaded without workers. Raises the errors of training.
+
+    Other work on the node hardly changes the processor time of one thread; several would also wait for each other there.
     """
     from phalanx.bench.flops import read_clock, step_flops
     from phalanx.engine.trainer import Trainer
@@ -340,7 +349,7 @@ def try_steps(path: Path) -> tuple[float, float]:
 
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        moments = [read()]
+        moments, begin = [read()], time.perf_counter()
         try:
             torch.set_num_threads(1)
             for _ in range(min(WARM + TRIED, trainer.until)):
@@ -348,10 +357,11 @@ def try_steps(path: Path) -> tuple[float, float]:
                 trainer.train_step(batch)
                 trainer.progress.step += 1
                 moments.append(read())
+            slowdown = (time.perf_counter() - begin) / (moments[-1] - moments[0])
             work = step_flops(trainer, batch)
         finally:
             torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
         seconds = [later - earlier for earlier, later in pairwise(moments)]
         samples = trainer.stream.global_batch_size
-        return samples / fmean(seconds[WARM:] or seconds), work / samples
+        return Trial(samples / fmean(seconds[WARM:] or seconds), work / samples, slowdown)
