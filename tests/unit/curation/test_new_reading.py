@@ -685,3 +685,10 @@ def test_tables_with_more_tokens_than_the_network_learns_are_counted(capsys: pyt
     Path('mine/tables.jsonl').write_text('\n'.join(map(json.dumps, lines)))
     assert new() == 0
     assert 'warning: 2 training tables (25%) with more than ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(('drawing', 'metric'), [(drawn.pubtabnet, 'teds'), (drawn.html_files, 'teds_structure')])
+def test_the_best_table_network_is_that_of_boxes_too_where_there_are_some(drawing: Callable[[Path], None], metric: str) -> None:
+    drawing(Path('mine'))
+    assert new() == 0
+    assert yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())['main_metric'] == metric

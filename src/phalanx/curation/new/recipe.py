@@ -100,7 +100,9 @@ def _reader(written: Written, node: Node) -> list[str]:
 
 def _tables(written: Written, node: Node) -> list[str]:
     """The same for SLANet."""
-    unlocated = 'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned'
+    unlocated = (
+        'loss_coefficients: [1.0, 0.0]    # no cell has a box: their places are not learned\nmain_metric: teds_structure'
+    )
     longest = plan.max_tokens(written, node, has_weights=True)
     return [
         *([] if written.cell_boxes else [unlocated]),
@@ -178,7 +180,7 @@ def _table(written: Written, length: Length, node: Node) -> list[str]:
         f'image_size: {side}                  # the longer side of an image; small print needs more\n'
         f'max_length: {longest}                  # tokens; longer tables are not trained on',
         *_more_tokens(written),
-        'main_metric: teds_structure',
+        f'main_metric: {"teds" if written.cell_boxes else "teds_structure"}',
         _optimizer('adam', 1.0e-3, 0.0),
         'clip:\n  norm: 5.0\n  per_tensor: true',
     ]
