@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from phalanx.config.read import ConfigError, Node, did_you_mean, merge, to_plain
+from phalanx.system.buckets import UrlError
 from phalanx.system.paths import parse_path
 
 DEFAULT = 'default'
@@ -114,7 +115,11 @@ class _Binder:
         elif kind is str and text is not None and value is not None:
             value = text  # `2015` or `on` where a string is expected
         elif kind is Path and text and value is not None:
-            return parse_path(text), Node(text, node.origin, text)
+            try:
+                return parse_path(text), Node(text, node.origin, text)
+            except UrlError as error:
+                self.problems.append(f'{node.origin}: {path}: {error}')
+                return None, node
         if type(value) is not kind:
             quoted = kind is int and isinstance(value, str) and value.isdecimal()
             return self.wrong(node, path, describe_type(kind), ', a string; leave out the quotes' if quoted else '')

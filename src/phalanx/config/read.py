@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from phalanx.config.shipped import shipped_recipes
+from phalanx.system.buckets import redact
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path, shorten_path
 
@@ -33,8 +34,8 @@ class ConfigError(RequestError):
     """All problems of a configuration, one per line, each with its origin."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__('\n'.join(problems))
-        self.problems = list(problems)
+        self.problems = [redact(problem) for problem in problems]  # origins and values may be URLs
+        super().__init__('\n'.join(self.problems))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.checks import AnnotationError, parse_json
+from phalanx.system.buckets import StorePath
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -35,8 +36,11 @@ def check_present(root: Path, *lists: Iterable[str]) -> None:
     """Raise FileNotFoundError with the first missing files of `lists` below `root` and their number.
 
     Each folder is listed once: on a network disk that is much faster than one request per file. Names are compared by 64 bits
-    of their hash, which take a tenth of the memory of the names.
+    of their hash, which take a tenth of the memory of the names. Web servers have no lists: a missing file is reported when it
+    is read.
     """
+    if str(root).startswith(('http:', 'https:')):
+        return
     named: dict[str, array[int]] = {}  # hashes of the names, by folder
     for path in chain.from_iterable(lists):
         folder, _, name = path.rpartition('/')
@@ -57,6 +61,8 @@ def _names_in(folder: Path) -> npt.NDArray[np.int64]:
     """Hashes of the names of the files in a folder; none if there is no such folder."""
     if not folder.is_dir():
         return np.zeros(0, np.int64)
+    if isinstance(folder, StorePath):
+        return np.fromiter(map(hash, folder.names()), np.int64)
     with os.scandir(folder) as files:
         return np.fromiter((hash(file.name) for file in files), np.int64)
 

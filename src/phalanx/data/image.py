@@ -24,6 +24,7 @@ from phalanx.data import jpeg, pdf, png
 from phalanx.data.cache import read_cached
 from phalanx.data.samples import Image, SampleError
 from phalanx.runtime.prepare import MOST_PIXELS, check_image
+from phalanx.system.buckets import StoreError, StorePath, is_url
 
 AnImage = Image | str | Path
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
@@ -285,22 +286,31 @@ def size_of(path: Path) -> tuple[int, int]:
 def _bytes(path: Path | str) -> bytes:
     name = str(path)
     try:
+        if is_url(name):
+            with StorePath(name).open('rb') as remote:
+                return _check_bytes_present(remote.read(), name)
         mode = os.stat(name).st_mode  # noqa: PTH116  # Path's own ways cost as much again as the system's
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would block, a device never end
             raise SampleError(f'{path}: cannot be read: it is not a file')
         with open(name, 'rb', buffering=0) as file:  # noqa: PTH123
-            data = file.readall()
+            return _check_bytes_present(file.readall(), name)
+    except StoreError:  # of the store, not of the sample: the run must not go on without it
+        raise
     except OSError as error:
         raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
     except ValueError as error:  # a zero byte in the name
         raise SampleError(f'{path}: cannot be read: {error}') from None
+
+
+def _check_bytes_present(data: bytes, name: str) -> bytes:
     if not data:
-        raise SampleError(f'{path}: is empty')
+        raise SampleError(f'{name}: is empty')
     return data
 
 
 def open_with_pillow(source: bytes | Path) -> PIL.Image.Image:
     """Open an image with Pillow, restricted to FORMATS. Raises PILLOW_ERRORS."""
+    source = source.local() if isinstance(source, StorePath) else source
     return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 

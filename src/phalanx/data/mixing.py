@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data.samples import Draw, Image, Source, Split, digest_names
+from phalanx.data.samples import Draw, Image, Source, Split, digest_names, files_of
 
 
 class Mixture:
@@ -90,11 +90,20 @@ class Shares:
         return f"sample {place - whole * len(source)} of the epoch's share of {source.name(0)} and those after it"
 
     def read(self, draw: Draw) -> tuple[Image, Any]:
+        source, own = self._chosen(draw)
+        image, truth = source.read(own)
+        return image, truth
+
+    def files(self, draw: Draw) -> list[str]:
+        return files_of(*self._chosen(draw))
+
+    def _chosen(self, draw: Draw) -> tuple[Source[Any], Draw]:
+        """Source of the sample of `draw`, and the draw of that source."""
         part, place = self._part(draw.index)
         source, (rounds, index) = self.sources[part], divmod(place, len(self.sources[part]))
         if rounds == int(self.shares[part]):  # the fractional share
             index = _sampled_index(index, len(source), part, draw)
-        return source.read(draw.of(index))
+        return source, draw.of(index)
 
     @property
     def notes(self) -> Mapping[str, int]:

@@ -93,6 +93,11 @@ def digest_names(source: Any) -> bytes:
     return digest.digest()
 
 
+def files_of(source: Any, draw: Draw) -> list[str]:
+    """Files that reading a sample opens: by the method `files` of its Source, if it has one, else the one of its name."""
+    return list(source.files(draw)) if hasattr(source, 'files') else [source.name(draw.index)]
+
+
 @dataclass(frozen=True)
 class GeneratedSource:
     """Base of a Source whose samples are generated on demand."""
@@ -140,6 +145,9 @@ class FromSource:
         """Name of the sample in messages, usually its path."""
         return str(self.source.name(index))
 
+    def files(self, draw: Draw) -> list[str]:
+        return files_of(self.source, draw)
+
     def original(self, draw: Draw) -> Image:
         """Image of a sample before any transform. Raises SampleError."""
         image: Image = self.source.read(draw)[0]
@@ -175,6 +183,9 @@ class SubsetSource(FromSource):
 
     def name(self, index: int) -> str:
         return super().name(int(self.numbers[index]))
+
+    def files(self, draw: Draw) -> list[str]:
+        return super().files(draw.of(int(self.numbers[draw.index])))
 
     def read(self, draw: Draw) -> Any:
         return self.source.read(draw.of(int(self.numbers[draw.index])))

@@ -24,6 +24,7 @@ log = logging.getLogger('phalanx')
 HARMLESS = (
     'train.workers',
     'train.cache',
+    'buckets.',
     'train.init_misshapen',
     'train.bad_samples',
     'train.until',

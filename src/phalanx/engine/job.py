@@ -50,6 +50,7 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     path = find_recipe(recipe)
     translation = _read(path, assignments)
     bound, task, resolved = bind(translation.root, Recipe, _family(translation.root))
+    bound.buckets.announce()
     # A run folder is named by itself: its recipe is always called config.yml.
     name = normalise_path(path.parent).name if path.name == 'config.yml' else path.stem
     return Job(bound, task, resolved, name, folder or run_folder(path), translation.notes, translation.differs)

@@ -11,7 +11,7 @@ import multiprocessing
 import signal
 import sys
 import tempfile
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
@@ -28,8 +28,9 @@ from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.transfer import Transfer
 from phalanx.report.readable import pluralize
 from phalanx.runtime.prepare import TooLargeError
+from phalanx.system.buckets import StoreError, fetch_ahead, uses_buckets
 from phalanx.system.disk import LONGEST_TMPDIR
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.memory import keep_freed_memory
 from phalanx.system.stops import STOPS, in_main_thread
 
@@ -39,6 +40,7 @@ B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 PR_SET_PDEATHSIG = 1
 BATCH_TIMEOUT_S = 480  # wait of a rank for its workers; shorter than the timeout of collectives, so this error comes first
 TIMED_OUT = 'DataLoader timed out'  # torch's message
+AHEAD = 256  # samples per rank whose files are fetched from a bucket before workers get to them
 POLL_S = 1  # seconds between two checks for cancellation while a batch is awaited
 
 
@@ -165,7 +167,7 @@ class Loader(Generic[S, B]):
         # torch starts new workers for each pass, so each evaluation forks again; a training is a single pass.
         loader: DataLoader[LoadedBatch] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
-            batch_sampler=draws,
+            batch_sampler=_fetch_upcoming(self.dataset, draws),
             collate_fn=partial(_collate_samples, self.collate),
             num_workers=self.workers,
             worker_init_fn=_start_worker,
@@ -184,6 +186,20 @@ class Loader(Generic[S, B]):
                 yield batch
             elif self.replace:
                 raise BadSampleError(f'no sample of the data set can be used: {next(iter(bad.values()))}')
+
+
+def _fetch_upcoming(dataset: Dataset[Any], draws: Iterator[list[Draw]]) -> Iterator[list[Draw]]:
+    """Yield `draws`; the files in buckets of those that follow are requested meanwhile."""
+    following = deque[list[Draw]]()
+    for batch in draws:
+        if uses_buckets():
+            fetch_ahead(file for draw in batch for file in dataset.files(draw))
+            following.append(batch)
+            if sum(map(len, following)) <= AHEAD:
+                continue
+            batch = following.popleft()
+        yield batch
+    yield from following
 
 
 def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[], bool]) -> Iterator[LoadedBatch]:
@@ -241,9 +257,13 @@ class _Reader(Generic[S]):
         self.dataset, self.bad_samples, self.replace, self.cache = dataset, bad_samples, replace, cache
         self.is_cancelled = is_cancelled
 
-    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[S | None, dict[int, str]]]:
-        with use_cache(self.cache):
-            return [self.read(draw) for draw in draws]
+    def __getitems__(self, draws: Sequence[Draw]) -> 'list[tuple[S | None, dict[int, str]]] | str':
+        """Samples of the draws, or the reason why the run cannot go on."""
+        try:
+            with use_cache(self.cache):
+                return [self.read(draw) for draw in draws]
+        except StoreError as error:
+            return describe_error(error)
 
     def read(self, draw: Draw) -> tuple[S | None, dict[int, str]]:
         """Return the sample, or its replacement, and the samples found unusable on the way. Depends on the data set alone."""
@@ -265,9 +285,11 @@ class _Reader(Generic[S]):
 
 
 def _collate_samples(
-    collate: Callable[[Sequence[S]], Any], read: Sequence[tuple[S | None, dict[int, str]]]
+    collate: Callable[[Sequence[S]], Any], read: Sequence[tuple[S | None, dict[int, str]]] | str
 ) -> LoadedBatch | Transfer:
     """Collate the readable samples; in a worker, wrapped for the transfer to its rank."""
+    if isinstance(read, str):
+        return LoadedBatch(None, {}, read)
     samples = [sample for sample, _ in read if sample is not None]
     bad = {index: message for _, reasons in read for index, message in reasons.items()}
     try:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from phalanx.engine.progress import Progress
 from phalanx.parallel import dist
+from phalanx.system.buckets import fetched
 from phalanx.system.memory import AsyncCopy
 
 T = TypeVar('T')
@@ -49,6 +50,23 @@ class StepNumbers:
         steps, logged = len(self.logged), self.logged
         self.logged = []
         return steps, [math.fsum(column) / steps for column in zip(*logged, strict=True)]
+
+
+class BucketMeter:
+    """Rates of the reads of this node from buckets since the last lap. Empty if nothing is read from one."""
+
+    def __init__(self) -> None:
+        self._before = fetched()
+
+    def lap(self, seconds: float) -> dict[str, float]:
+        """MB/s that arrived, share of files found in the cache, and repeated requests."""
+        now, before = fetched(), self._before
+        if not now:
+            return {}
+        self._before = now
+        arrived, files, found, repeated = (now[key] - before.get(key, 0) for key in ('bytes', 'asked', 'hits', 'retries'))
+        rates = {'bucket_mb_per_s': arrived / 1e6 / seconds, 'bucket_hits': found / files if files else 1.0}
+        return rates | ({'bucket_retries': repeated} if repeated else {})
 
 
 class Stopwatch:
@@ -136,6 +154,7 @@ def measure_throughput(clock: Stopwatch, samples: int, device: torch.device, *, 
     seconds = before.training_seconds * len(ranks) + sum(rank['seconds'] for rank in ranks)
     waited = before.waiting_seconds * len(ranks) + sum(rank['waited'] for rank in ranks)
     return {
+        **({'buckets': counts} if (counts := fetched()) else {}),
         'samples_per_s': samples / trained if trained else None,
         'data_wait': waited / seconds if trained else None,
         'peak_memory_mb': max(before.peak_memory_mb, *(rank['memory_mb'] for rank in ranks)),

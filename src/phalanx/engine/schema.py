@@ -22,6 +22,7 @@ from phalanx.engine.precision import PrecisionOptions
 from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
 from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL
+from phalanx.system.buckets import BucketOptions
 
 
 def check_exactly_one(options: object, *groups: Sequence[str]) -> None:
@@ -225,6 +226,8 @@ class Recipe:
     evaluate: Evaluate = field(default_factory=Evaluate)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     report: ReportOptions = field(default_factory=ReportOptions)
+    buckets: BucketOptions = field(default_factory=BucketOptions)
+    """Cache of data sets in object stores: `data.root: s3://BUCKET/PREFIX`, also gs://, az:// and https://."""
     device: Literal['auto', 'cpu', 'cuda'] = 'auto'
     """Device of each rank; auto uses CUDA if available."""
 

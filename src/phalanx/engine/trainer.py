@@ -20,7 +20,7 @@ from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
 from phalanx.engine.loader import LoadingCancelledError, Stream, check_bad_samples, check_batch
-from phalanx.engine.meters import StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
+from phalanx.engine.meters import BucketMeter, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
 from phalanx.engine.optim.groups import parameter_groups
@@ -112,7 +112,7 @@ class Trainer:
         self.heartbeat = Heartbeat(dist.rank())
         context = self.model, self.ema, setup, self.heartbeat, self.flags, self.with_loss.whole
         self.evaluator = Evaluator(task, self.evalset, *context)
-        self.clock = Stopwatch()
+        self.clock, self.bucket_meter = Stopwatch(), BucketMeter()
         self.numbers = StepNumbers()
         self.report = Report(folder, main=False, name='', total_steps=self.until)  # silent, until `train` gets another
 
@@ -316,6 +316,7 @@ class Trainer:
             'lr': self.schedule(step - 1),
             'samples_per_s': steps * self.stream.global_batch_size / seconds,
             'data_wait': waited / seconds,
+            **self.bucket_meter.lap(seconds),
             'memory_mb': peak_memory_mb(self.device),
             **({'loss_scale': scale} if scale is not None else {}),
         }

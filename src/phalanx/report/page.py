@@ -210,6 +210,7 @@ def _charts(run: Run) -> list[Chart]:
         ('Learning rate', 'lr', 'lr', '', 1),
         ('Throughput', 'samples/s', 'samples_per_s', 'samples/s', 1),
         ('Time spent waiting for data', 'data wait', 'data_wait', '%', 100),
+        ('Reading from buckets', 'MB/s', 'bucket_mb_per_s', 'MB/s', 1),
         ('Peak memory', 'memory', 'memory_mb', 'GiB', 1 / 1024),
     ):
         points = [(step, None if value is None else scale * value) for step, value in run.log.curves.get(key, ())]

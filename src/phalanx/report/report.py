@@ -50,6 +50,9 @@ COLUMNS = {  # format of each value in a log line, at a fixed width
     'lr': 'lr {:.2e}',
     'samples_per_s': '{:8.1f} samples/s',
     'data_wait': 'data wait {:6.1%}',
+    'bucket_mb_per_s': 'bucket {:6.1f} MB/s',
+    'bucket_hits': 'cached {:6.1%}',
+    'bucket_retries': 'repeated requests {:.0f}',
     'memory_mb': '{:7,.0f} MiB',
 }
 NO_LABELS = 'the {} have no valid labels (all pixels void, nothing annotated?); `phalanx data check` counts them'
@@ -430,5 +433,8 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
         'data wait': f'{format_percent(summary.get("data_wait"))} of the training time',
         'peak memory': format_mebibytes(summary.get('peak_memory_mb')),
     }
+    if counts := summary.get('buckets'):
+        cached = f'{format_percent(counts["hits"] / max(counts["asked"], 1))} of {counts["asked"]:,} files were in the cache'
+        words['bucket'] = f'{counts["bytes"] / 1e6:,.1f} MB by the first node, {cached}, {counts["retries"]} requests repeated'
     words |= {'skipped samples': format_number(len(skipped))} if skipped else {}
     return words | {f'note {place}': text for place, text in enumerate(summary.get('differs', ()), 1)}

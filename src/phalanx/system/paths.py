@@ -3,15 +3,24 @@
 import os
 from pathlib import Path
 
+from phalanx.system.buckets import StorePath, is_url
+
 
 def parse_path(text: str) -> Path:
-    """Path named by `text`, with `~` expanded: no shell does that for `--out=~/x` and recipes."""
+    """Path named by `text`, also a URL, with `~` expanded: no shell does that for `--out=~/x` and recipes.
+
+    Raises UrlError, a ValueError, for a URL with credentials.
+    """
+    if is_url(text):
+        return StorePath.parse(text)
     return Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
 
 
 def normalise_path(path: Path) -> Path:
     """Absolute `path` without `..`, for comparisons. Links are kept, except in front of a `..`."""
     parts = path.absolute().parts
+    if isinstance(path, StorePath):
+        return path.resolve()
     if os.pardir not in parts:
         return path.absolute()
     # Resolve up to the last `..`: behind a link, `link/..` is not the folder of the link.
@@ -21,6 +30,8 @@ def normalise_path(path: Path) -> Path:
 
 def shorten_path(path: Path) -> str:
     """Shortest form of `path` for messages: relative to the working folder if it is inside."""
+    if isinstance(path, StorePath):
+        return str(path)
     # By text, as the user wrote it: links are not resolved.
     path, here = Path(os.path.normpath(path.absolute())), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -14,6 +14,7 @@ from phalanx.data.image import decode_image
 from phalanx.data.mixing import Shares, check_shares
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.families.recognition.data.source import Source, TextImage
+from phalanx.system.buckets import StorePath
 
 DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
@@ -97,10 +98,11 @@ class Lmdb:
 
     def _values(self, *keys: bytes) -> list[bytes | None]:
         """Return the values of `keys`, None for missing ones. Raises ValueError for a damaged database."""
-        lmdb = import_module('lmdb')
+        lmdb, file = import_module('lmdb'), self.folder / DATABASE
         try:
+            place = file.local() if isinstance(file, StorePath) else file
             # No lock file: the disk may be read-only. No read-ahead: samples are read in random order.
-            environment = lmdb.open(str(self.folder), readonly=True, lock=False, readahead=False, meminit=False)
+            environment = lmdb.open(str(place), subdir=False, readonly=True, lock=False, readahead=False, meminit=False)
             with environment, environment.begin() as transaction:
                 return [transaction.get(key) for key in keys]
         except lmdb.Error as error:

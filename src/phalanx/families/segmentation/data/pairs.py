@@ -38,6 +38,9 @@ class Pairs:
     def name(self, index: int) -> str:
         return str(self.path(index, 0))
 
+    def files(self, draw: Draw) -> list[str]:
+        return [str(self.path(draw.index, column)) for column in (0, 1)]
+
     def path(self, index: int, column: int) -> Path:
         return self.root / self._paths[2 * index + column]
 
