@@ -22,5 +22,9 @@ def find_exported(path: Path) -> Path:
         raise RequestError(f'{path}: {fault}' + ('' if inside else f'; `phalanx export {path}` writes one'))
     nearby = [file for suffix in SUFFIXES for pattern in (f'*{suffix}', f'runs/*/*{suffix}') for file in Path().glob(pattern)]
     known = sorted({str(file) for file in [*nearby, *path.parent.glob(f'*{path.suffix or ".onnx"}')]})
-    listed = f' (there are {", ".join(known[:5])}{" ..." if len(known) > 5 else ""})' if known else ''
+    listed = (
+        f' (there are {", ".join(known[:5])}{" ..." if len(known) > 5 else ""})'
+        if known
+        else ' (nor another one; `phalanx export RUN` writes one)'
+    )
     raise RequestError(f'{path}: there is no such file{did_you_mean(path, known)}{listed}')

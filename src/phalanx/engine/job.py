@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,6 +143,8 @@ def find_recipe(recipe: str) -> Path:
     candidates = [*path.parent.glob('*.yml'), *path.parent.glob('*/config.yml'), *Path('runs').glob('*/config.yml')]
     places = sorted({str(file.parent if file.name == 'config.yml' else file) for file in candidates})
     near = did_you_mean(recipe, places) or did_you_mean(name, known)
-    if not near and places and os.sep in recipe:  # a run or file of the user's, not a shipped one
+    if not near and places:
         near = f'; there are {", ".join(places[:MOST_NAMED])}' + (' ...' if len(places) > MOST_NAMED else '')
+    elif not near:
+        near = '; there are no runs and no recipes here'
     raise ConfigError([f'{recipe}: no such file or shipped recipe{near} (`phalanx config` lists them)'])

@@ -143,6 +143,14 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(home: Path, cap
         Path(f'runs/{name}/config.yml').touch()
     assert main(['export', 'runs/xxxxxxxx']) == 2
     assert 'no such file or shipped recipe; there are runs/mine, runs/other' in capsys.readouterr().err
+    for command in (('predict', 'nosuch', 'a.png'), ('eval', 'nosuch'), ('export', 'nosuch')):
+        assert main(command) == 2
+        assert 'nosuch: no such file or shipped recipe; there are runs/mine, runs/other' in capsys.readouterr().err
+
+
+def test_a_run_is_not_looked_for_in_vain_where_there_are_none(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['export', 'xxxxxxxx']) == 2
+    assert 'xxxxxxxx: no such file or shipped recipe; there are no runs and no recipes here' in capsys.readouterr().err
 
 
 def test_an_image_that_is_not_there_is_answered_with_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
