@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,6 +220,62 @@ def test_prepare_keeps_the_split_unless_shares_are_given() -> None:
         out = Path(f'out{len(words)}')
         assert run_here('data', 'prepare', 'yolo', 'mine', '--out', str(out), *words) == 0
         assert [len(json.loads((out / f'{split}.json').read_text())['images']) for split in ('train', 'val')] == counts
+
+
+def lists_in(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[list[set[str]], str]:
+    """Images of the training and validation lists of a recipe, and the report."""
+    shutil.rmtree('mine_phalanx', ignore_errors=True)
+    assert run_here('new', 'mine', '--no_trial', *words) == 0
+    files = (json.loads(Path(f'mine_phalanx/{split}.json').read_text()) for split in ('train', 'val'))
+    return [{Path(image['file_name']).stem for image in content['images']} for content in files], capsys.readouterr().out
+
+
+def yolo_of_one_folder() -> None:
+    yolo_in('images/train')
+    for number in range(4):  # images that differ
+        drawn.draw(Path(f'mine/images/train/{number}.png'), number)
+    write('data.yaml', 'train: images/train', 'val: images/train', 'test: images/train', 'names: [bolt, nut]')
+
+
+def two_equal_coco_files() -> None:
+    for number in range(4):
+        drawn.draw(Path(f'mine/{number}.png'), number)
+    content = {
+        'images': [{'id': number, 'file_name': f'{number}.png'} for number in range(4)],
+        'annotations': [{'image_id': number, 'category_id': 1, 'bbox': [4, 6, 20, 24]} for number in range(4)],
+        'categories': [{'id': 1, 'name': 'nut'}],
+    }
+    write('train.json', json.dumps(content))
+    write('val.json', json.dumps(content))
+
+
+@pytest.mark.parametrize('layout', [yolo_of_one_folder, two_equal_coco_files])
+def test_training_images_are_evaluated_with_a_note_where_the_author_says_so(
+    layout: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout()
+    lists, said = lists_in((), capsys)
+    assert lists == [{*'0123'}, {*'0123'}]
+    assert 'training and validation are given the same images' in said
+    lists, said = lists_in(('--val', '0.25'), capsys)
+    assert sorted(map(len, lists)) == [1, 3] and not lists[0] & lists[1]
+
+
+def test_copies_of_images_in_two_splits_are_made_once(capsys: pytest.CaptureFixture[str]) -> None:
+    yolo_of_one_folder()
+    assert run_here('data', 'prepare', 'yolo', 'mine', '--out', 'out') == 0
+    assert [len(json.loads(Path(f'out/{split}.json').read_text())['images']) for split in ('train', 'val')] == [4, 4]
+    assert len([*Path('out/images').rglob('*.png')]) == 4
+    assert 'note: training and validation are given the same images' in capsys.readouterr().err
+
+
+def test_a_test_set_of_the_validation_images_leaves_these_for_validation(capsys: pytest.CaptureFixture[str]) -> None:
+    yolo_in('a', '01')
+    yolo_in('b', '23')
+    write('data.yaml', 'train: a', 'val: b', 'test: b', 'names: [bolt, nut]')
+    lists, said = lists_in((), capsys)
+    assert lists == [{*'01'}, {*'23'}]
+    assert 'the test images are those of validation' in said
 
 
 def test_a_single_image_cannot_be_split() -> None:

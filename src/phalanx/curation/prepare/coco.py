@@ -11,6 +11,7 @@ import numpy as np
 from phalanx.curation.prepare.bitmaps import bitmap_instance
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
+from phalanx.curation.prepare.splits import settle_splits
 from phalanx.curation.prepare.tree import Tree, split_in, stated_split
 from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, is_file, open_image, read_json
 from phalanx.data.coco import Key, parse_categories, parse_image, parse_key, parse_object, place_of
@@ -35,7 +36,11 @@ def read_coco(files: Sequence[Path], images: Path, *, outlined: bool) -> Annotat
     for file in files:
         split = split_in((file.name,)) if len(files) > 1 else ''
         read_content(read_json(file), file, image_of, found, split=split, outlined=outlined)
-    found.samples = [join(same, f'{same[0].image}') for same in found.by_image()]
+    of_image = found.by_image()
+    splits, notes = settle_splits({same[0].image: {one.split for one in same} for same in of_image})
+    joined = [join(same, f'{same[0].image}') for same in of_image]
+    found.samples = [replace(sample, split=split) for sample in joined for split in splits[sample.image]]
+    found.notes += notes
     return found
 
 
@@ -43,7 +48,11 @@ def find_coco(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of all JSON files with `images`, `annotations` and `categories`."""
     found.boxes_first = True
     for path, content in tree.jsons.items():
-        if isinstance(content, dict) and isinstance(content.get('image'), dict) and 'annotations' in content:
+        if (
+            isinstance(content, dict)
+            and isinstance(content.get('image'), dict)
+            and {'annotations', 'dataset'} & {*content} == {'annotations'}
+        ):
             found.left_out.append(f'{path}: masks without classes, as of Segment Anything, train no family')
         elif isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
             if not content['annotations']:  # as files of images for a test: nobody annotated these

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from phalanx.curation.prepare.dealing import deal, split_samples
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
 from phalanx.curation.prepare.labelme import read_labelme
 from phalanx.curation.prepare.masks import Meaning, name_colours
-from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut
-from phalanx.curation.prepare.splits import listed_splits
+from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut, SplitName
+from phalanx.curation.prepare.splits import listed_splits, settle_splits
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError
@@ -143,6 +144,7 @@ def _from_folder(given: argparse.Namespace) -> int:
     refused: dict[str, LeftOut] = {}
     held = find_annotations(tree, [given.kind], refused)
     reasons = [problem for found in held.values() for problem in found.left_out] + refused.get(given.kind, [])
+    _print_problems([f'left out: {problem}' for problem in tree.unreadable])
     nothing = f'{given.folder}: holds nothing of the format {given.kind} that can be used'
     return _write_chosen(given, held, tree.root, nothing, reasons)
 
@@ -150,10 +152,13 @@ def _from_folder(given: argparse.Namespace) -> int:
 def _label_maps(given: argparse.Namespace, found: AnnotationSet, root: Path, meaning: Meaning | None = None) -> int:
     """Write label maps with copies of the images below `root`, split as lists or folders of images say."""
     tree = Tree(normalise_path(root))
-    splits = listed_splits(tree)
-    for number, sample in enumerate(found.samples):
-        image = normalise_path(sample.image)
-        found.samples[number] = replace(sample, split=splits.get(image) or sample.split or tree.split_of(image))
+    listed, own = listed_splits(tree), defaultdict[Path, set[SplitName]](set)
+    for sample in found.samples:
+        own[sample.image].add(sample.split or tree.split_of(normalise_path(sample.image)))
+    splits, notes = settle_splits({image: listed.get(normalise_path(image)) or own[image] for image in own})
+    of_image = {sample.image: sample for sample in found.samples}
+    found.samples = [replace(sample, split=split) for image, sample in of_image.items() for split in splits[image]]
+    found.notes += notes
     if not found.samples and not found.left_out:
         raise RequestError('there is nothing to prepare: no annotation was found')
     return _write_copies(given, found, 'segmentation', root, meaning)
@@ -197,6 +202,7 @@ def _write_copies(
     if not given.out.exists():
         return _report_problems(problems)
     _print_problems([f'left out: {problem}' for problem in problems])
+    _print_problems([f'note: {note}' for note in (*found.notes, *written.notes)])
     print(
         f'{given.out}: {family}, '
         + ', '.join(f'{count} in {split}' for split, count in written.counts.items())

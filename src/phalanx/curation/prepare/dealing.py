@@ -29,7 +29,8 @@ def split_samples(
         given = {'train': list(samples)}
     if 'val' in given and val is None:
         return {split: given[split] for split in SPLIT_NAMES if split in given}, 'as the annotations say'
-    rest, test = given['train'] + given.get('val', []), given.get('test', [])
+    of_image = {sample.image: sample for sample in given['train'] + given.get('val', [])}  # some may be in both
+    rest, test = [*of_image.values()], given.get('test', [])
     share = val or val_share(len(rest))
     train, held_out = deal(rest, [1 - share, share], seed, groups)
     lists: dict[SplitName, list[Sample]] = {'train': train, 'val': held_out, 'test': test}

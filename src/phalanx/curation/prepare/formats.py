@@ -1,7 +1,7 @@
 """Catalog of annotation formats, and detection of those in a folder."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_
 from phalanx.curation.prepare.masks import find_masks
 from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mot, find_wider_face
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample, SplitName, join
-from phalanx.curation.prepare.splits import listed_splits
+from phalanx.curation.prepare.splits import Splits, listed_splits, settle_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
@@ -91,12 +91,12 @@ def _drop_doubtful(found: AnnotationSet, doubtful: set[Path]) -> None:
         found.left_out.append(f'{lost[0]} (and {len(lost) - 1} more): a file that cannot be read may have objects on it, too')
 
 
-def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitName]) -> AnnotationSet:
+def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationSet:
     """Return one sample per image, without unreadable images and boxes without area, with boxes cut at the image edges.
 
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
-    counts, samples = Counter[str](), list[Sample]()
+    counts, samples, own = Counter[str](), list[Sample](), dict[Path, Collection[SplitName]]()
     labelled = [*found.class_names, *(instance.label for sample in found.samples for instance in sample.instances)]
     if any(name != name.strip() for name in labelled):  # `cat` and `cat ` are one class
         stripped = tuple(dict.fromkeys(name.strip() for name in found.class_names))
@@ -107,7 +107,9 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
     for same in found.by_image():
         with found.left_out.catch():
             sample = join(same, f'{same[0].image}')
-            counts['images that are annotated more than once, whose annotations are joined'] += len(same) > 1
+            counts['images that are annotated more than once, whose annotations are joined'] += len(same) > len(
+                {one.split for one in same}
+            )
             width, height = tree.size(sample.image)
             if any(not instance.label for instance in sample.instances):
                 raise AnnotationError(f'{sample.image}: an object on it has no label, while others have one')
@@ -127,14 +129,16 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Mapping[Path, SplitNam
                 if any(abs(one - other) > slack for one, other in zip(box, (x0, y0, x1, y1), strict=True)):
                     counts['boxes that reach out of their image, cut off at its edges'] += 1
                 instances.append(replace(instance, box=box))
-            split = splits.get(sample.image) or sample.split
-            samples.append(replace(sample, instances=tuple(instances), split=split))
-    if any(splits.get(sample.image) == 'train' for sample in samples):
+            own[sample.image] = splits.get(sample.image) or {one.split for one in same}
+            samples.append(replace(sample, instances=tuple(instances)))
+    settled, split_notes = settle_splits(own)
+    samples = [replace(sample, split=split) for sample in samples for split in settled[sample.image]]
+    if any('train' in splits.get(sample.image, ()) for sample in samples):
         unlisted = [sample for sample in samples if not sample.split]
         counts['images that no list of the splits names, not used'] = len(unlisted)
         samples = [sample for sample in samples if sample.split]
     samples.sort(key=lambda sample: str(sample.image))
-    notes = [f'{what}: {count}' for what, count in counts.items() if count]
+    notes = [f'{what}: {count}' for what, count in counts.items() if count] + split_notes
     used = {instance.label for sample in samples for instance in sample.instances}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:

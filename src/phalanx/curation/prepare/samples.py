@@ -43,8 +43,7 @@ class Sample:
 def join(samples: Sequence[Sample], where: str) -> Sample:
     """One sample of several annotations of an image: files per class, or an image that is listed twice.
 
-    Equal objects count once; large ones lie below small ones. A validation or test set prevails over training. Raises
-    AnnotationError where texts, tables or masks differ.
+    Equal objects count once; large ones lie below small ones. Raises AnnotationError where texts, tables or masks differ.
     """
     first = samples[0]
     if len(samples) == 1:
@@ -61,8 +60,7 @@ def join(samples: Sequence[Sample], where: str) -> Sample:
     ordered = sorted(
         instances.values(), key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline))
     )
-    split = max((sample.split for sample in samples), key=('', 'train', 'val', 'test').index)
-    return replace(first, split=split, instances=tuple(ordered))
+    return replace(first, instances=tuple(ordered))
 
 
 class LeftOut(list[str]):

@@ -1,35 +1,58 @@
 """Splits that files name: lists of images, data.yaml of YOLO, obj.data of Darknet, ImageSets of Pascal VOC."""
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
-from phalanx.curation.prepare.samples import SplitName
+from phalanx.curation.prepare.samples import SPLIT_NAMES, SplitName
 from phalanx.curation.prepare.tree import IMAGES, SPLITS, Tree, read_bytes, read_text
 from phalanx.data.checks import AnnotationError
 
 NAME = re.compile(rf'.+?({"|".join(map(re.escape, IMAGES))})(?=[\s,;]|$)', re.IGNORECASE)  # of an image, with blanks or not
-ORDER: tuple[SplitName, ...] = ('', 'train', 'val', 'test')  # later ones prevail: `trainval` yields to `val`
+Splits = Mapping[Path, Collection[SplitName]]  # of each image
 
 
-def listed_splits(tree: Tree) -> dict[Path, SplitName]:
-    """The split of each image that a list or a settings file assigns; settings prevail over names of files."""
-    named, referenced = dict[Path, SplitName](), dict[Path, SplitName]()
+def listed_splits(tree: Tree) -> Splits:
+    """The splits of each image that a list or a settings file assigns; settings prevail over names of files."""
+    named, referenced = defaultdict[Path, set[SplitName]](set), defaultdict[Path, set[SplitName]](set)
     for path in tree.having('.txt'):
         if path.stem.lower() in SPLITS and not tree.has_stem(path.stem):  # else these are the labels of an image
             with tree.unreadable.catch():
-                _assign(_images_listed(path, tree), SPLITS[path.stem.lower()], named)
+                for image in _images_listed(path, tree):
+                    named[image].add(SPLITS[path.stem.lower()])
     with tree.unreadable.catch():
         for key, value in _references(tree):
-            _assign(_images_of(value, tree), SPLITS[key], referenced)
+            for image in _images_of(value, tree):
+                referenced[image].add(SPLITS[key])
     return named | referenced
 
 
-def _assign(images: list[Path], split: SplitName, splits: dict[Path, SplitName]) -> None:
-    for image in images:
-        splits[image] = max(splits.get(image, ''), split, key=ORDER.index)
+def settle_splits(splits: Splits) -> tuple[dict[Path, tuple[SplitName, ...]], list[str]]:
+    """The splits that each image is used in, and notes about those that share images.
+
+    A validation or test set is kept out of the training set, as `val.txt` beside `trainval.txt`. But where two splits are the
+    same images, their author has no others: those of training are evaluated, too, and those of the test are no third set.
+    """
+    train, val, test = ({image for image, own in splits.items() if split in own} for split in SPLIT_NAMES)
+    found, notes = dict[Path, tuple[SplitName, ...]](), []
+    if test and test in (train, val):
+        notes.append(f'the test images are those of {"validation" if test == val else "training"}, so there is no test set')
+        test = set[Path]()
+    is_same = bool(train) and train == val
+    if is_same:
+        notes.append(
+            'training and validation are given the same images, so the metrics tell what is learned by heart, unless --val 0.2 '
+            'holds some out'
+        )
+    elif shared := len(train & (val | test)):
+        notes.append(f'images of training that are validation or test images, too, and only used as these: {shared}')
+    for image in splits:
+        last: SplitName = 'test' if image in test else 'val' if image in val else 'train' if image in train else ''
+        found[image] = ('train', 'val') if is_same and last == 'val' else (last,)
+    return found, notes
 
 
 def _references(tree: Tree) -> Iterator[tuple[str, str]]:

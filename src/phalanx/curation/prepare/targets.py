@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -141,6 +142,7 @@ def write_copies(
     with TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as aside:
         place = Path(aside) / 'data'
 
+        @cache  # images may be in two splits
         def copied(path: Path, folder: str) -> Path:
             name = str(path.relative_to(source))
             if family == 'segmentation':  # in its lists, a blank ends the path
