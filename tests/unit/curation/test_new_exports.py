@@ -205,6 +205,13 @@ def test_a_region_that_may_be_on_two_images_is_not_used() -> None:
     assert 'a region on none of them (image)' in said
 
 
+def test_choices_relations_and_ratings_of_label_studio_are_reported_as_unused() -> None:
+    others = [{'type': 'choices', 'value': {'choices': ['day']}}, {'type': 'relation', 'from_id': 'r', 'to_id': 'r'}]
+    rows, _, said = read({'x.json': [task('a.png', region(), *others, {'type': 'rating', 'value': {'rating': 3}})]}, FIRST)
+    assert rows == {FIRST: ('', [HALF])}
+    assert 'results of tasks that are not used, as no family learns them: 1 choices, 1 rating, 1 relation' in said
+
+
 def test_a_task_about_a_text_has_no_image() -> None:
     about_text = task({'text': 'no name of a file'}, region())
     rows, _, said = read({'x.json': [about_text, task('a.png', region())]}, FIRST)

@@ -37,6 +37,7 @@ def classes() -> list[str]:
         ('class_names.txt', '_background_\nbolt\nnut\n'),
         ('labels.txt', '__ignore__\n_background_\nbolt\nnut\n'),
         ('_classes.csv', 'Pixel Value, Class\n0, background\n1, bolt\n2, nut\n'),
+        ('id2label.json', '{"0": "background", "2": "nut", "1": "bolt"}'),
         ('classes.txt', '0: background\n1: bolt\n2: nut\n'),
         ('classes.txt', '0 background\n1 bolt\n2 nut\n'),
     ],

@@ -24,6 +24,7 @@ from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
 from phalanx.curation.prepare.dealing import split_samples
+from phalanx.curation.prepare.foreign import describe_unknown
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.masks import is_mask
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample, SplitName
@@ -142,7 +143,7 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
         f'{given.folder}: {pluralize(len(tree.images), "image")}, but no annotation{for_what} that can be used',
         *(['there are: ' + '; '.join(possible)] if possible else []),
         'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
-        *reasons[:SHOWN],
+        *(reasons or describe_unknown(tree))[:SHOWN],
         *describe_near_misses(tree)[:SHOWN],
         'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
     ]

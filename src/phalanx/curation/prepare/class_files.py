@@ -9,10 +9,11 @@ from typing import NamedTuple
 from phalanx.curation.prepare.colours import Colour
 from phalanx.curation.prepare.label_maps import BACKGROUND
 from phalanx.curation.prepare.tree import Tree, read_text
-from phalanx.data.checks import check_unique
+from phalanx.data.checks import AnnotationError, check_unique, read_json, shorten
 
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
+    'id2label.json',  # of Hugging Face: names by number
     *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt'),
 )
 
@@ -29,6 +30,8 @@ class ClassFile(NamedTuple):
 
 def read_class_file(file: Path | None) -> ClassFile:
     """The names in a file with one on each line; empty without a file. Raises AnnotationError."""
+    if file and file.suffix.lower() == '.json':
+        return _read_numbered(file)
     colours: dict[Colour, str] = {}
     names = []
     lines = read_text(file).splitlines() if file else []
@@ -47,6 +50,17 @@ def read_class_file(file: Path | None) -> ClassFile:
     # labelme2voc: `__ignore__` is 255 in its masks, and the numbers begin behind it
     names = [BACKGROUND if name == '_background_' else name for name in names if name != '__ignore__']
     return ClassFile(list(colours.values()) or names, {} if colours else _parse_numbers(names), colours)
+
+
+def _read_numbered(file: Path) -> ClassFile:
+    """The names in an object of numbers and names. Raises AnnotationError."""
+    content = read_json(file)
+    wrong = [key for key, name in content.items() if not key.isdecimal() or not isinstance(name, str) or not name.strip()]
+    if wrong or not content:
+        raise AnnotationError(f'{file}: expected numbers and names such as {{"0": "background"}}, got {shorten(wrong[:1])}')
+    numbered = dict(sorted((int(key), name.strip()) for key, name in content.items()))
+    check_unique(numbered.values(), f'{file}')
+    return ClassFile([*numbered.values()], numbered, {})
 
 
 def _parse_numbers(lines: Sequence[str]) -> dict[int, str]:

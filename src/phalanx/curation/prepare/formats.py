@@ -9,6 +9,7 @@ from typing import NamedTuple
 from phalanx.curation.prepare.coco import find_coco
 from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.cvat import read_cvat
+from phalanx.curation.prepare.foreign import name_foreign
 from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
 from phalanx.curation.prepare.json_files import find_createml, find_datumaro, find_via
 from phalanx.curation.prepare.label_studio import find_label_studio
@@ -80,6 +81,7 @@ def find_annotations(
         elif found.samples or found.left_out or found.notes:
             empty = [f'names {len(found.samples)} images, but not one object on them'] if found.samples else []
             refused[name] = LeftOut([*found.left_out, *found.notes, *empty])
+    tree.unreadable += name_foreign(tree)
     return dict(sorted(held.items(), key=lambda item: -len({sample.image for sample in item[1].samples})))
 
 

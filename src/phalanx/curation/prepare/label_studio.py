@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from phalanx.data.checks import AnnotationError, check_floats, get_member, parse
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
 KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 'rectangle', 'polygon', 'ellipse', 'brush')
+USED = {*KINDS, 'labels', 'textarea', None}  # None: JSON-MIN does not tell
 GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image
 BITMAP = re.compile(r'task-\d+-annotation-\d+')  # brushes exported as PNG
 UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
@@ -26,7 +28,7 @@ def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
 
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
     """
-    open_tasks, several = 0, list[str]()
+    open_tasks, several, unused = 0, list[str](), Counter[str]()
     for path, content in [*tree.jsons.items(), *_tables(tree)]:
         tasks = _tasks(content)
         for number, task in enumerate(tasks if _has_tasks(tasks) else ()):
@@ -43,9 +45,13 @@ def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
                 for image, own in _by_image(results, images, where):
                     with found.dropping(image):
                         instances, text = _marks(own, tree.size(image), where)
+                        unused.update(str(one.get('type')) for one in own if one.get('type') not in USED)
                         found.samples.append(Sample(image, _split(task, tree, path), instances, text=text))
     if several:
         found.notes.append(f'tasks with several annotations, of which one is used: {len(several)}, such as {several[0]}')
+    if unused:
+        kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(unused.items()))
+        found.notes.append(f'results of tasks that are not used, as no family learns them: {kinds}')
     if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
         said = 'does not name the image that it was painted on; export JSON from Label Studio'
         found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')

@@ -1,0 +1,105 @@
+"""Annotation files of tools without a reader, recognised so that the message names what to export instead."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phalanx.curation.prepare.masks import CITYSCAPES
+from phalanx.curation.prepare.samples import LeftOut
+from phalanx.curation.prepare.tree import Tree, read_bytes
+from phalanx.data.checks import AnnotationError, parse_json
+
+
+class Foreign(NamedTuple):
+    keys: frozenset[str]  # of the object in a file, or of the first one in its list or on its first line
+    about: str
+    instead: str
+
+
+POLYGONS = 'imgHeight imgWidth objects'  # beside the masks that are painted from them
+COCO = 'export COCO'
+TO_COCO = 'convert it to COCO'
+LABELBOX = 'an export of Labelbox', 'convert it to COCO (Roboflow imports it)'
+DARWIN = 'an export of V7 Darwin', COCO
+ENCORD = 'an export of Encord', COCO
+BDD = 'a list of BDD100K', 'convert it to COCO (python -m bdd100k.label.to_coco)'
+DETECTIONS = 'a list of detections', 'annotations in COCO have images and categories, too'
+TOOLS: tuple[Foreign, ...] = tuple(
+    Foreign(frozenset(keys.split()), about, instead)
+    for keys, (about, instead) in (
+        ('data_row projects', LABELBOX),
+        ('Labeled_Data Label', LABELBOX),
+        ('filename width height ann', ('a list of MMDetection', 'take the COCO or VOC files that it was made from')),
+        ('metainfo data_list', ('a list of MMEngine', 'take the COCO or VOC files that it was made from')),
+        ('metadata instances', ('an export of SuperAnnotate', 'convert it to COCO with its SDK')),
+        ('item annotations version', DARWIN),
+        ('dataset image annotations', DARWIN),
+        ('project_name label_classes images', ('an export of Hasty', COCO)),
+        ('data_hash data_units', ENCORD),
+        ('label_hash data_units', ENCORD),
+        ('asset regions', ('a file of VoTT', 'export Pascal VOC or CSV')),
+        ('assets tags', ('an export of VoTT', 'export Pascal VOC or CSV')),
+        ('name labels timestamp', BDD),
+        ('name labels attributes', BDD),
+        ('ID gtboxes', ('annotations of CrowdHuman', TO_COCO)),
+        (POLYGONS, ('polygons of Cityscapes', 'paint their masks (csCreateTrainIdLabelImgs)')),
+        ('source-ref', ('a manifest of SageMaker Ground Truth', TO_COCO)),
+        ('imageGcsUri', ('a list of Vertex AI', TO_COCO)),
+        ('image_url label', ('a list of Azure Machine Learning', COCO)),
+        ('image spans', ('a data set of Prodigy', TO_COCO)),
+        ('externalId labels', ('an export of Kili', 'export COCO, VOC or YOLO')),
+        ('task_id params response', ('tasks of Scale AI', TO_COCO)),
+        ('dataset created_at description', ('a release of Segments.ai', 'convert it to COCO (segments.utils.export_dataset)')),
+        ('image_id category_id bbox score', DETECTIONS),
+        ('image_id category_id segmentation score', DETECTIONS),
+    )
+)
+SUFFIXES = {
+    '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
+    '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
+    '.tfrecord': 'records of TensorFlow: export COCO, VOC or YOLO',
+    '.record': 'records of TensorFlow: export COCO, VOC or YOLO',
+    '.h5': 'HDF5: save its images and masks as files',
+    '.npz': 'arrays of NumPy: save its images and masks as files',
+    '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV',
+    '.pkl': 'a pickle, which could run any program and is not opened: export COCO',
+    '.mdb': 'a database of LMDB, which the data set `lmdb` of recognition reads, but not `phalanx new`',
+}
+
+
+def name_foreign(tree: Tree) -> LeftOut:
+    """A message for each tool with files that no reader takes."""
+    files = defaultdict[Foreign, list[Path]](list)
+    for path, first in _contents(tree):
+        keys = {str(key).replace(' ', '_') for key in first}
+        if tool := next((tool for tool in TOOLS if tool.keys <= keys), None):
+            files[tool].append(path)
+    if any(CITYSCAPES.search(image.stem.lower()) for image in tree.images):
+        files.pop(next(tool for tool in TOOLS if tool.keys == frozenset(POLYGONS.split())), None)
+    more = {tool: f' (and {len(paths) - 1} more like it)' if len(paths) > 1 else '' for tool, paths in files.items()}
+    return LeftOut(
+        f'{paths[0]}{more[tool]}: is {tool.about}, which is not read; {tool.instead}' for tool, paths in files.items()
+    )
+
+
+def describe_unknown(tree: Tree) -> list[str]:
+    """Files of a folder in which nothing was found: what is in them, for their author to recognise."""
+    kinds = {path.suffix.lower(): path for path in tree.files if path.suffix.lower() in SUFFIXES}
+    binary = [f'{path}: is {SUFFIXES[suffix]}' for suffix, path in kinds.items()]
+    return binary + [f'{path}: JSON of no known format, with {", ".join(list(first)[:6])}' for path, first in _contents(tree)]
+
+
+def _contents(tree: Tree) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The object in each JSON file: the first of a list, or that of the first line."""
+    for path, content in tree.jsons.items():
+        first = content[0] if isinstance(content, list) and content else content
+        if isinstance(first, dict):
+            yield path, first
+    for path in tree.having('.jsonl', '.ndjson', '.manifest', '.odgt'):
+        try:
+            first = parse_json(read_bytes(path).partition(b'\n')[0], path)
+        except AnnotationError:
+            continue  # said by the readers of lines
+        if isinstance(first, dict):
+            yield path, first

@@ -1,0 +1,74 @@
+"""Files of tools without a reader: they are named, with what to export instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import drawn
+from running import run_here
+
+DARWIN = {'name': 'a.png', 'path': '/', 'slots': []}
+MMDETECTION = {'filename': 'a.png', 'width': 64, 'height': 48, 'ann': {'bboxes': [[1, 2, 3, 4]], 'labels': [0]}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> str:
+    """Message of `new` about two images and a file."""
+    for number in range(2):
+        drawn.draw(Path(f'mine/{"ab"[number]}.png'), number)
+    drawn.write(Path('mine', name), content)
+    assert run_here('new', 'mine', '--no_trial') == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'tool'),
+    [
+        ('export.ndjson', {'data_row': {'id': 'x'}, 'projects': {}, 'media_attributes': {}}, 'an export of Labelbox'),
+        ('export.json', [{'ID': 'x', 'Labeled Data': 'https://x/a.png', 'Label': {'objects': []}}], 'an export of Labelbox'),
+        ('train.json', [MMDETECTION], 'a list of MMDetection'),
+        ('train.json', {'metainfo': {'classes': ['a']}, 'data_list': []}, 'a list of MMEngine'),
+        ('a.png.json', {'metadata': {'name': 'a.png'}, 'instances': [{'type': 'bbox'}]}, 'SuperAnnotate'),
+        ('a.json', {'version': '2.0', 'item': DARWIN, 'annotations': []}, 'V7 Darwin'),
+        ('a.json', {'dataset': 'x', 'image': {'filename': 'a.png'}, 'annotations': []}, 'V7 Darwin'),
+        ('x.json', {'project_name': 'x', 'label_classes': [], 'images': [{'image_name': 'a.png'}]}, 'Hasty'),
+        ('x.json', [{'label_hash': 'x', 'data_title': 'a.png', 'data_units': {}}], 'Encord'),
+        ('x.json', {'asset': {'name': 'a.png'}, 'regions': [], 'version': '2'}, 'VoTT'),
+        ('det.json', [{'name': 'a.png', 'timestamp': 1, 'labels': [{'category': 'car', 'box2d': {}}]}], 'BDD100K'),
+        ('a.odgt', {'ID': 'a', 'gtboxes': []}, 'CrowdHuman'),
+        ('a_gtFine_polygons.json', {'imgHeight': 48, 'imgWidth': 64, 'objects': []}, 'polygons of Cityscapes'),
+        ('output.manifest', {'source-ref': 's3://x/a.png', 'boxes': {}}, 'SageMaker'),
+        ('x.jsonl', {'imageGcsUri': 'gs://x/a.png', 'boundingBoxAnnotations': []}, 'Vertex AI'),
+        ('x.jsonl', {'image_url': 'azureml://a.png', 'label': []}, 'Azure'),
+        ('boxes.json', [{'image_id': 1, 'category_id': 1, 'bbox': [1, 2, 3, 4], 'score': 0.5}], 'a list of detections'),
+    ],
+)
+def test_an_export_without_a_reader_is_named_with_what_to_export_instead(
+    name: str, content: Any, tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(name, json.dumps(content), capsys)
+    line = next(line for line in said.splitlines() if name in line)
+    assert tool in line and 'which is not read; ' in line
+
+
+def test_json_of_nobody_known_is_described_by_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'x.json: JSON of no known format, with photo, things' in failure('x.json', {'photo': 'a', 'things': []}, capsys)
+
+
+def test_binary_files_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'train.parquet: is a table of Parquet' in failure('train.parquet', 'PAR1', capsys)
+
+
+def test_files_of_another_tool_beside_annotations_are_reported_as_unread(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.yolo(Path('mine'))
+    drawn.write(Path('mine/more.ndjson'), json.dumps({'data_row': {}, 'projects': {}}))
+    assert run_here('new', 'mine', '--no_trial') == 0
+    assert 'more.ndjson: is an export of Labelbox, which is not read' in capsys.readouterr().out
