@@ -21,12 +21,14 @@ import drawn
 from phalanx.curation.new import characters as keeping
 from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.plan import (
+    Length,
     Node,
     compute_class_weights,
     count_ctc_steps,
     detection_side,
     length_of,
     line_size,
+    longest_within,
     segmentation_sides,
     text_sides,
 )
@@ -468,6 +470,17 @@ def test_few_samples_are_seen_often_and_a_short_run_has_no_average() -> None:
     short = length_of('table', 100, CPU, seen=800)
     assert (short.steps, short.ema_decay) == (100, None)  # 8 epochs of 12.5 steps
     assert length_of('detection', 200, CPU).ema_decay == pytest.approx(1 - 20 / 900, abs=1e-3)
+
+
+def test_a_training_with_its_evaluations_fits_into_the_time_it_is_given_if_an_epoch_does() -> None:
+    """An epoch takes 10 s, an evaluation 5 s: 15 s per epoch, or per five epochs of 50 to 59: 54 take 590 s, 55 take 605 s."""
+
+    def choose(seen: int) -> Length:
+        return length_of('table', 100, CPU, seen)
+
+    lengths = {seconds: longest_within(seconds, choose, 100, 100, 10.0) for seconds in (3, 46, 60, 600)}
+    assert [length.epochs for length in lengths.values()] == [1, 3, 4, 54]
+    assert [length.seconds(100, 10.0) <= seconds for seconds, length in lengths.items()] == [False, True, True, True]
 
 
 # Variants of formats.

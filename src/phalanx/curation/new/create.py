@@ -44,7 +44,7 @@ UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 WARM = 2
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
-MINUTES = 8  # of training on a CPU that a recipe may be extended to
+MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
@@ -261,20 +261,20 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         # as long as the time allows with --minutes, or longer where a CPU has time left
-        available = (given.minutes or MINUTES) * 60 * 0.85  # seconds, the rest is for evaluations
-        # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
-        fitting = round(available * plan.PACE * plan.speed_up(node.cores) / work)
         if given.minutes:
-            length = choose_length(max(length.batch, round(available * rate)))
-        elif not weights and not node.has_gpu and fitting > length.steps * length.batch:
-            length = choose_length(plan.extend(length, fitting, samples))
-        # an evaluated sample costs about half of a trained one
-        looks = length.epochs // length.evaluate_epochs * written.counts['val']
-        seconds = (length.steps * length.batch + looks / 2) / rate
+            length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], rate)
+        elif not weights and not node.has_gpu:
+            # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
+            fitting = round(MINUTES * 60 * plan.PACE * plan.speed_up(node.cores) / work)
+            if fitting > length.steps * length.batch:
+                length = choose_length(plan.extend(length, fitting, samples))
+        seconds = length.seconds(written.counts['val'], rate)
         write()
         if weights:
             settings = _try_settings(path, written, rate, seconds)
             write()
+    if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
+        print(f'  warning: one epoch, the least, takes longer than --minutes {given.minutes:g}; train.steps limits it')
     # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node without other work' if seconds is not None else ''
     if seconds is not None and slowdown > BUSY:

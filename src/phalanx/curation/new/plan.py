@@ -5,7 +5,7 @@ objects.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -81,6 +81,11 @@ class Length:
     def warmup_steps(self) -> int:
         return max(1, min(500, self.steps // 20))
 
+    def seconds(self, evaluated: int, rate: float) -> float:
+        """Estimate the time with `evaluated` evaluation samples, at `rate` training samples per second."""
+        # an evaluated sample costs about half of a trained one
+        return (self.steps * self.batch + self.epochs // self.evaluate_epochs * evaluated / 2) / rate
+
 
 def length_of(family: Family, samples: int, node: Node, seen: int | None = None) -> Length:
     """Choose the length for a number of training samples; `seen`: samples in total, if time is limited."""
@@ -98,6 +103,13 @@ def extend(length: Length, fitting: int, samples: int) -> int:
     usual = length.steps * length.batch
     most = min(fitting, EPOCHS[1] * samples)
     return usual << max(0, math.floor(math.log2(max(1.0, most / usual))))
+
+
+def longest_within(seconds: float, choose: Callable[[int], Length], samples: int, evaluated: int, rate: float) -> Length:
+    """Longest training that takes at most `seconds`, or one epoch; `choose` returns the length for a number of samples seen."""
+    most = int(seconds * rate / samples)  # epochs, without evaluations
+    lengths = (choose(epochs * samples) for epochs in range(most, 1, -1))
+    return next((length for length in lengths if length.seconds(evaluated, rate) <= seconds), choose(samples))
 
 
 def speed_up(cores: int) -> float:
@@ -214,5 +226,5 @@ def describe_duration(seconds: float) -> str:
     if minutes < 1.5:
         return 'about a minute'
     if minutes < 90:
-        return f'about {math.ceil(minutes / 5) * 5 if minutes > 20 else math.ceil(minutes)} minutes'
+        return f'about {math.ceil(minutes / 5) * 5 if minutes > 20 else round(minutes)} minutes'
     return f'about {minutes / 60:.1f} hours'
