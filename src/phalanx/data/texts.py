@@ -5,6 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from phalanx.data.checks import AnnotationError
+from phalanx.data.shapes import corners_of
 
 ILLEGIBLE = '###'
 IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
@@ -31,6 +32,31 @@ def _parse_entry(entry: Any, where: str) -> PageText:
         raise AnnotationError(f'{where}: expected {{"transcription": "..", "points": [[x, y], ..]}}, got {str(entry)[:80]}')
     points = check_outline(entry['points'], f'{where}: points')
     return PageText(points, ILLEGIBLE if entry.get('difficult') is True else entry['transcription'])
+
+
+def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',') -> PageText:
+    """Parse a line of ICDAR: `count` coordinates of corners (8: of ICDAR 2015) or of a box (4: 2013), and a text.
+
+    Raises AnnotationError that starts with `where`.
+    """
+    fields = line.split(divider)
+    values = parse_coordinates(fields[:count])
+    if len(fields) <= count or not values:
+        known = ','.join(f'x{n},y{n}' for n in range(1, count // 2 + 1)) + ',text'
+        raise AnnotationError(f'{where}: expected {known} with coordinates in pixels, got {line[:80]!r}')
+    text = divider.join(fields[count:])  # which may have the divider in it
+    if count == 4:  # between quotes
+        return PageText(corners_of(*values), text.strip().strip('"'))
+    return PageText([values[place : place + 2] for place in range(0, count, 2)], text)
+
+
+def parse_coordinates(fields: list[str]) -> list[float]:
+    """The fields as numbers; empty if some is none."""
+    try:
+        values = [float(field) for field in fields]
+    except ValueError:
+        return []
+    return values if all(map(is_coordinate, values)) else []
 
 
 def check_outline(values: Any, where: str) -> list[list[float]]:

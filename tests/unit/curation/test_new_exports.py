@@ -289,6 +289,18 @@ def test_icdar_puts_a_backslash_before_quotes() -> None:
     assert [sample.text for sample in found.samples] == ['say "a", b']
 
 
+def test_a_line_of_icdar_that_lost_a_number_is_no_box_of_another_text() -> None:
+    rows, _, said = read({'gt_a.txt': '1,1,9,1,9,9,1,9,fine\n10,10,60,12,60,30,10,text\n'}, 'a.png', family='text_detection')
+    assert not rows
+    assert 'gt_a.txt:2: expected x1,y1,x2,y2,x3,y3,x4,y4,text with coordinates in pixels' in said
+
+
+def test_boxes_of_visdrone_are_not_taken_for_corners_of_texts() -> None:
+    rows, _, said = read({'annotations/a.txt': '20,8,27,16,1,4,0,1\n3,5,9,9,0,0,0,0\n'}, 'images/a.png')
+    assert not rows
+    assert 'annotations/a.txt: holds boxes of VisDrone, which are not read; convert them to COCO or YOLO' in said
+
+
 def test_an_image_with_a_second_mask_is_not_used() -> None:
     rows, _, said = read({}, 'a.png', 'a_mask.png', 'a_mask_1.png', 'b.png', 'b_mask.png')
     assert [*rows] == ['b.png']

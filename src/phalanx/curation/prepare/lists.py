@@ -8,15 +8,16 @@ from pathlib import Path
 from phalanx.curation.prepare.class_files import find_class_file
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
-from phalanx.data.checks import AnnotationError, check_floats, shorten
+from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.shapes import bounding_box, corners_of
-from phalanx.data.texts import IGNORED_TEXTS, parse_page
+from phalanx.data.texts import IGNORED_TEXTS, parse_coordinates, parse_icdar, parse_page
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 MOST_CUTS = 20  # separators in a line that may end the name of its image
 LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
 NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a text
+MOST_VISDRONE = 12  # of score, category, truncation and occlusion, which follow x, y, width and height
 SEEN = 'fileState.txt'  # list of reviewed images of PPOCRLabel
 
 
@@ -102,38 +103,24 @@ def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     is_page = path.name.startswith('gt_')  # which may have no text
     lines = [line.strip('\r') for line in read_text(path).split('\n') if line.strip()]
     divider = ' ' if is_page and ',' not in ''.join(lines[:1]) else ','  # of ICDAR 2013: blanks
-    rows = [line.split(divider) for line in lines]
-    if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 and _numbers(row, len(row)) for row in rows):
-        return Sample(image, tree.split_of(path), tuple(_locate_line(_numbers(row, len(row)), '') for row in rows))
-    marked = [_parse_row(row, divider) for row in rows]
-    if None not in marked and (lines or is_page):
-        return Sample(image, tree.split_of(path), tuple(instance for instance in marked if instance))
-    if len(lines) == 1 and not is_page and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
-        return Sample(image, tree.split_of(path), text=lines[0])
-    known = f'expected {"numbers of corners and a text" if is_page else "one line, the text of the image"}'
-    raise AnnotationError(f'{path}: {known}, got {len(lines)} lines: {shorten(lines[:1])}')
-
-
-def _numbers(row: list[str], count: int) -> list[float]:
-    """The first `count` fields as numbers; empty if some is none."""
+    # numbers only: boxes or outlines of texts that nobody wrote down
+    rows = [parse_coordinates(line.split(divider)) for line in lines]
+    if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 for row in rows):
+        if all(len(row) == 8 and max(row[4:]) <= MOST_VISDRONE for row in rows):
+            raise AnnotationError(f'{path}: holds boxes of VisDrone, which are not read; convert them to COCO or YOLO')
+        outlines = [corners_of(*row) if len(row) == 4 else [row[n : n + 2] for n in range(0, len(row), 2)] for row in rows]
+        return Sample(image, tree.split_of(path), tuple(_line_of_page(points, '') for points in outlines))
+    count = 8 if lines and len(parse_coordinates(lines[0].split(divider)[:8])) == 8 else 4
     try:
-        return [float(field) for field in row[:count]]
-    except ValueError:
-        return []
-
-
-def _parse_row(row: list[str], divider: str) -> Instance | None:
-    """A text line with its corners (eight numbers) or box (four) before the text; None for others."""
-    for count in (8, 4):
-        values = _numbers(row, count)
-        if len(row) > count and len(values) == count:
-            return _locate_line(values, divider.join(row[count:]).strip().strip('"'))
-    return None
-
-
-def _locate_line(values: list[float], text: str) -> Instance:
-    corners = corners_of(*values) if len(values) == 4 else [values[place : place + 2] for place in range(0, len(values), 2)]
-    return _line_of_page([check_floats(corner, 2, 'a line of a page') for corner in corners], text)
+        marked = [parse_icdar(line, f'{path}:{number}', count, divider) for number, line in enumerate(lines, 1)]
+        if lines or is_page:
+            return Sample(image, tree.split_of(path), tuple(_line_of_page(one.points, one.text.strip()) for one in marked))
+    except AnnotationError:
+        if is_page:
+            raise
+    if len(lines) == 1 and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
+        return Sample(image, tree.split_of(path), text=lines[0])
+    raise AnnotationError(f'{path}: expected one line, the text of the image, got {len(lines)} lines: {shorten(lines[:1])}')
 
 
 def find_class_folders(tree: Tree, found: AnnotationSet) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.data.texts import is_coordinate
+from phalanx.data.texts import parse_icdar
 from phalanx.families.text_detection.data.source import LabelFilePerImage, Points
 
 
@@ -31,18 +31,6 @@ class Icdar2015(LabelFilePerImage):
         for number, line in enumerate(read_text(file).splitlines(), 1):
             if line.strip():
                 with problems:
-                    pairs.append(read_line(line, f'{file}:{number}'))
+                    one = parse_icdar(line, f'{file}:{number}')
+                    pairs.append((np.array(one.points, np.float32), one.text))
         return pairs
-
-
-def read_line(line: str, where: str) -> tuple[Points, str]:
-    """Return the corners [4, 2] and the text of a line. Raises ValueError that starts with `where`."""
-    # The text may itself contain commas.
-    *fields, text = line.split(',', 8)
-    try:
-        corners = [float(field) for field in fields]
-    except ValueError:
-        corners = []
-    if len(corners) != 8 or not all(map(is_coordinate, corners)):
-        raise ValueError(f'{where}: expected x1,y1,x2,y2,x3,y3,x4,y4,text with coordinates in pixels, got {line[:80]!r}')
-    return np.array(corners, np.float32).reshape(4, 2), text
