@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 import drawn
 from phalanx.curation.prepare.class_files import read_class_file
@@ -49,6 +51,21 @@ def test_names_of_classes_are_found_in_the_files_of_exporters(file: str, text: s
     assert new() == 0
     assert classes() == ['background', 'bolt', 'nut']
     assert not Path('mine_phalanx/labels').exists()  # they are trained on as they are
+
+
+@pytest.mark.parametrize('words', [('new', 'mine', '--no_trial'), ('data', 'prepare', 'masks', 'mine', '--out', 'out')])
+def test_masks_that_stay_as_they_are_are_decoded_once(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn.masks_palette(Path('mine'))
+    decoded, load = Counter[Path](), PngImageFile.load_prepare
+
+    def count(picture: PngImageFile) -> None:
+        path = Path(picture.filename)
+        decoded[path] += path.parent.name == 'SegmentationClass'
+        load(picture)
+
+    monkeypatch.setattr(PngImageFile, 'load_prepare', count)
+    assert run_here(*words) == 0
+    assert {*(+decoded).values()} == {1} and len(+decoded) == drawn.COUNT
 
 
 def test_numbers_with_gaps_keep_their_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,10 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -140,6 +141,9 @@ class Meaning:
     is_complete: bool = False  # another colour is an error
     ignores_others: bool = False  # as data sets do whose classes are known
     notes: tuple[str, ...] = ()
+    pixels: Mapping[Path, Mapping[Colour | int, int]] = field(
+        default_factory=dict
+    )  # of each value of masks of numbers, if plain
 
 
 def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
@@ -150,15 +154,16 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     chosen = [mask for mask in masks if mask.suffix.lower() not in JPEG] or [*masks]
     blurred = chosen[0].suffix.lower() in JPEG
     names, numbered, colours = read_class_file(classes_from)
-    pixels, by_colour, coloured, together = _collect_values(chosen, by_colour=False, blurred=blurred, are_named=bool(colours))
+    seen = _collect_values(chosen, by_colour=False, blurred=blurred, are_named=bool(colours))
+    pixels, by_colour, coloured = seen.pixels, seen.by_colour, seen.coloured
     found = set(pixels)
     known = None if classes_from else _known_classes(chosen, found)
     if known:
-        return known
+        return replace(known, pixels=seen.of_mask)
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if blurred:
         _check_two_values(pixels, chosen[0])
-    if blurred or (len(greys) == len(found) and _are_two(greys, together)):
+    if blurred or (len(greys) == len(found) and _are_two(greys, seen.together)):
         names = [*numbered.values()] if len(numbered) == 2 else names
         names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
         note = f'two values: {names[0]}, and brighter ones: {names[1]}'
@@ -173,8 +178,8 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     if is_ignored and not names and not numbered and _are_levels(numbers):
         numbers, is_ignored = [*numbers, VOID], False
     meaning = _name_numbers(numbers, names, numbered, classes_from)
-    ignored = f'255 in the masks is ignored: {pixels[VOID] / pixels.total():.1%} of the pixels'
-    return replace(meaning, notes=(*meaning.notes, ignored)) if is_ignored else meaning
+    ignored = (f'255 in the masks is ignored: {pixels[VOID] / pixels.total():.1%} of the pixels',) if is_ignored else ()
+    return replace(meaning, notes=(*meaning.notes, *ignored), pixels=seen.of_mask)
 
 
 def _name_numbers(
@@ -203,15 +208,22 @@ def _name_numbers(
     return Meaning(tuple(f'class_{n}' for n in numbers), values, is_plain=is_gapless, notes=(made,))
 
 
-def _collect_values(
-    masks: Sequence[Path], *, by_colour: bool, blurred: bool, are_named: bool
-) -> tuple[Counter[Colour | int], bool, bool, bool]:
-    """Pixels of each value; whether palettes differ, so that they must be read as colours; whether some mask has colours, and
-    some 1 and 255.
+class _Seen(NamedTuple):
+    """Values of masks."""
 
-    `are_named`: a file names the colours, so that equal channels are a colour and not a number. Raises AnnotationError.
+    pixels: Counter[Colour | int]  # of each value
+    by_colour: bool  # palettes differ, so that they must be read as colours
+    coloured: bool  # some mask has colours
+    together: bool  # some mask has 1 and 255
+    of_mask: dict[Path, dict[Colour | int, int]]  # pixels in masks of numbers of 8 bits
+
+
+def _collect_values(masks: Sequence[Path], *, by_colour: bool, blurred: bool, are_named: bool) -> _Seen:
+    """Read all masks. `are_named`: a file names the colours, so that equal channels are a colour and not a number.
+
+    Raises AnnotationError.
     """
-    pixels, together, errors = Counter[Colour | int](), False, LeftOut()
+    pixels, together, errors, of_mask = Counter[Colour | int](), False, LeftOut(), dict[Path, dict[Colour | int, int]]()
     palette, kinds = dict[int, Colour](), dict[str, Path]()  # kinds: a mask of each
     for mask in masks:
         with errors.catch(), open_image(mask) as picture:
@@ -226,6 +238,8 @@ def _collect_values(
             elif picture.mode in ('P', 'L') and own.keys() - {0, VOID}:
                 kinds[picture.mode] = mask
             together |= {1, VOID} <= own.keys()
+            if picture.mode in ('P', 'L') and not by_colour:
+                of_mask[mask] = own
             pixels.update(own)
         if len(pixels) > FEW * 4 and not blurred:
             raise AnnotationError(f'{mask}: has more than {FEW * 4} colours or numbers, so it is not a mask')
@@ -235,7 +249,7 @@ def _collect_values(
         return _collect_values(masks, by_colour=True, blurred=blurred, are_named=are_named)
     if {'colours', 'L'} <= kinds.keys():
         raise AnnotationError(f'{kinds["L"]} holds numbers, but {kinds["colours"]} colours: which of them are the classes?')
-    return pixels, by_colour, 'colours' in kinds, together
+    return _Seen(pixels, by_colour, 'colours' in kinds, together, of_mask)
 
 
 def _contradicts(palette: dict[int, Colour], picture: PIL.Image.Image, content: npt.NDArray[np.uint8 | np.uint16]) -> bool:

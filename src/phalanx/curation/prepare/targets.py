@@ -21,8 +21,8 @@ from rich.progress import track
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
-from phalanx.data.checks import AnnotationError, open_image, size_of
-from phalanx.data.image import LabelMap, find_background, read_image
+from phalanx.data.checks import AnnotationError, size_of
+from phalanx.data.image import find_background, read_image
 from phalanx.data.samples import SampleError
 from phalanx.data.shapes import Corners, Polygon, corners_of
 from phalanx.data.texts import ILLEGIBLE
@@ -153,13 +153,16 @@ def write_copies(
             target.parent.mkdir(parents=True, exist_ok=True)
             return Path(shutil.copyfile(path, target))
 
-        moved, doubled = dict[SplitName, list[Sample]](), LeftOut()
+        moved, doubled, pixels = dict[SplitName, list[Sample]](), LeftOut(), dict[Path, Mapping[Any, int]]()
         for split, samples in lists.items():
             moved[split] = []
             for sample in samples:
                 with doubled.catch():
                     mask = copied(sample.mask, 'masks') if sample.mask and keeps_masks else sample.mask
+                    if mask and sample.mask and meaning and sample.mask in meaning.pixels:
+                        pixels[mask] = meaning.pixels[sample.mask]
                     moved[split].append(replace(sample, image=copied(sample.image, 'images'), mask=mask))
+        meaning = replace(meaning, pixels=pixels) if meaning else None
         written = write(family, found, moved, place, meaning=meaning, separator=' ')
         if family == 'segmentation':  # as `data: {name: file_list}` reads them by default
             for name in written.class_names:
@@ -204,9 +207,9 @@ def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample])
     background = '' if number is None else written.class_names[number]
     for sample in samples:
         with written.left_out.catch():
-            labels, path = _labels(sample, written)
+            counts, path = _labels(sample, written)
             lines.append(f'{written.below(sample.image)}{written.separator}{written.below(path)}\n')
-            pixels = dict(zip(written.class_names, np.bincount(labels.reshape(-1), minlength=256).tolist(), strict=False))
+            pixels = {name: counts.get(number, 0) for number, name in enumerate(written.class_names)}
             written.objects[split] += sum(pixels.values()) - pixels.get(background, 0)
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
@@ -214,19 +217,18 @@ def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample])
     return ''.join(lines), len(lines)
 
 
-def _labels(sample: Sample, written: Written) -> tuple[LabelMap, Path]:
-    """Label map of a sample, and its file: the user's mask, or a written one."""
+def _labels(sample: Sample, written: Written) -> tuple[Mapping[Any, int], Path]:
+    """Pixels of each number in the label map of a sample, and its file: the user's mask, or a written one."""
+    mask, meaning = sample.mask, written.meaning
+    if mask and meaning and meaning.is_plain and mask in meaning.pixels and size_of(mask) == size_of(sample.image):
+        return meaning.pixels[mask], mask
     path = written.out / 'labels' / f'{written.free_name(sample.image)}.png'
-    if written.meaning is None or sample.mask is None:
-        labels = paint_labels(sample, written.class_names)
+    if mask and meaning:
+        labels = read_label_map(mask, meaning, sample.image)
     else:
-        labels = read_label_map(sample.mask, written.meaning, sample.image)
-        with open_image(sample.mask) as picture:
-            is_label_map = picture.mode in ('L', 'P')  # not of 16 bits, nor of three equal channels
-        if written.meaning.is_plain and is_label_map and size_of(sample.mask) == size_of(sample.image):
-            return labels, sample.mask
+        labels = paint_labels(sample, written.class_names)
     save_labels(labels, path)
-    return labels, path
+    return dict(enumerate(np.bincount(labels.reshape(-1)).tolist())), path
 
 
 def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
