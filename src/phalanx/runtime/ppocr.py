@@ -26,6 +26,8 @@ POST_PROCESSING = {
 }
 CHARACTERS = 'character'  # key of the metadata
 TABLE, LAYOUT = re.compile(r'slanet-plus|_SLANet'), re.compile(r'layout_(cdla|publaynet|table)')
+# Classifiers of text lines: PP-LCNet, whose lines are stretched, and the older one of MobileNetV3, whose lines are padded.
+PP_LCNET, MOBILENET = re.compile(r'textline_ori|ppocrv5_cls'), re.compile(r'ppocr_mobile_v2\.0_cls')
 IMAGENET = {'channels': 'BGR', 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}  # in this order for BGR, too
 SIDE = 488  # of the input of SLANet
 LAYOUT_SIZE = 800, 608  # of the input of PicoDet: height, width
@@ -44,6 +46,8 @@ def published_guide(file: Path, metadata: Mapping[str, str]) -> dict[str, Any] |
         return _table_guide(file, entries)
     if LAYOUT.search(file.stem) and len(entries) > 1:
         return _layout_guide(file, entries)
+    if line := PP_LCNET.search(file.stem) or MOBILENET.search(file.stem):
+        return _orientation_guide(file, is_lcnet=line.re is PP_LCNET)
     name = NAME.search(file.stem)
     if name is None:
         return None
@@ -58,6 +62,19 @@ def published_guide(file: Path, metadata: Mapping[str, str]) -> dict[str, Any] |
     preparation = {**PREPARATION, 'image_size': [48, 320], 'keep_ratio': True}
     reading = {'characters': characters, 'right_to_left': file.stem.startswith('arabic')}
     return {**shared, 'task': 'recognition', 'preparation': preparation, 'reading': reading}
+
+
+def _orientation_guide(file: Path, *, is_lcnet: bool) -> dict[str, Any]:
+    """Guide of a classifier of text lines: 0 or 180 degrees. PP-LCNet's numbers are those of its inference.yml."""
+    stretched = {**IMAGENET, 'image_size': [80, 160], 'keep_ratio': False}
+    padded = {**PREPARATION, 'image_size': [48, 192], 'keep_ratio': True}
+    return {
+        'model': file.stem,
+        'task': 'orientation',
+        'input': {'shape': ['batch', 3, 'height', 'width']},
+        'preparation': stretched if is_lcnet else padded,
+        'reading': {},
+    }
 
 
 def _table_guide(file: Path, entries: tuple[str, ...]) -> dict[str, Any]:
@@ -93,8 +110,9 @@ def _layout_guide(file: Path, entries: tuple[str, ...]) -> dict[str, Any]:
 def named_outputs(guide: Mapping[str, Any], *values: Any) -> dict[str, Any]:
     """Outputs by the names of our own files. Raises ValueError for other shapes.
 
-    Of text detectors a map [B, 1, h, w]; of recognisers probabilities of characters [B, T, C] after the softmax; of tables
-    boxes [B, L, 4 or 8] and probabilities of tokens [B, L, C]; of layouts boxes [B, A, 4] and scores [B, A, K].
+    Of text detectors a map [B, 1, h, w]; of classifiers of lines probabilities [B, 2]; of recognisers probabilities of
+    characters [B, T, C] after the softmax; of tables boxes [B, L, 4 or 8] and probabilities of tokens [B, L, C]; of layouts
+    boxes [B, A, 4] and scores [B, A, K].
     """
     reading = guide['reading']
     if guide['task'] == 'detection':
@@ -107,6 +125,10 @@ def named_outputs(guide: Mapping[str, Any], *values: Any) -> dict[str, Any]:
             raise ValueError(f'its output is {list(probabilities.shape)} instead of [batch, steps, {len(reading["tokens"])}]')
         return {'boxes': boxes, 'probabilities': probabilities}
     (first,) = values
+    if guide['task'] == 'orientation':
+        if first.shape[1:] != (2,):
+            raise ValueError(f'its output is {list(first.shape)} instead of [batch, 2]')
+        return {'probabilities': first}
     if guide['task'] == 'text_detection':
         if first.ndim != 4 or first.shape[1] != 1:
             raise ValueError(f'its output is {list(first.shape)} instead of [batch, 1, height, width]')

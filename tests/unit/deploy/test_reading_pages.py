@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -220,14 +221,17 @@ def test_single_lines_upside_down_are_read_on_request() -> None:
         sure = [cut[:, -5:].mean() > cut[:, :5].mean() for cut in cuts]
         return [Reading(f'{cut.shape[1]}', 0.95 if good else 0.6) for cut, good in zip(cuts, sure, strict=True)]
 
-    def read(upside_down: bool) -> list[Line]:
+    def read(**options: Any) -> list[Line]:
         regions = [TextRegion(points=box(*place), score=0.8) for place in places]
-        return lines_of(page, lambda _: regions, recognise, upside_down=upside_down)
+        return lines_of(page, lambda _: regions, recognise, **options)
 
-    assert [(each.text, each.confidence) for each in read(False)] == [('40', 0.6), ('100', 0.95)]
-    first, second = read(True)
-    assert [(each.text, each.confidence) for each in (first, second)] == [('40', 0.95), ('100', 0.95)]
-    assert first.points == ((50, 20), (10, 20), (10, 10), (50, 10))
+    assert [(each.text, each.confidence) for each in read()] == [('40', 0.6), ('100', 0.95)]
+    assert read(classify=lambda cuts: [0.4] * len(cuts)) == read()
+    # A classifier that calls both lines upside down: the higher confidence counts.
+    for options in ({'upside_down': True}, {'classify': lambda cuts: [0.6] * len(cuts)}):
+        first, second = read(**options)
+        assert [(each.text, each.confidence) for each in (first, second)] == [('40', 0.95), ('100', 0.95)]
+        assert first.points == ((50, 20), (10, 20), (10, 10), (50, 10))
 
 
 def test_a_line_of_a_page_is_cut_out_by_its_corners() -> None:
