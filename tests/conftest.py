@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.system import buckets
 from running import TINY, Command, clean_environment, made_once, run_here
+from stores import Store, access, serve
 
 with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
     from hypothesis import settings
@@ -85,3 +88,18 @@ def command_in(folder: Path) -> Command:
         )
 
     return run
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Store, None, None]:
+    """Objects of S3, reached as users reach theirs: `s3://tests/set/a.txt` is `store.objects['/tests/set/a.txt']`."""
+    pytest.importorskip('obstore', reason='needs obstore (extra `buckets`)')
+    objects = Store()
+    with serve(objects) as address, monkeypatch.context() as patch:
+        for name, value in access(address, tmp_path / 'cache').items():
+            patch.setenv(name, value)
+        patch.delenv(buckets.FETCHER, raising=False)
+        patch.setenv(buckets.CACHE, '{}')
+        yield objects
+        buckets._connection.cache_clear()  # the fetcher ends
+        os.environ.pop(buckets.FETCHER, None)

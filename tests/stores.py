@@ -1,4 +1,4 @@
-"""A store of objects in this process that speaks as much S3 as is needed, fails on request and counts what it sends."""
+"""A store of objects in this process that speaks some S3, and a proxy in front of real ones; both fail on request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -92,13 +93,8 @@ def serve(store: Store) -> Iterator[str]:
         def log_message(self, format: str, *values: object) -> None:
             """Keep quiet."""
 
-    server = ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f'http://127.0.0.1:{server.server_address[1]}'
-    finally:
-        server.shutdown()
-        server.server_close()
+    with _served(Handler) as address:
+        yield address
 
 
 def access(address: str, cache: Path) -> dict[str, str]:
@@ -111,3 +107,95 @@ def access(address: str, cache: Path) -> dict[str, str]:
         'AWS_SECRET_ACCESS_KEY': SECRET,
         'XDG_CACHE_HOME': str(cache),
     }
+
+
+class Proxy:
+    """Way to a store, of `rate` bytes per second, on which every `failing`-th request gets 503."""
+
+    def __init__(self, rate: float, failing: int) -> None:
+        self.rate, self.failing = rate, failing
+        self.requests = self.failed = self.sent = 0  # sent: bytes of objects
+        self._free = self._back = 0.0  # times at which the line is free, and at which the store is back
+        self._lock = threading.Lock()
+
+    def vanish(self, seconds: float) -> None:
+        """Cut all connections for some time."""
+        self._back = time.monotonic() + seconds
+
+    def is_gone(self) -> bool:
+        return time.monotonic() < self._back
+
+    def fails(self) -> bool:
+        """Count a request; True if it is to fail."""
+        with self._lock:
+            self.requests += 1
+            self.failed += self.requests % self.failing == 0
+            return self.requests % self.failing == 0
+
+    def wait_for_line(self, size: int, of_object: bool) -> None:
+        with self._lock:
+            self.sent += size * of_object
+            self._free = max(self._free, time.monotonic()) + size / self.rate
+            free = self._free
+        time.sleep(max(0.0, free - time.monotonic()))
+
+
+@contextmanager
+def forward(proxy: Proxy, port: int) -> Iterator[str]:
+    """Address of a proxy in front of the server at a port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = 'HTTP/1.1'
+
+        def do_GET(self) -> None:
+            if proxy.is_gone():
+                self.close_connection = True
+                return
+            body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+            if proxy.fails():
+                self.answer(503, [], b'<Error><Code>SlowDown</Code></Error>')
+                return
+            upstream = HTTPConnection('127.0.0.1', port)
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                upstream.putheader(name, value)  # the host too: it is part of the signature
+            upstream.endheaders(body)
+            response = upstream.getresponse()
+            self.answer(response.status, response.getheaders(), response.read())
+            upstream.close()
+
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+        def answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers:
+                if name.lower() not in ('transfer-encoding', 'connection', 'content-length', 'date', 'server'):
+                    self.send_header(name, value)
+            kept = {name.lower(): value for name, value in headers}
+            self.send_header('Content-Length', kept.get('content-length', '0') if self.command == 'HEAD' else str(len(data)))
+            self.end_headers()
+            of_object = self.command == 'GET' and status < 300 and 'list-type' not in self.path
+            for begin in range(0, len(data), 2**16):
+                part = data[begin : begin + 2**16]
+                proxy.wait_for_line(len(part), of_object)
+                if proxy.is_gone():
+                    self.close_connection = True
+                    return
+                self.wfile.write(part)
+
+        def log_message(self, format: str, *values: object) -> None:
+            """Keep quiet."""
+
+    with _served(Handler) as address:
+        yield address
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(('127.0.0.1', 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f'http://127.0.0.1:{server.server_address[1]}'
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from phalanx.cli.data_options import new_parser
 from phalanx.curation.new.create import UNPACKED, create
+from phalanx.curation.prepare.unpack import FETCHED
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import normalise_path, shorten_path
 
@@ -17,7 +18,7 @@ def command(words: Sequence[str]) -> int:
     _check(given)
     folder = normalise_path(given.folder)
     out = normalise_path(given.out) if given.out else _beside(folder)
-    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED}):
+    if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED, FETCHED}):
         raise RequestError(f'--out {given.out or shorten_path(out)}: exists already; give a new folder')
     return create(given, folder, out)
 

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from phalanx.data.samples import Image, SampleError
+from phalanx.system.buckets import StorePath
 
 VIDEOS = {'.avi', '.m4v', '.mkv', '.mov', '.mp4', '.webm'}
 RATE = 25.0  # frames per second of a video without a rate
@@ -21,6 +22,7 @@ class Video:
     """
 
     def __init__(self, source: Path | int) -> None:
+        source = source.local() if isinstance(source, StorePath) else source
         self._capture = cv2.VideoCapture(source if isinstance(source, int) else str(source))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or RATE
         is_read, self._first = self._capture.read()

@@ -15,7 +15,9 @@ from phalanx.data import pdf
 from phalanx.data.image import Pages
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
+from phalanx.system.buckets import SCHEMES, StorePath
 from phalanx.system.errors import RequestError, describe_error
+from phalanx.system.paths import parse_path
 
 SUFFIXES = {'.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.pbm', '.pgm', '.ppm'}
 PDF = '.pdf'
@@ -95,7 +97,7 @@ def _result(file: Path, name: Path, level: int) -> Path:
 
 
 def _absolute(file: Path) -> Path:
-    return Path(os.path.normpath(file.absolute()))
+    return file if isinstance(file, StorePath) else Path(os.path.normpath(file.absolute()))
 
 
 def _expand(paths: Sequence[Path]) -> Iterator[Path]:
@@ -103,11 +105,11 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if path == Path('-'):
             # Names may contain spaces, so one name per line.
-            yield from _expand([Path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+            yield from _expand([parse_path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
         elif path.exists() or is_camera(path):
             yield path
         elif ADDRESS.match(str(path)):
-            raise RequestError(f'{path}: is an address; fetch it first (curl -O, wget) and give the file')
+            raise RequestError(f'{path}: there is nothing at this address, or it is not one of {", ".join(SCHEMES)}')
         elif not any(character in str(path) for character in '*?['):
             neighbours = sorted(str(other) for other in path.parent.iterdir()) if path.parent.is_dir() else []
             near = did_you_mean(path, neighbours) or (f'; there are {", ".join(neighbours[:MOST_NAMED])}' if neighbours else '')

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -110,6 +111,18 @@ class StorePath(PosixPath):
     def local(self) -> Path:
         """Fetch the object; its file in the cache, which may be removed when the cache is full."""
         return Path(ask('fetch', str(self)))
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the object, or the folder of objects, to a path of this machine. Raises StoreError for names that lead out."""
+        names = [''] if self.is_file() else self.names()
+        for name in names:
+            if os.pardir in name.split('/') or '' in name.split('/')[1:] or name.startswith('/'):
+                raise StoreError(errno.EINVAL, 'is not a name that a file can have; copy the others by hand', str(self / name))
+        fetch_ahead(str(self / name) for name in names)
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            with (self / name).open('rb') as source, (target / name).open('wb') as file:
+                shutil.copyfileobj(source, file)
 
     def names(self) -> list[str]:
         """Names of the objects in this folder and below, relative to it. Raises StoreError over https, which has no lists."""

@@ -10,6 +10,8 @@ from phalanx.data import pdf
 from phalanx.data.samples import Image
 from phalanx.deploy.inputs import Inputs, list_files
 from phalanx.system.errors import RequestError
+from phalanx.system.paths import parse_path
+from stores import Store
 
 
 def put(folder: Path, *names: str) -> list[Path]:
@@ -52,10 +54,9 @@ def test_files_in_a_folder_that_are_not_images_are_counted(tmp_path: Path, capsy
     assert capsys.readouterr().err == 'left out: 1 .heic, 2 .json\n'
 
 
-@pytest.mark.parametrize('address', ['https://example.org/a.jpg', 's3://bucket/a.jpg'])
-def test_an_address_is_refused_with_the_fix(address: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match='is an address; fetch it first'):
-        list_files([Path(address)], tmp_path)
+def test_an_address_that_cannot_be_read_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match='not one of s3, gs, az, https'):
+        list_files([parse_path('ftp://example.org/a.jpg')], tmp_path)
 
 
 def test_each_page_has_a_result_and_one_that_fails_does_not_end_the_others(
@@ -87,3 +88,18 @@ def test_a_pdf_file_is_read_or_names_the_missing_package(tmp_path: Path, capsys:
     done = sum(inputs.pages(file, stem, lambda image, _: None) for file, stem in inputs.each())
     assert done == pdf.is_installed()
     assert pdf.is_installed() or 'pip install "phalanx-vision[pdf]"' in capsys.readouterr().err
+
+
+def test_files_in_a_bucket_are_inputs(store: Store, tmp_path: Path) -> None:
+    for name in ('a.png', 'deep/b.png', 'c.txt'):
+        path = tmp_path / 'set' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PIL.Image.new('RGB', (6, 4)).save(path, 'png')
+    store.put(tmp_path / 'set', 'tests/set')
+    files = list_files([parse_path('s3://tests/set')], tmp_path / 'o')
+    assert {str(file): str(stem) for file, stem in files.items()} == {
+        's3://tests/set/a.png': 'a',
+        's3://tests/set/deep/b.png': 'deep/b',
+    }
+    inputs = Inputs(files, tmp_path / 'o', 'reading')
+    assert [inputs.pages(file, stem, lambda image, stem: None) for file, stem in inputs.each()] == [1, 1]

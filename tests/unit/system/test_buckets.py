@@ -8,7 +8,6 @@ import os
 import pickle
 import shutil
 from argparse import ArgumentParser
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,24 +22,9 @@ from phalanx.system import buckets
 from phalanx.system.buckets import BucketOptions, StoreError, StorePath, UrlError, fetch_ahead, fetched, upload
 from phalanx.system.paths import normalise_path, parse_path, shorten_path
 from running import TINY, losses, run_here
-from stores import SECRET, Store, access, serve
+from stores import SECRET, Store, serve
 
 ROOT = parse_path('s3://tests/set')
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
-    """A bucket `tests`, reached as users reach theirs."""
-    pytest.importorskip('obstore', reason='needs obstore (extra `buckets`)')
-    store = Store()
-    with serve(store) as address, monkeypatch.context() as patch:
-        for name, value in access(address, tmp_path / 'cache').items():
-            patch.setenv(name, value)
-        patch.delenv(buckets.FETCHER, raising=False)
-        patch.setenv(buckets.CACHE, '{}')
-        yield store
-        buckets._connection.cache_clear()  # the fetcher ends
-        os.environ.pop(buckets.FETCHER, None)
 
 
 def write_pairs(folder: Path) -> None:

@@ -1,12 +1,14 @@
 """`phalanx data prepare KIND`: kinds of annotations, their options, and the data sets made of them."""
 
 import argparse
+import contextlib
 import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from phalanx.config.arguments import add_command
@@ -20,7 +22,9 @@ from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSe
 from phalanx.curation.prepare.splits import listed_splits, settle_splits
 from phalanx.curation.prepare.targets import find_meaning, write_copies
 from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.unpack import fetch_data
 from phalanx.data.checks import AnnotationError
+from phalanx.system.buckets import StorePath
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import normalise_path, parse_path
 
@@ -56,7 +60,18 @@ def prepare(given: argparse.Namespace) -> int:
     for folder in (vars(given).get(name) for name in ('folder', 'masks', 'images')):
         if folder is not None and not folder.is_dir():
             raise RequestError(f'{folder}: there is no such folder')
-    return KINDS[given.kind].make(given)
+    if isinstance(given.out, StorePath):
+        raise RequestError(f'--out {given.out}: give a folder of this machine, and copy it to the bucket afterwards')
+    with contextlib.ExitStack() as stack:
+        for name, value in list(vars(given).items()):
+            paths = value if name == 'files' else [value]
+            if any(isinstance(path, StorePath) for path in paths):
+                given.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+                aside = TemporaryDirectory(dir=given.out.absolute().parent, prefix=f'.{given.out.name}-fetched-')
+                place = stack.enter_context(aside)
+                fetched = [fetch_data(path, Path(place, str(number))) for number, path in enumerate(paths)]
+                setattr(given, name, fetched if name == 'files' else fetched[0])
+        return KINDS[given.kind].make(given)
 
 
 def parse_shares(text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Archives as annotation tools export them (Roboflow, CVAT, Label Studio): unpacked aside, within limits."""
+"""Archives as annotation tools export them (Roboflow, CVAT, Label Studio), and folders in buckets: unpacked aside."""
 
 import os
 import shutil
@@ -8,7 +8,9 @@ from tempfile import TemporaryDirectory
 
 from phalanx.curation.prepare.tree import IMAGES
 from phalanx.data.checks import AnnotationError
+from phalanx.system.buckets import StorePath
 
+FETCHED = 'fetched'  # folder of the content of a bucket
 MOST_FILES = 500_000
 MOST_BYTES = 2**37  # in all, once unpacked
 
@@ -16,8 +18,10 @@ MOST_BYTES = 2**37  # in all, once unpacked
 def unpack_data(place: Path, aside: Path) -> Path:
     """The folder with the files of `place`: itself, or `aside` with what the archives hold that it is, or that lie in it alone.
 
-    What an earlier start unpacked there is taken as it is. Raises AnnotationError, OSError and BadZipFile.
+    What an earlier start unpacked there is taken as it is; files of a bucket are fetched to a folder beside `aside`. Raises
+    AnnotationError, OSError and BadZipFile.
     """
+    place = fetch_data(place, aside.with_name(FETCHED))
     if place.is_dir():
         # a folder counts as an archive if it holds zip files and nothing else to read
         files = [path for path in place.iterdir() if not path.name.startswith('.')]
@@ -36,6 +40,22 @@ def unpack_data(place: Path, aside: Path) -> Path:
                 _unpack(archive, Path(place_aside, 'all', archive.stem if len(archives) > 1 else ''))
             Path(place_aside, 'all').rename(aside)
     return aside
+
+
+def fetch_data(place: Path, aside: Path) -> Path:
+    """Local copy of a folder or file in a bucket, in the folder `aside`; other paths as they are. Raises StoreError, OSError.
+
+    Every file is read several times, and annotations of all formats are searched for. What an earlier start fetched is taken.
+    """
+    if not isinstance(place, StorePath):
+        return place
+    if not aside.exists():
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=aside.parent, prefix='.fetching-') as place_aside:
+            place.copy_to(Path(place_aside, 'all', place.name))
+            Path(place_aside, 'all').rename(aside)
+        print(f'{place}: fetched to {aside / place.name}')
+    return aside / place.name
 
 
 def _unpack(archive: Path, folder: Path) -> None:
