@@ -3,7 +3,7 @@
 The nodes are launchers without ranks: threads of a few processes, each with a loopback address of its own; the ranks are files
 with their heartbeats. The first node has a process of its own, whose processor time is the cost of the first node.
 
-    OMP_NUM_THREADS=1 python benchmarks/many_nodes.py --nodes 4,8,16,32
+    OMP_NUM_THREADS=1 python benchmarks/many_nodes.py --nodes 4,8,16,32,64,128
 """
 
 import argparse
@@ -14,14 +14,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from phalanx.launch import preflight
+from phalanx.launch import preflight, rendezvous
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Members, Rendezvous
+from phalanx.launch.members import Members
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.watchdog import HEARTBEAT, Watchdog
 from phalanx.parallel.heartbeat import Heartbeat
 
@@ -44,13 +46,12 @@ class Node:
         """Join the others, compare facts, and test connections, as the launcher does before the ranks start."""
         self.rendezvous = Rendezvous(self.cluster, 'token', 120)
         self.rendezvous.store = Counted(self.rendezvous.store, self)
-        self.members = self.rendezvous.join({'pid': os.getpid(), 'wanted_rank': None, **preflight.node_facts(self.cluster)})
+        self.members = self.rendezvous.join({'pid': os.getpid(), 'wanted_rank': None, **facts_of(self.cluster.ranks_per_node)})
         preflight.compare_nodes(self.rendezvous, self.members)
 
     def watch(self, seconds: float) -> None:
         """Exchange heartbeats of eight ranks that make progress."""
-        position = self.members.numbers.index(self.rendezvous.number)
-        own = range(position * RANKS, (position + 1) * RANKS)
+        own = range(self.members.position * RANKS, (self.members.position + 1) * RANKS)
         with tempfile.TemporaryDirectory(prefix='node-') as folder:
             ranks = [beating(Path(folder), rank) for rank in own]
             watchdog = Watchdog(Path(folder), own, 600, self.rendezvous, self.members)
@@ -64,6 +65,12 @@ class Node:
             watchdog.over.set()
             watchdog.join()
         assert watchdog.verdict is None, watchdog.verdict
+
+
+@cache
+def facts_of(ranks: int) -> dict[str, Any]:
+    """Facts of this machine, found once for all nodes of a process: each node has a processor of its own for that."""
+    return preflight.node_facts(Cluster(ranks))
 
 
 class Counted:
@@ -100,6 +107,8 @@ def beating(folder: Path, rank: int) -> Heartbeat:
 
 def run_nodes(addresses: list[str], numbers: list[int], port: int, seconds: float, barrier: Any, results: Any) -> None:
     """Run some of the nodes in this process; put what they measured into `results`."""
+    vars(rendezvous)['shorten_silent_lookups'] = lambda _: False  # loopback addresses have no names to look up
+    facts_of(RANKS)
     nodes = [Node(addresses, number, port) for number in numbers]
     own = psutil.Process()
     with ThreadPoolExecutor(len(nodes)) as pool:
@@ -153,7 +162,7 @@ def simulate(count: int, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--nodes', default='4,8,16,32')
+    parser.add_argument('--nodes', default='4,8,16,32,64,128')
     parser.add_argument('--seconds', type=float, default=SECONDS)
     options = parser.parse_args()
     rows = [simulate(int(count), options.seconds) for count in options.nodes.split(',')]

@@ -12,10 +12,12 @@ from phalanx.launch import preflight
 from phalanx.launch.cluster import Cluster, local_addresses
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
+from phalanx.launch.members import NodeInfo
 from phalanx.launch.names import START_PORT
 from phalanx.launch.options import doctor_parser
+from phalanx.launch.ports import RendezvousError, listen
 from phalanx.launch.preflight import Finding, Link
-from phalanx.launch.rendezvous import NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, listen
+from phalanx.launch.rendezvous import Rendezvous, RendezvousLostError, get_token
 from phalanx.launch.start import Start, apply_start
 
 SHOWN = (  # node, software, free space
@@ -84,14 +86,19 @@ def check_alone(cluster: Cluster | None, flags: Flags) -> tuple[list[NodeInfo], 
 
 
 def check_together(cluster: Cluster, flags: Flags) -> tuple[list[NodeInfo], list[Finding], Link | None]:
-    """Facts of all nodes, findings, and the link between them. Raises RendezvousError if they do not meet."""
+    """Facts of all nodes on the first one, elsewhere of this node; findings, and the link between the nodes.
+
+    Raises RendezvousError if they do not meet.
+    """
     os.environ.update(cluster.environment())
     rendezvous = Rendezvous(cluster, get_token(os.environ, flags.job_id), flags.join_timeout)
     info = {'pid': os.getpid(), 'wanted_rank': cluster.wanted_rank, 'disk': preflight.free_disk(Path()), 'command': 'doctor'}
-    members = rendezvous.join({**info, **preflight.node_facts(cluster)})
+    info |= preflight.node_facts(cluster)
+    members = rendezvous.join(info)
     findings, link = preflight.examine(rendezvous, members)
     rendezvous.leave(members)
-    return [info for _, info in members.nodes], findings, link
+    infos = [of_node for _, of_node in members.nodes] if cluster.hosts_rendezvous else [{**info, 'address': cluster.address}]
+    return infos, findings, link
 
 
 def print_nodes(infos: Sequence[NodeInfo], findings: Sequence[Finding], link: Link | None) -> None:

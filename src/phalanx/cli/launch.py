@@ -21,10 +21,11 @@ from phalanx.launch.cluster import Cluster
 from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import launch
+from phalanx.launch.members import NodeInfo
 from phalanx.launch.on_ray import launch_on_ray
 from phalanx.launch.options import JOB_FILES, launch_parser
 from phalanx.launch.remote import run_on_all_nodes
-from phalanx.launch.rendezvous import NodeInfo, print_line
+from phalanx.launch.rendezvous import print_line
 from phalanx.launch.start import apply_start
 
 

@@ -42,6 +42,7 @@ class Failure:
     log: str
     tail: Sequence[str]  # the last lines of its log, when that is a file
     is_consequence: bool  # of another rank's end
+    address: str = ''  # of its node, if there are several
 
 
 @dataclass(frozen=True)

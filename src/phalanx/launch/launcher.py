@@ -19,8 +19,10 @@ from phalanx.launch import preflight
 from phalanx.launch.agent import Attempt, Failure, Outcome, run_attempt
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
+from phalanx.launch.members import Members, NodeInfo, shorten
+from phalanx.launch.ports import RendezvousError
 from phalanx.launch.remote import stop_when_stdin_closes
-from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, get_token, print_line
+from phalanx.launch.rendezvous import Rendezvous, RendezvousLostError, get_token, print_line
 from phalanx.launch.watchdog import HEARTBEAT, Verdict, Watchdog
 from phalanx.parallel.dist import HANG_TIMEOUT
 from phalanx.parallel.flight_recorder import describe_last_calls, read_records
@@ -161,7 +163,7 @@ class _Launch:
             outcome, verdict = self.run_watched(attempt, watchdog)
             if outcome.status != 1 and outcome.failure is None:
                 return outcome.status
-            cause = self.format_failure(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node, 'this node')
+            cause = self.format_failure(outcome.failure, verdict, attempt.nodes * attempt.ranks_per_node)
             if self.restarts == 0 or outcome.was_stopped:
                 print(cause, file=sys.stderr, flush=True)
                 return 1
@@ -178,14 +180,14 @@ class _Launch:
         own |= preflight.node_facts(self.cluster) | facts()
         while True:
             members = rendezvous.join(own)
-            node_rank, endpoint = members.numbers.index(rendezvous.number), f'{rendezvous.address}:{members.port}'
+            endpoint = f'{rendezvous.address}:{members.port}'
             attempt = replace(
-                self.first, number=members.attempt, node_rank=node_rank, nodes=len(members.nodes), endpoint=endpoint
+                self.first, number=members.attempt, node_rank=members.position, nodes=members.count, endpoint=endpoint
             )
             # All nodes are here: compare them and measure the link before any rank starts.
             link = preflight.check_nodes(rendezvous, members)
             print_line(
-                f'{self.cluster.address} ({self.cluster.interface}) is node {node_rank + 1} of {attempt.nodes}, '
+                f'{self.cluster.address} ({self.cluster.interface}) is node {members.position + 1} of {attempt.nodes}, '
                 f'ranks {attempt.ranks.start} to {attempt.ranks.stop - 1} of {attempt.nodes * attempt.ranks_per_node}; {link}; '
                 f'logs in {attempt.log_dir}'
             )
@@ -193,8 +195,7 @@ class _Launch:
             outcome, verdict = self.run_watched(attempt, watchdog)
             # The ranks here have ended: publish why, wait for the other nodes, and decide together.
             self.report(rendezvous, members, watchdog, outcome, verdict)
-            missing = self.await_ends(watchdog)
-            verdict, failure = self.agree(rendezvous, members, missing)
+            missing, verdict, failure = self.conclude(rendezvous, members, watchdog)
             status = self.decide_status(members, outcome, verdict, failure)
             if status is not None:
                 rendezvous.leave(members, missing)
@@ -206,6 +207,7 @@ class _Launch:
         """Publish the end of the attempt on this node."""
         failure = outcome.failure
         if failure is not None and (verdict is None or verdict['kind'] == 'failed'):
+            failure = replace(failure, address=self.cluster.address)
             rendezvous.put(members.key('failure', rendezvous.number), vars(failure))
             cause = f'rank {failure.rank} on {self.cluster.address}: {failure.cause}'
             details = {'cause': cause, 'stopped': outcome.was_stopped, 'is_consequence': failure.is_consequence}
@@ -214,30 +216,43 @@ class _Launch:
             watchdog.decide({'kind': 'stopped', 'status': outcome.status, 'cause': 'stopped'})
         rendezvous.put(members.key('ended', rendezvous.number), outcome.status)
 
+    def conclude(
+        self, rendezvous: Rendezvous, members: Members, watchdog: Watchdog
+    ) -> tuple[list[int], Verdict, Failure | None]:
+        """Lost nodes (on the first node), common verdict and first failure, which the first node publishes for all."""
+        key = members.common('end')
+        if watchdog.is_first:
+            missing = self.await_ends(watchdog)
+            verdict, failure = self.agree(rendezvous, members, missing)
+            rendezvous.put(key, [verdict, failure and vars(failure)])
+            return missing, verdict, failure
+        while (end := rendezvous.get(key)) is None:  # raises RendezvousLostError if the first node is lost
+            time.sleep(HEARTBEAT)
+        return [], end[0], end[1] and Failure(**end[1])
+
     def await_ends(self, watchdog: Watchdog) -> list[int]:
-        """Wait until all nodes have reported the end of their ranks; return the lost ones.
+        """On the first node: wait until all nodes have reported the end of their ranks; return the lost ones.
 
         Ranks of other nodes may go on for long, to save for example: only missing heartbeats end the wait.
         """
-        assert watchdog.members is not None
         watchdog.seen.clear()  # each node gets the full timeout
         while True:
-            verdict, silent = watchdog.listen(watchdog.members.numbers)
+            verdict, silent = watchdog.listen()
             lost = [number for number, seconds in silent.items() if seconds > self.flags.heartbeat_timeout]
             if len(lost) == len(silent):
                 return lost
-            if watchdog.is_first and verdict is None:  # the ranks of others go on, and wait for a node that the first watches
+            if verdict is None:  # the ranks of others go on, and wait for a node that the first watches
                 watchdog.detect_loss(silent)
                 watchdog.detect_hang({})
             time.sleep(HEARTBEAT)
 
     def agree(self, rendezvous: Rendezvous, members: Members, missing: Sequence[int]) -> tuple[Verdict, Failure | None]:
-        """Common verdict of all nodes on the end of the attempt (`done` without a failure), and the first failure."""
+        """On the first node: verdict on the end of the attempt (`done` without a failure), and the first failure."""
         verdict, *found = rendezvous.get_all([members.verdict, *members.keys('failure')])
         failures = [Failure(**info) for info in found if info is not None]
         first = min(failures, key=lambda failure: (failure.is_consequence, failure.when), default=None)
         if missing and (first is None or first.is_consequence):
-            names = ', '.join(members.name(number) for number in missing)
+            names = shorten([members.name(number) for number in missing])
             verdict, first = {'kind': 'lost', 'number': missing[0], 'cause': f'{names} is lost'}, None
         return verdict or {'kind': 'done'}, first
 
@@ -249,12 +264,10 @@ class _Launch:
             return None
         if kind in ('done', 'stopped'):
             return outcome.status if kind == 'done' or outcome.was_stopped else int(verdict['status'])
-        where = members.nodes[failure.rank // self.cluster.ranks_per_node][1]['address'] if failure else ''
-        ranks = len(members.nodes) * self.cluster.ranks_per_node
-        cause = self.format_failure(failure, verdict, ranks, where)
-        lost_first = kind == 'lost' and verdict['number'] == members.nodes[0][0]
+        cause = self.format_failure(failure, verdict, members.count * self.cluster.ranks_per_node)
+        lost_first = kind == 'lost' and verdict['number'] == 0
         elastic = self.cluster.min_nodes < self.cluster.max_nodes
-        if kind == 'lost' and not lost_first and elastic and len(members.nodes) - 1 >= self.cluster.min_nodes:
+        if kind == 'lost' and not lost_first and elastic and members.count - 1 >= self.cluster.min_nodes:
             print_line(f'{cause}; going on with the nodes that are left, from the last checkpoint')
             return None
         if self.restarts and not lost_first and not verdict.get('stopped'):
@@ -281,14 +294,14 @@ class _Launch:
         left = f'{self.restarts} restart{"" if self.restarts == 1 else "s"} left'
         print_line(f'{cause}\nphalanx: starting again from the last checkpoint ({left})')
 
-    def format_failure(self, failure: Failure | None, verdict: Verdict | None, ranks: int, where: str) -> str:
+    def format_failure(self, failure: Failure | None, verdict: Verdict | None, ranks: int) -> str:
         """Last lines of a failed run: the log of the failed rank, then the first cause."""
         after = f'the run failed after {time.monotonic() - self.begun:.0f} s: '
         if failure is None or (verdict is not None and verdict['kind'] in ('hang', 'lost')):
             cause = str(verdict['cause']) if verdict else 'a rank ended'
             return '; '.join(filter(None, (after + cause, self.explanation)))
         lines = [f'[rank {failure.rank}] {line}' for line in failure.tail]
-        place = f'rank {failure.rank} of {ranks}' + (f' on {where}' if self.cluster.rendezvous else '')
+        place = f'rank {failure.rank} of {ranks}' + (f' on {failure.address}' if self.cluster.rendezvous else '')
         cause = failure.cause
         if 'SIGABRT' in cause and self.last_calls:
             cause += f'; so gloo ends a rank that receives a tensor larger than its own; {self.last_calls}'

@@ -1,6 +1,6 @@
-"""Checks before the ranks start: versions and settings agree on all nodes, and each node reaches every other.
+"""Checks before the ranks start: versions and settings agree on all nodes, and nodes reach each other.
 
-Every node publishes its facts and its findings about the others; all read the same data and reach the same result.
+Every node publishes its facts and its findings about some others; the first node reads all, and publishes the result.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 import phalanx
 from phalanx.launch.cluster import Cluster
-from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, listen, print_line, probe_all
+from phalanx.launch.members import Members, NodeInfo, shorten
+from phalanx.launch.ports import RendezvousError, listen, probe_all
+from phalanx.launch.rendezvous import Rendezvous, print_line
 from phalanx.parallel.dist import connect_when_needed
 from phalanx.system.cores import count_cores
 
@@ -52,6 +54,7 @@ RULES = (
     Rule('data', 'the list of samples', 'error', 'copy the same data to all nodes; check data.root there'),
     Rule('max_restart', '--max_restart', 'error', 'give the same number on all nodes'),
 )
+MOST = 20  # findings, or values of a finding, to show
 COMPARE_TIMEOUT = 60  # seconds that nodes wait for each other during the checks
 CLOCK = 5.0  # seconds that clocks may differ without a warning
 DISK = 2.0  # GiB free below which a run is likely to fail
@@ -148,7 +151,7 @@ def examine(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], Li
     findings, latency = compare_nodes(rendezvous, members)
     if any(finding.level == 'error' for finding in findings):
         return findings, None
-    if len(members.nodes) == 1:
+    if members.count == 1:
         return findings, Link(0.0, float('inf'))
     link = Link(latency, measure_bandwidth(rendezvous, members))
     if link.bandwidth < SLOW * 1e9:
@@ -158,13 +161,32 @@ def examine(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], Li
 
 def compare_nodes(rendezvous: Rendezvous, members: Members) -> tuple[list[Finding], float]:
     """Findings, and the longest time to connect in seconds; the same on all nodes."""
-    blocked, slowest = _probe_others(rendezvous, members)
-    rendezvous.put(members.key('ways', rendezvous.number), {'blocked': blocked, 'latency': slowest, 'clock': time.time()})
-    ways = _wait_for_all(rendezvous, members, 'ways')
-    findings = [Finding('error', line) for way in ways for line in way['blocked']]
-    findings += compare_facts([info for _, info in members.nodes])
-    findings += _clocks(members, [way['clock'] for way in ways])
-    return findings, max(way['latency'] for way in ways)
+
+    def compare(ways: Sequence[Any]) -> NodeInfo:
+        """Result from the probes of all nodes, computed on the first."""
+        findings = [Finding('error', line) for way in ways for line in way['blocked']]
+        findings += compare_facts([info for _, info in members.nodes])
+        findings += _clocks(members, [way['clock'] for way in ways])
+        findings.sort(key=lambda finding: finding.level != 'error')
+        rest = [Finding('warning', f'{len(findings) - MOST} more like these')] if len(findings) > MOST else []
+        shown = [(finding.level, finding.text) for finding in [*findings[:MOST], *rest]]
+        return {'findings': shown, 'latency': max(way['latency'] for way in ways)}
+
+    with ExitStack() as opened:
+        trouble = ''
+        try:
+            opened.enter_context(_accept_probes(rendezvous, rendezvous.port))
+        except RendezvousError as error:
+            trouble = str(error)
+        # First every node listens, then all connect; each goes on accepting until all have tried.
+        doors = rendezvous.meet(
+            members, 'door', trouble, lambda all_troubles: {'troubles': [*filter(None, all_troubles)]}, COMPARE_TIMEOUT
+        )
+        if doors['troubles']:
+            rendezvous.leave(members)
+            raise RendezvousError('; '.join(doors['troubles'][:MOST]))
+        common = rendezvous.meet(members, 'ways', _probe_neighbours(rendezvous, members), compare, COMPARE_TIMEOUT)
+    return [Finding(level, text) for level, text in common['findings']], common['latency']
 
 
 def compare_facts(infos: Sequence[NodeInfo]) -> list[Finding]:
@@ -173,9 +195,17 @@ def compare_facts(infos: Sequence[NodeInfo]) -> list[Finding]:
     for rule in RULES:
         values = {str(info['address']): info.get(rule.fact) for info in infos}
         if len({str(value) for value in values.values()}) > 1:
-            shown = '; '.join(f'{address}: {value}' for address, value in values.items())
-            findings.append(Finding(rule.level, f'not the same on all nodes: {rule.name} ({shown}): {rule.cure}'))
+            findings.append(Finding(rule.level, f'not the same on all nodes: {rule.name} ({_group(values)}): {rule.cure}'))
     return findings + [finding for info in infos for finding in find_shortages(info)]
+
+
+def _group(values: Mapping[str, Any]) -> str:
+    """Values with the addresses of their nodes."""
+    addresses: dict[str, list[str]] = {}
+    for address, value in values.items():
+        addresses.setdefault(str(value), []).append(address)
+    groups = [f'{shorten(own)}: {value}' for value, own in addresses.items()]
+    return '; '.join(groups[:MOST]) + (f'; {len(groups) - MOST} other values' if len(groups) > MOST else '')
 
 
 def warn_about_this_node(folder: Path) -> None:
@@ -208,43 +238,15 @@ def _clocks(members: Members, clocks: Sequence[float]) -> list[Finding]:
     ]
 
 
-def _probe_others(rendezvous: Rendezvous, members: Members) -> tuple[list[str], float]:
-    """Errors of connections from this node to the others, and the longest time to connect in seconds.
-
-    All nodes return together, so that each stays reachable until every other has tried.
-    """
-    # first every node listens, then all connect, then all have tried: three barriers
+def _probe_neighbours(rendezvous: Rendezvous, members: Members) -> NodeInfo:
+    """Errors of connections from this node to its neighbours, the longest time to connect in seconds, and the time here."""
     own, port = rendezvous.cluster.address, rendezvous.port
-    others = [str(info['address']) for number, info in members.nodes if number != rendezvous.number]
-    with ExitStack() as opened:
-        trouble = ''
-        try:
-            opened.enter_context(_accept_probes(rendezvous, port))
-        except RendezvousError as error:
-            trouble = str(error)
-        rendezvous.put(members.key('door', rendezvous.number), trouble)
-        if troubles := [trouble for trouble in _wait_for_all(rendezvous, members, 'door') if trouble]:
-            rendezvous.leave(members)
-            raise RendezvousError('; '.join(troubles))
-        tried = probe_all(own, others, port)
-        rendezvous.put(members.key('tried', rendezvous.number), True)
-        _wait_for_all(rendezvous, members, 'tried')  # keep accepting until every node has tried
+    tried = probe_all(own, members.neighbours, port)
     blocked = [
         f'{own} cannot connect to {address}, port {port}: {trouble}' for address, (_, trouble) in tried.items() if trouble
     ]
-    return blocked, max((seconds for seconds, _ in tried.values()), default=0.0)
-
-
-def _wait_for_all(rendezvous: Rendezvous, members: Members, what: str) -> list[Any]:
-    """Values that all nodes publish under `what`, in order of rank. Raises RendezvousError naming nodes without one."""
-    try:
-        return rendezvous.wait(members.keys(what), COMPARE_TIMEOUT)
-    except RendezvousError:
-        absent = [members.name(number) for number in members.numbers if rendezvous.get(members.key(what, number)) is None]
-        raise RendezvousError(
-            f'{", ".join(absent)} did not answer within {COMPARE_TIMEOUT:.0f} s during the checks of the nodes: '
-            'see what happened to the launcher there; nothing was started'
-        ) from None
+    slowest = max((seconds for seconds, _ in tried.values()), default=0.0)
+    return {'blocked': blocked[:MOST], 'latency': slowest, 'clock': time.time()}
 
 
 @contextmanager
@@ -273,7 +275,7 @@ def _accept_probes(rendezvous: Rendezvous, port: int) -> Iterator[None]:
 
 def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
     """Bandwidth in bit/s out of a node, from all-reduces of growing size within about a second."""
-    node_rank, nodes = members.numbers.index(rendezvous.number), len(members.nodes)
+    node_rank, nodes = members.position, members.count
     # a gloo group of the launchers, only for this measurement
     store = PrefixStore(f'{members.attempt}/bandwidth', rendezvous.store)
     connect_when_needed(nodes)
@@ -292,7 +294,7 @@ def measure_bandwidth(rendezvous: Rendezvous, members: Members) -> float:
             seconds = float(took) / nodes
     except RuntimeError as error:
         raise RendezvousError(
-            f'the nodes cannot exchange data ({", ".join(str(info["address"]) for _, info in members.nodes)}): '
+            f'the {nodes} nodes cannot exchange data ({rendezvous.cluster.address}): '
             f'{str(error).splitlines()[0]}; is a firewall open for all ports between them?'
         ) from None
     return ring_bits(size, nodes) / seconds

@@ -1,31 +1,31 @@
 """Rendezvous of a run: a key-value store on the first node, and the keys that nodes write there.
 
-An attempt is one start of the ranks. Before each, the nodes join, the first node publishes the members in order of rank, and
-each node checks its connection to every other. The same store then serves torch's agent and its ranks.
+An attempt is one start of the ranks. Before each, the nodes join, the first node publishes the position of each, and each node
+checks its connections to some others. The same store then serves torch's agent and its ranks.
+
+Only the first node reads what all nodes write, and publishes the result: messages and bytes grow with the nodes, not with their
+square.
 """
 
 import contextlib
-import errno
 import hashlib
 import hmac
 import json
-import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import psutil
 import torch.distributed as torch_dist
 
 from phalanx.launch.cluster import Cluster
+from phalanx.launch.members import Members, NodeInfo, choose_neighbours, shorten
 from phalanx.launch.names import shorten_silent_lookups
+from phalanx.launch.ports import RendezvousError, listen, probe, probe_all
 
 TCPStore: Any = torch_dist.TCPStore  # type: ignore[attr-defined]  # torch exports it without saying so
 POLL = 0.1  # seconds between two looks at a key
@@ -35,45 +35,10 @@ REJOIN_TIMEOUT = 20  # seconds within which a run notices that this node had die
 QUIET = 3  # seconds without a new node after which an elastic run starts with fewer than its maximum
 NODE_KEYS = ('heartbeat', 'ended', 'failure', 'records')  # keys per node and attempt, null until written
 WRONG_TOKEN = 'it uses another --job_id or PHALANX_TOKEN'
-NodeInfo = dict[str, Any]  # facts that a node publishes about itself
-
-
-class RendezvousError(Exception):
-    """The rendezvous failed and nothing was started. The message names the node, the reason and the fix."""
 
 
 class RendezvousLostError(Exception):
     """The first node no longer answers."""
-
-
-@dataclass(frozen=True)
-class Members:
-    """Nodes of an attempt: number and info of each, in order of rank."""
-
-    attempt: int
-    nodes: tuple[tuple[int, NodeInfo], ...]
-    port: int  # of the store for the ranks, on the first node; a new one per attempt, without keys of earlier ranks
-
-    @property
-    def numbers(self) -> list[int]:
-        """Numbers of the nodes, in order of rank."""
-        return [number for number, _ in self.nodes]
-
-    @property
-    def verdict(self) -> str:
-        """Key of the common verdict on the end of the attempt."""
-        return f'{self.attempt}/verdict'
-
-    def key(self, what: str, number: int) -> str:
-        """Key of one node in this attempt."""
-        return f'{self.attempt}/{what}/{number}'
-
-    def keys(self, what: str) -> list[str]:
-        """Keys of all nodes, in order of rank."""
-        return [self.key(what, number) for number in self.numbers]
-
-    def name(self, number: int) -> str:
-        return next((str(info['address']) for member, info in self.nodes if member == number), f'node {number}')
 
 
 class Rendezvous:
@@ -135,9 +100,11 @@ class Rendezvous:
 
     def _compare_lists(self) -> None:
         """Compare the requested nodes with those of the first node. Raises RendezvousError if they differ."""
+        digest = hashlib.sha256(self.cluster.requested.encode()).hexdigest()[:12]
         if self.server is not None:
             self.put('nodes', self.cluster.requested)
-        (requested,) = self.wait(['nodes'], 60)
+            self.put('digest of nodes', digest)  # so that not every node reads the names of all
+        (of_first,) = self.wait(['digest of nodes'], 60)
         if (first := self.get('first')) is not None:
             conflict = (
                 f'the name of the first node resolves to {first} there, but to {self.address} on {self.cluster.address}: '
@@ -145,8 +112,8 @@ class Rendezvous:
             )
             self.put('conflict', conflict)
             raise RendezvousError(conflict)
-        if requested != self.cluster.requested:
-            raise RendezvousError(self._lists_differ(self.address, requested))
+        if digest != of_first:
+            raise RendezvousError(self._lists_differ(self.address, self.get('nodes')))
 
     # Joining an attempt.
 
@@ -159,24 +126,49 @@ class Rendezvous:
         attempt = self.last = self._choose_attempt(info)
         self.put(f'{attempt}/info/{self.number}', info)
         if self.server is not None:
-            self._gather(attempt)
+            return self._gather(attempt)
         (published,) = self.wait([f'{attempt}/members'], self.patience + 30)
         if 'error' in published:
-            self._sign_off(attempt, published['numbers'])
+            self._sign_off(attempt)
             raise RendezvousError(published['error'])
-        infos = self.get_all([f'{attempt}/info/{number}' for number in published['numbers']])
-        members = Members(attempt, tuple(zip(published['numbers'], infos, strict=True)), published['port'])
-        if self.number not in members.numbers:
-            why = published['refused'].get(str(self.number), 'too late')
-            raise RendezvousError(f'{self.address} has not admitted this node: {why}')
-        return members
+        place = self.get(f'{attempt}/place/{self.number}') or {'refused': 'too late'}
+        if 'refused' in place:
+            raise RendezvousError(f'{self.address} has not admitted this node: {place["refused"]}')
+        first = (0, {'address': self.address})
+        return Members(attempt, (first,), published['port'], place['position'], published['count'], tuple(place['neighbours']))
+
+    def meet(
+        self, members: Members, what: str, value: Any, combine: Callable[[list[Any]], NodeInfo], seconds: float
+    ) -> NodeInfo:
+        """Result of `combine` on the values of all nodes, in order of rank: the first node computes and publishes it.
+
+        Raises RendezvousError with the names of nodes without a value after `seconds`.
+        """
+        self.put(members.key(what, self.number), value)
+        absent: list[int] = []
+        if self.server is None:
+            (common,) = self.wait([members.common(what)], seconds + 30)
+        else:
+            keys = members.keys(what)
+            if not self._wait_until(lambda: self._exist(keys), seconds):
+                absent = [number for number in members.numbers if self.get(members.key(what, number)) is None]
+            names = shorten([members.name(number) for number in absent])
+            common = {'absent': names} if absent else combine(self.get_all(keys))
+            self.put(members.common(what), common)
+        if 'absent' in common:
+            self.leave(members, absent)
+            raise RendezvousError(
+                f'{common["absent"]} did not answer within {seconds:.0f} s during the checks of the nodes: '
+                'see what happened to the launcher there; nothing was started'
+            )
+        return dict(common)
 
     def leave(self, members: Members, lost: Collection[int] = ()) -> None:
         """Leave the attempt, without waiting for `lost` nodes."""
         self._sign_off(members.attempt, [number for number in members.numbers if number not in lost])
 
-    def _sign_off(self, attempt: int, numbers: Collection[int]) -> None:
-        """Sign off; the first node leaves last, because the others still read the reason from its store."""
+    def _sign_off(self, attempt: int, numbers: Collection[int] = ()) -> None:
+        """Sign off; the first node waits for the others, `numbers`, because they still read the reason from its store."""
         with contextlib.suppress(RendezvousLostError):
             self.put(f'{attempt}/left/{self.number}', True)
             if self.server is not None:
@@ -241,8 +233,8 @@ class Rendezvous:
             time.sleep(POLL)
         return True
 
-    def _gather(self, attempt: int) -> None:
-        """On the first node: wait for the others and publish the members."""
+    def _gather(self, attempt: int) -> Members:
+        """On the first node: wait for the others and publish the place of each. Raises RendezvousError if nodes are missing."""
         for number in self._numbers():  # nodes that waited are admitted now, and must join
             self._request(partial(self.store.delete_key, f'waiting/{number}'))
         begun = reminded = changed = time.monotonic()
@@ -262,17 +254,29 @@ class Rendezvous:
                 lost = [post.get('conflict') for post in self.signposts if attempt == 0 and post.check(['conflict'])]
                 error = json.loads(lost[0]) if lost else self.get('conflict')
             if error is not None:
-                self.put(f'{attempt}/members', {'error': error, 'numbers': present})
-                return
+                self.put(f'{attempt}/members', {'error': error})
+                self._sign_off(attempt, present)
+                raise RendezvousError(error)
             if now - reminded > REMIND:
                 reminded = now
                 self._compare_with_other_first(present)
                 print_line(f'{self._describe_missing(present)}; start this same command there')
             time.sleep(POLL)
-        numbers = self._sort_by_rank(attempt, present[: self.cluster.max_nodes])
-        keys = [f'{attempt}/verdict', *(f'{attempt}/{what}/{number}' for what in NODE_KEYS for number in numbers)]
-        self._request(lambda: self.store.multi_set(keys, ['null'] * len(keys)))
-        self.put(f'{attempt}/members', {'numbers': numbers, 'port': self._serve_ranks(), 'refused': refused})
+        return self._publish(attempt, self._sort_by_rank(attempt, present[: self.cluster.max_nodes]), refused)
+
+    def _publish(self, attempt: int, nodes: Sequence[tuple[int, NodeInfo]], refused: Mapping[str, str]) -> Members:
+        """Publish the places of the nodes, given in order of rank, and the reasons of refusals."""
+        places: dict[str, NodeInfo] = {number: {'refused': why} for number, why in refused.items()}
+        for position, (number, _) in enumerate(nodes):
+            neighbours = [nodes[other][1]['address'] for other in choose_neighbours(position, len(nodes))]
+            places[str(number)] = {'position': position, 'neighbours': neighbours}
+        values = {f'{attempt}/place/{number}': json.dumps(place) for number, place in places.items()}
+        values |= {f'{attempt}/{what}/{number}': 'null' for what in NODE_KEYS for number, _ in nodes}
+        values |= {f'{attempt}/verdict': 'null', f'{attempt}/end': 'null'}
+        self._request(lambda: self.store.multi_set([*values], [*values.values()]))
+        port = self._serve_ranks()
+        self.put(f'{attempt}/members', {'count': len(nodes), 'port': port})
+        return Members(attempt, tuple(nodes), port, 0, len(nodes), tuple(places['0']['neighbours']))
 
     def _serve_ranks(self) -> int:
         """Open a new store for the ranks on the first free port above that of the rendezvous; return the port."""
@@ -297,16 +301,20 @@ class Rendezvous:
                 print_line(f'{info.get("address")} tried to join, but {WRONG_TOKEN}')
         return arrived
 
-    def _sort_by_rank(self, attempt: int, numbers: list[int]) -> list[int]:
-        """Sort nodes: the first node first, then by their --rank, then in the order of joining."""
+    def _sort_by_rank(self, attempt: int, numbers: list[int]) -> list[tuple[int, NodeInfo]]:
+        """Numbers and infos of nodes: the first node first, then by their --rank, then in the order of joining."""
         infos = self.get_all([f'{attempt}/info/{number}' for number in numbers])
-        ranks = {number: info.get('wanted_rank') for number, info in zip(numbers, infos, strict=True)}
-        return sorted(numbers, key=lambda number: (number != 0, ranks[number] is None, ranks[number] or 0, number))
+
+        def order(node: tuple[int, NodeInfo]) -> tuple[bool, bool, int, int]:
+            number, wanted = node[0], node[1].get('wanted_rank')
+            return number != 0, wanted is None, wanted or 0, number
+
+        return sorted(zip(numbers, infos, strict=True), key=order)
 
     def _describe_missing(self, present: list[int]) -> str:
         if self.cluster.nodes:
             absent = [address for number, address in enumerate(self.cluster.nodes) if number not in present]
-            missing = f'{", ".join(absent)} {"has" if len(absent) == 1 else "have"} not joined'
+            missing = f'{shorten(absent)} {"has" if len(absent) == 1 else "have"} not joined'
             tried = probe_all(self.cluster.address, absent, self.port)
             hosts = ', '.join(address for address, (_, trouble) in tried.items() if trouble is None)
             hint = f' (something listens at port {self.port} of {hosts}: does its list of nodes start with itself?)'
@@ -332,6 +340,7 @@ class Rendezvous:
                 signposts.append(_serve(address, self.port, self.connect, is_shared=False))
                 signposts[-1].set('first', json.dumps(self.address))
                 signposts[-1].set('nodes', json.dumps(self.cluster.requested))
+                signposts[-1].set('digest of nodes', json.dumps(''))
         return signposts
 
     def _lists_differ(self, other: str, requested: str) -> str:
@@ -402,38 +411,6 @@ def _connect(address: str, port: int, timeout: timedelta) -> Any:
         ) from None
 
 
-def probe(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
-    """Seconds to connect from `own` to another node, and the error (None: connected)."""
-    begun = time.monotonic()
-    try:
-        with socket.create_connection((address, port), timeout=seconds, source_address=(own, 0)):
-            return time.monotonic() - begun, None
-    except ConnectionRefusedError:
-        return 0.0, 'nothing listens there yet'
-    except TimeoutError:
-        return 0.0, f'no answer within {seconds:.0f} s (wrong address, firewall, or no route)'
-    except OSError as error:
-        return 0.0, error.strerror or str(error)
-
-
-def probe_all(own: str, addresses: Sequence[str], port: int) -> dict[str, tuple[float, str | None]]:
-    """Probe several nodes in parallel."""
-    with futures.ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        return dict(zip(addresses, pool.map(lambda address: probe(own, address, port), addresses), strict=True))
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """Socket that listens on one address. Raises RendezvousError with the owner of the port if it is in use."""
-    try:
-        return socket.create_server((address, port), family=socket.AF_INET6 if ':' in address else socket.AF_INET, backlog=128)
-    except OSError as error:
-        number = error.errno or 0
-        reason = f'in use by {_find_port_owner(port)}' if number == errno.EADDRINUSE else os.strerror(number)
-        raise RendezvousError(
-            f'{address}: port {port} is {reason}; end that process, or give another --start_port on all nodes'
-        ) from None
-
-
 def _serve(address: str, port: int, timeout: timedelta, *, is_shared: bool = True) -> Any:
     """Store on a socket that is bound already: no other process can take the port, and only this address listens.
 
@@ -443,21 +420,6 @@ def _serve(address: str, port: int, timeout: timedelta, *, is_shared: bool = Tru
     return TCPStore(
         address, port, None, True, timeout, wait_for_workers=False, multi_tenant=is_shared, master_listen_fd=sock.detach()
     )
-
-
-def _find_port_owner(port: int) -> str:
-    """Process that listens on a port, as far as this user may see it."""
-    try:
-        pids = [c.pid for c in psutil.net_connections('tcp') if c.laddr and c.laddr.port == port and c.status == 'LISTEN']
-    except psutil.AccessDenied:
-        pids = []
-    for pid in pids:
-        if pid is not None and pid != os.getpid():
-            try:
-                return f'process {pid} ({" ".join(psutil.Process(pid).cmdline())[:120]})'
-            except psutil.Error:
-                return f'process {pid}'
-    return 'a process of another user'
 
 
 def get_token(environment: Mapping[str, str], job_id: str | None) -> str:

@@ -10,14 +10,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from phalanx.launch.members import Members, NodeInfo
 from phalanx.launch.preflight import compare_facts
-from phalanx.launch.rendezvous import POLL, Members, NodeInfo, Rendezvous, RendezvousLostError, print_line
+from phalanx.launch.rendezvous import POLL, Rendezvous, RendezvousLostError, print_line
 from phalanx.parallel.flight_recorder import explain, read_records, request_records
 from phalanx.parallel.heartbeat import Beat, read_beats
 from phalanx.system.stops import STACKS
@@ -27,6 +27,7 @@ STALL = 2 * HEARTBEAT  # maximum seconds that one round counts: if it took longe
 GRACE = 45  # seconds that ranks have to save after a stop
 OWN_END = 5  # seconds that ranks have to report their own error after others lost the connection
 RECORDS = 3  # seconds to wait for the records of collectives of all ranks
+MOST = 32  # ranks of a hang to show, those furthest behind
 EXITING = 0x4  # PF_EXITING, a flag of Linux in /proc/PID/stat
 Verdict = dict[str, Any]  # reason to end an attempt early: kind, cause, details
 
@@ -84,7 +85,7 @@ class Watchdog(threading.Thread):
         assert self.rendezvous is not None and self.members is not None
         self.beat(beats)
         # The first node listens to all and decides for them, the others to it: messages and bytes grow with the nodes.
-        self.verdict, silent = self.listen(self.members.numbers if self.is_first else self.members.numbers[:1])
+        self.verdict, silent = self.listen()
         if self.verdict is None:
             self.detect_loss(silent)
         if self.verdict is not None:
@@ -97,9 +98,10 @@ class Watchdog(threading.Thread):
         """True on the first node, which has the store, and on a node alone."""
         return self.rendezvous is None or self.rendezvous.server is not None
 
-    def listen(self, numbers: Sequence[int]) -> tuple[Verdict | None, dict[int, float]]:
-        """Common verdict, if any, and seconds of silence of each of these nodes whose ranks have not ended."""
+    def listen(self) -> tuple[Verdict | None, dict[int, float]]:
+        """Common verdict, if any, and seconds of silence of each node that this one listens to and whose ranks go on."""
         assert self.rendezvous is not None and self.members is not None
+        numbers = self.members.numbers
         count, now = len(numbers), time.monotonic()
         keys = [self.members.key(what, number) for what in ('heartbeat', 'ended') for number in numbers]
         verdict, *answers = self.rendezvous.get_all([self.members.verdict, *keys])
@@ -183,17 +185,26 @@ class Watchdog(threading.Thread):
                 self.beat({})
 
     def explain_hang(self) -> None:
-        """Merge the records of collectives of all ranks, if those of other nodes come in time."""
+        """Explain a hang from the records of collectives of all ranks, if they come in time: the first node merges them."""
         try:
             end = time.monotonic() + RECORDS
             while len(records := read_records(self.folder, self.ranks)) < len(self.ranks) and time.monotonic() < end:
                 time.sleep(POLL)
-            if self.rendezvous is not None and self.members is not None:
-                self.rendezvous.put(self.members.key('records', self.rendezvous.number), records)
+            if self.rendezvous is None or self.members is None:
+                self.explanation = explain(records)
+                return
+            key = self.members.common('explanation')
+            self.rendezvous.put(self.members.key('records', self.rendezvous.number), records)
+            if self.is_first:
                 while None in (answers := self.rendezvous.get_all(self.members.keys('records'))) and time.monotonic() < end:
                     time.sleep(POLL)
-                records = {int(rank): record for answer in answers if answer for rank, record in answer.items()}
-            self.explanation = explain(records)
+                found = {int(rank): record for answer in answers if answer for rank, record in answer.items()}
+                self.explanation = explain(found)
+                self.rendezvous.put(key, self.explanation)
+                return
+            while (explanation := self.rendezvous.get(key)) is None and time.monotonic() < end + RECORDS:
+                time.sleep(POLL)
+            self.explanation = explanation or ''
         except (RendezvousLostError, ValueError, LookupError) as error:  # records of another torch, for example
             self.report(error)
 
@@ -219,7 +230,9 @@ def describe_hang(beats: dict[int, Beat], timeout: float) -> str:
     rank = min(beats, key=lambda rank: (beats[rank].step, not beats[rank].stopped, rank))
     beat = beats[rank]
     stopped = ' (its process is stopped)' if beat.stopped else ''
-    where = ', '.join(f'rank {r}: step {b.step}, {b.doing}' for r, b in sorted(beats.items()))
+    behind = sorted(beats, key=lambda rank: (beats[rank].step, rank))[:MOST]
+    where = ', '.join(f'rank {r}: step {beats[r].step}, {beats[r].doing}' for r in sorted(behind))
+    where += f', and {len(beats) - MOST} more' if len(beats) > MOST else ''
     together = not stopped and len({(beat.step, beat.doing) for beat in beats.values()}) == 1
     who = 'all ranks are' if together else f'rank {rank} is furthest behind,'
     return f'no progress for {timeout:.0f} s; {who} at step {beat.step}, {beat.doing}{stopped} [{where}]'

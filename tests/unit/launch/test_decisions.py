@@ -16,15 +16,17 @@ from phalanx.launch import launcher
 from phalanx.launch.agent import Attempt, Failure, Outcome
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
-from phalanx.launch.rendezvous import Members
+from phalanx.launch.members import Members
 from phalanx.launch.watchdog import Verdict
 from phalanx.system.stops import keep_handlers
 
 NODES = ('10.0.0.1', '10.0.0.2', '10.0.0.3')
-MEMBERS = Members(0, tuple((number, {'address': address}) for number, address in enumerate(NODES)), 6171)
+MEMBERS = Members(0, tuple((number, {'address': address}) for number, address in enumerate(NODES)), 6171, 0, 3)
 THREE = Cluster(2, nodes=NODES, min_nodes=3, max_nodes=3, address=NODES[0], rendezvous=(NODES[0], 6170))
 TWO_TO_THREE = Cluster(2, min_nodes=2, max_nodes=3, address=NODES[0], rendezvous=(NODES[0], 6170))
-OUT_OF_MEMORY = Failure(3, 'out of memory', 7.0, 'log/workerlog.3', ('Traceback', 'out of memory'), is_consequence=False)
+OUT_OF_MEMORY = Failure(
+    3, 'out of memory', 7.0, 'log/workerlog.3', ('Traceback', 'out of memory'), is_consequence=False, address=NODES[1]
+)
 LOST_PEER = Failure(1, 'connection closed', 6.0, 'log/workerlog.1', (), is_consequence=True)
 
 
@@ -89,7 +91,7 @@ def test_a_lost_node_ends_the_run_unless_the_others_are_enough(
 
 
 def test_one_node_of_two_is_too_few_where_two_must_stay() -> None:
-    members = replace(MEMBERS, nodes=MEMBERS.nodes[:2])
+    members = replace(MEMBERS, nodes=MEMBERS.nodes[:2], count=2)
     verdict = {'kind': 'lost', 'number': 1, 'cause': 'node is lost'}
     assert run_on(TWO_TO_THREE).decide_status(members, Outcome(1), verdict, None) == 1
 
@@ -131,7 +133,7 @@ def test_a_rank_that_gloo_aborts_is_shown_with_the_last_collectives() -> None:
     run = run_on(THREE)
     run.last_calls = 'rank 0: all_reduce 4, rank 1: all_reduce 3'
     aborted = replace(OUT_OF_MEMORY, cause='was ended by SIGABRT', tail=())
-    assert run.format_failure(aborted, None, 6, NODES[1]).endswith(
+    assert run.format_failure(aborted, None, 6).endswith(
         'was ended by SIGABRT; so gloo ends a rank that receives a tensor larger than its own; '
         'rank 0: all_reduce 4, rank 1: all_reduce 3'
     )
@@ -140,7 +142,7 @@ def test_a_rank_that_gloo_aborts_is_shown_with_the_last_collectives() -> None:
 def test_a_hang_is_shown_with_the_collective_in_which_ranks_differ() -> None:
     run = run_on(THREE)
     run.explanation = 'rank 1 did not call all_reduce 4'
-    line = run.format_failure(OUT_OF_MEMORY, {'kind': 'hang', 'cause': 'no progress for 9 s'}, 6, NODES[1])
+    line = run.format_failure(OUT_OF_MEMORY, {'kind': 'hang', 'cause': 'no progress for 9 s'}, 6)
     assert line.endswith('s: no progress for 9 s; rank 1 did not call all_reduce 4')
     assert 'out of memory' not in line
 

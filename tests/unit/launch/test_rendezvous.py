@@ -20,10 +20,12 @@ import pytest
 
 from phalanx.launch import launcher, preflight, watchdog
 from phalanx.launch import rendezvous as room
-from phalanx.launch.agent import Attempt
+from phalanx.launch.agent import Attempt, Failure
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
-from phalanx.launch.rendezvous import Members, NodeInfo, Rendezvous, RendezvousError, RendezvousLostError, listen, probe
+from phalanx.launch.members import Members, NodeInfo, choose_neighbours
+from phalanx.launch.ports import RendezvousError, listen, probe
+from phalanx.launch.rendezvous import Rendezvous, RendezvousLostError
 from phalanx.launch.watchdog import Watchdog
 
 Seat = Callable[..., Rendezvous]
@@ -51,16 +53,31 @@ def seat() -> Seat:
     return sit
 
 
-def joined(seats: list[Rendezvous]) -> Members:
+def joined(seats: list[Rendezvous]) -> list[Members]:
+    """Members as each node knows them."""
     with ThreadPoolExecutor(len(seats)) as pool:
-        members = list(pool.map(lambda one: one.join({'pid': 7}), seats))
-    assert members == members[:1] * len(seats)  # all know the same
-    return members[0]
+        return list(pool.map(lambda one: one.join({'pid': 7}), seats))
 
 
 def test_nodes_are_ordered_by_the_list_and_not_by_their_arrival(seat: Seat) -> None:
     first, third, second = (seat(address) for address in ('127.0.0.1', '127.0.0.3', '127.0.0.2'))
-    assert [info['address'] for _, info in joined([third, first, second]).nodes] == list(ADDRESSES)
+    members = joined([third, first, second])
+    assert [info['address'] for _, info in members[1].nodes] == list(ADDRESSES)
+    assert [each.position for each in members] == [2, 0, 1]
+
+
+def test_other_nodes_than_the_first_know_the_first_and_their_neighbours_alone(seat: Seat) -> None:
+    """So the bytes that each reads do not grow with the number of nodes."""
+    _, second, third = joined([seat(address) for address in ADDRESSES])
+    assert second.numbers == third.numbers == [0]
+    assert (second.count, third.neighbours) == (3, ('127.0.0.1', '127.0.0.2'))
+
+
+def test_nodes_test_their_connections_to_eight_others_at_most() -> None:
+    assert choose_neighbours(1, 4) == [2, 3, 0]
+    assert choose_neighbours(0, 9) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert choose_neighbours(1000, 1024) == [1001, 1002, 1004, 1008, 1016, 8, 40, 104]
+    assert choose_neighbours(9, 10) == [0, 1, 3, 7]
 
 
 def test_a_node_with_another_list_is_shown_both(seat: Seat) -> None:
@@ -93,7 +110,7 @@ def test_of_two_runs_of_one_node_the_second_is_shown_the_first(seat: Seat, monke
 
 def test_the_first_node_to_decide_gives_the_reason_for_all(seat: Seat) -> None:
     seats = [seat(address) for address in ADDRESSES]
-    members = joined(seats)
+    members, *_ = joined(seats)
     assert seats[1].put_if_unset(members.verdict, 'a rank failed') == 'a rank failed'
     assert [one.put_if_unset(members.verdict, 'another') for one in seats] == ['a rank failed'] * 3
 
@@ -104,7 +121,7 @@ def test_a_node_without_heartbeats_is_lost_but_not_one_whose_ranks_have_ended(
     """The second node says that it has ended, the third says nothing; the first watches."""
     monkeypatch.setattr(watchdog, 'STALL', 10)
     seats = [seat(address) for address in ADDRESSES]
-    members = joined(seats)
+    members, *_ = joined(seats)
     watching = Watchdog(tmp_path, range(1), 60, seats[0], members)
     seats[1].put(members.key('ended', 1), 0)
     for _ in range(2):
@@ -126,9 +143,9 @@ def test_requests_of_heartbeats_and_their_bytes_grow_with_the_nodes(seat: Seat, 
         get_all = node.get_all
         node.get_all = lambda keys: asked.append((node.number, len(keys))) or get_all(keys)  # type: ignore[func-returns-value, method-assign]
 
-    for node in seats:
+    for node, known in zip(seats, members, strict=True):
         count(node)
-        Watchdog(tmp_path, range(1), 60, node, members).exchange({})
+        Watchdog(tmp_path, range(1), 60, node, known).exchange({})
     assert asked == [(0, 1 + 2 * 3), (1, 1 + 2), (2, 1 + 2)]
 
 
@@ -139,22 +156,36 @@ def test_a_node_lost_after_the_ranks_of_the_first_have_ended_ends_those_of_the_t
     run = launcher._Launch(
         ['true'], seats[0].cluster, Flags(heartbeat_timeout=0.5), Attempt(1, tmp_path, tmp_path, False, False)
     )
-    first, third = (Watchdog(tmp_path, range(1), 60, seats[number], members) for number in (0, 2))
+    first, third = (Watchdog(tmp_path, range(1), 60, seats[number], members[number]) for number in (0, 2))
     seats[0].heartbeat_timeout = 0.5
-    seats[0].put(members.key('ended', 0), 0)
+    seats[0].put(members[0].key('ended', 0), 0)
     with ThreadPoolExecutor(1) as pool:
         missing = pool.submit(run.await_ends, first)
         while third.verdict is None:
             third.exchange({})
-        seats[2].put(members.key('ended', 2), 1)
+        seats[2].put(members[2].key('ended', 2), 1)
         assert missing.result() == [1]
     assert third.verdict['cause'].startswith('127.0.0.2 is lost')
+
+
+def test_all_nodes_learn_the_verdict_and_the_first_failure_from_the_first(seat: Seat, tmp_path: Path) -> None:
+    seats = [seat(address) for address in ADDRESSES]
+    members = joined(seats)
+    failure = Failure(1, 'out of memory', 7.0, 'log', ['Traceback'], is_consequence=False, address='127.0.0.2')
+    seats[1].put(members[1].key('failure', 1), vars(failure))
+    seats[1].put_if_unset(members[1].verdict, {'kind': 'failed'})
+    for node, known in zip(seats, members, strict=True):
+        node.put(known.key('ended', node.number), 1)
+    run = launcher._Launch(['true'], seats[0].cluster, Flags(heartbeat_timeout=9), Attempt(1, tmp_path, tmp_path, False, False))
+    dogs = [Watchdog(tmp_path, range(1), 60, node, known) for node, known in zip(seats, members, strict=True)]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run.conclude, seats, members, dogs)) == [([], {'kind': 'failed'}, failure)] * 3
 
 
 def test_time_that_this_launcher_was_stopped_does_not_count_as_silence_of_others(seat: Seat, tmp_path: Path) -> None:
     """Both were stopped, and this one goes on first: it reads the old heartbeat of the other, an hour later."""
     seats = [seat(address) for address in ADDRESSES[:2]]
-    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
+    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0, 0, 2)
     for key in (members.verdict, *members.keys('heartbeat'), *members.keys('ended')):
         seats[0].put(key, None)
     watching = Watchdog(tmp_path, range(1), 60, seats[0], members)
@@ -185,14 +216,14 @@ def test_a_node_that_is_gone_during_the_comparison_is_named(seat: Seat, monkeypa
     seats = [seat(address) for address in ADDRESSES]
     members = joined(seats)
     with ThreadPoolExecutor(2) as pool:
-        for found in [pool.submit(preflight.compare_nodes, one, members) for one in seats[:2]]:
+        for found in [pool.submit(preflight.compare_nodes, *pair) for pair in zip(seats[:2], members[:2], strict=True)]:
             with pytest.raises(RendezvousError, match=r'^127\.0\.0\.3 did not answer within'):
                 found.result()
 
 
 def test_a_node_whose_port_is_taken_is_named_on_all_with_the_holder(seat: Seat) -> None:
     seats = [seat(address) for address in ADDRESSES[:2]]
-    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0)
+    members = Members(0, tuple((number, {'address': address}) for number, address in enumerate(ADDRESSES[:2])), 0, 0, 2)
     seats[1].cluster = Cluster(1, nodes=ADDRESSES[:2], address='127.0.0.2', rendezvous=('127.0.0.1', seats[0].port))
     with listen('127.0.0.2', seats[0].port), ThreadPoolExecutor(2) as pool:
         for found in [pool.submit(preflight.compare_nodes, one, members) for one in seats]:
@@ -271,7 +302,8 @@ def test_of_nodes_that_come_during_a_run_those_that_fit_take_part_in_the_next_at
             refused.result()
         monkeypatch.setattr(room, 'QUIET', 600)  # until all of them are there
         first.cluster = replace(first.cluster, max_nodes=2)
-        assert first.join({}).numbers == admitted.result().numbers == [0, later.number]
+        assert first.join({}).numbers == [0, later.number]
+        assert admitted.result().position == 1
 
 
 def test_a_port_in_use_is_reported_with_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
