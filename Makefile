@@ -11,8 +11,8 @@ help:
 	@echo "make test-all  run all tests, also those marked long (before a release, and every night)"
 	@echo "make check  format, lint, types, docs"
 	@echo "make docs   build the pages in docs/ as a site, build/site"
-	@echo "make bench  measure a training step on one core, in float32 and bf16, and print where its time goes (1 minute)"
-	@echo "make gpu    on a machine with a GPU: its tests, then steps beside a plain loop, by precision, as graphs and fed from files, in runs/gpu (9 minutes)"
+	@echo "make bench  measure step, memory, loader, evaluation, start and growth next to plain PyTorch, and name what got worse (5 minutes)"
+	@echo "make gpu    on a machine with a GPU: its tests, then steps beside a plain loop, as graphs, fed from files, by precision, in runs/gpu (9 minutes)"
 	@echo "make fuzz   give mutated inputs to every reader of files (INPUTS=1000000 SEED=0; about an hour)"
 	@echo "make soak   kill a small training again and again, and see that nothing is lost (KILLS=200 SEED=0)"
 
@@ -53,19 +53,15 @@ docs: .venv/installed
 	@echo "build/site/index.html"
 
 bench: .venv/installed
-	@OMP_NUM_THREADS=1 $(BIN)/phalanx bench train pp_liteseg_digits --steps 5 --warmup 2 --precision fp32,bf16 --channels_last both \
-		--set device=cpu 'data.size=[256,512]' train.global_batch_size=4 train.workers=0 data.eval_scenes=1
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ratios.py $(BENCH)
 
 # With the torch that is there, if there is one (its build fits the driver); DEVICE=cpu shows that it works, in tiny sizes.
 DEVICE ?= cuda
-GPU_SECONDS ?= 390
+GPU_SECONDS ?= 530
 GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, torchvision, cv2, pytest; print("$(PYTHON)")' 2>/dev/null || echo $(BIN)/python)
 
 gpu:
 	@$(PYTHON) -c 'import torch, torchvision, cv2, pytest' 2>/dev/null || $(MAKE) --no-print-directory .venv/installed
-	@echo "== tests on the GPU"
-	@PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu -p no:cacheprovider
-	@echo "== benchmark on the GPU"
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --device $(DEVICE) --seconds $(GPU_SECONDS) --out runs/gpu
 
 KILLS ?= 200
