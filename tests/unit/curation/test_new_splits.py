@@ -278,6 +278,21 @@ def test_a_test_set_of_the_validation_images_leaves_these_for_validation(capsys:
     assert 'the test images are those of validation' in said
 
 
+def test_a_folder_of_data_yaml_that_is_missing_is_not_another_one() -> None:
+    yolo_in('train/images', '01')
+    write('data.yaml', 'train: ../train/images', 'val: ../valid/images', 'names: [bolt, nut]')
+    tree = Tree(Path('mine').absolute())
+    assert [sample.split for sample in find_annotations(tree, ['yolo'])['yolo'].samples] == ['train', 'train']
+    assert 'data.yaml: val: ../valid/images: there is no such folder or list with images in it' in str(tree.unreadable)
+
+
+def test_lists_of_ultralytics_are_splits() -> None:
+    yolo_in('pictures', '01')
+    write('autosplit_train.txt', './pictures/0.png')
+    write('autosplit_val.txt', './pictures/1.png')
+    assert splits_in('yolo') == {'0': 'train', '1': 'val'}
+
+
 def test_a_single_image_cannot_be_split() -> None:
     with pytest.raises(ValueError, match=r'a\.png: is the only image with an annotation'):
         deal([Sample(drawn.draw(Path('a.png'), 0))], [0.8, 0.2], 0, None)

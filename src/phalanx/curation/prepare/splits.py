@@ -19,14 +19,20 @@ def listed_splits(tree: Tree) -> Splits:
     """The splits of each image that a list or a settings file assigns; settings prevail over names of files."""
     named, referenced = defaultdict[Path, set[SplitName]](set), defaultdict[Path, set[SplitName]](set)
     for path in tree.having('.txt'):
-        if path.stem.lower() in SPLITS and not tree.has_stem(path.stem):  # else these are the labels of an image
+        split = SPLITS.get(path.stem.lower().removeprefix('autosplit_'))  # a prefix of Ultralytics
+        if split and not tree.has_stem(path.stem):  # else these are the labels of an image
             with tree.unreadable.catch():
                 for image in _images_listed(path, tree):
-                    named[image].add(SPLITS[path.stem.lower()])
+                    named[image].add(split)
     with tree.unreadable.catch():
-        for key, value in _references(tree):
-            for image in _images_of(value, tree):
-                referenced[image].add(SPLITS[key])
+        places = [(where, SPLITS[key], *_images_of(value, tree)) for where, key, value in _references(tree)]
+        certain = {image for _, _, images, is_whole in places for image in images if is_whole}
+        for where, split, images, is_whole in places:
+            if not images or (not is_whole and certain.intersection(images)):
+                tree.unreadable.append(f'{where}: there is no such folder or list with images in it')
+                continue
+            for image in images:
+                referenced[image].add(split)
     return named | referenced
 
 
@@ -55,19 +61,19 @@ def settle_splits(splits: Splits) -> tuple[dict[Path, tuple[SplitName, ...]], li
     return found, notes
 
 
-def _references(tree: Tree) -> Iterator[tuple[str, str]]:
-    """(key, folder or list of images) of each settings file."""
-    for _, settings in yaml_settings(tree):
+def _references(tree: Tree) -> Iterator[tuple[str, str, str]]:
+    """(beginning of a message, key, folder or list of images) of each settings file."""
+    for path, settings in yaml_settings(tree):
         for key in settings.keys() & SPLITS.keys():
             value = settings[key].value
             for each in [one.value for one in value] if isinstance(value, list) else [value]:
                 if isinstance(each, str):
-                    yield key, each
+                    yield f'{path}: {key}: {each}', key, each
     for path in tree.having('.data'):
         for line in read_text(path).splitlines():
             key, _, place = (part.strip() for part in line.partition('='))
             if key in SPLITS:
-                yield key, place
+                yield f'{path}: {key}: {place}', key, place
 
 
 def yaml_settings(tree: Tree) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -83,20 +89,28 @@ def yaml_settings(tree: Tree) -> Iterator[tuple[Path, dict[str, Any]]]:
                 raise AnnotationError(str(error)) from None
 
 
-def _images_of(place: str, tree: Tree) -> list[Path]:
-    """The images of a list or folder as somebody's settings name it: of those that end alike, the most alike is meant."""
+def _images_of(place: str, tree: Tree) -> tuple[list[Path], bool]:
+    """The images of a list or folder as somebody's settings name it: of those that end alike, the most alike is meant.
+
+    Also whether all of its path below the root, or all of `place`, is alike.
+    """
     parts = tuple(part for part in PurePosixPath(place.replace('\\', '/')).parts if part not in ('.', '..', '/'))
 
     def likeness(path: Path) -> int:
         own = path.relative_to(tree.root).parts
         return next((n for n in range(len(parts)) if own[-1 - n : len(own) - n] != parts[-1 - n : len(parts) - n]), len(parts))
 
+    def is_whole(path: Path) -> bool:
+        return likeness(path) in (len(parts), len(path.relative_to(tree.root).parts))
+
     if place.endswith('.txt'):
         best = max(tree.having('.txt'), key=likeness, default=None)
-        return _images_listed(best, tree) if best and likeness(best) else []
+        return (_images_listed(best, tree), is_whole(best)) if best and likeness(best) else ([], False)
     folders = {folder for image in tree.images for folder in image.parents if folder.is_relative_to(tree.root)} - {tree.root}
     nearest = max(sorted(folders), key=likeness, default=None)
-    return [image for image in tree.images if image.is_relative_to(nearest)] if nearest and likeness(nearest) else []
+    if nearest is None or not likeness(nearest):
+        return [], False
+    return [image for image in tree.images if image.is_relative_to(nearest)], is_whole(nearest)
 
 
 def _images_listed(path: Path, tree: Tree) -> list[Path]:
