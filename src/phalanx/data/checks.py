@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
 
 MOST = 1e9  # limit of coordinates
+FRACTIONS = 'all boxes lie within one pixel: are they fractions of the image? This format has pixels'
 LARGEST = 2**31  # pixels; larger numbers are mistakes
 FLAGS = {
     **dict.fromkeys(('1', 'true', 'yes', 'y', 't'), True),
@@ -94,6 +95,11 @@ def _format_values(values: list[Any]) -> str:
         return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
 
     return ' '.join(f'{value!s:.20}' if is_short(value) else type(value).__name__ for value in values[:10])
+
+
+def are_fractions(boxes: Collection[Sequence[float]]) -> bool:
+    """True if all boxes, of which there are some, lie within a pixel: x0, y0, x1, y1 from 0 to 1."""
+    return len(boxes) > 0 and all(min(box) >= 0 and max(box) <= 1 for box in boxes)
 
 
 def parse_flag(value: object, where: str) -> bool:

@@ -80,6 +80,8 @@ def _parse_object(element: ElementTree.Element, where: str) -> VocObject:
     label = (element.findtext('name') or '').strip()
     if not label:
         raise AnnotationError(f'{where}: has no name')
+    if double := next((name for name in ('name', 'bndbox', 'robndbox', 'polygon') if len(element.findall(name)) > 1), None):
+        raise AnnotationError(f'{where}: has several {double}; an object has one')
 
     def numbers(place: str, names: tuple[str, ...]) -> list[float]:
         words = f'{", ".join(names[:-1])} and {names[-1]}'

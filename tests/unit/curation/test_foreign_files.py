@@ -63,6 +63,13 @@ def test_json_of_nobody_known_is_described_by_its_keys(capsys: pytest.CaptureFix
     assert 'x.json: JSON of no known format, with photo, things' in failure('x.json', {'photo': 'a', 'things': []}, capsys)
 
 
+def test_one_file_of_each_unknown_kind_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.write(Path('mine/a.xml'), '<?xml version="1.0"?>\n<PcGts><Page/></PcGts>')
+    said = failure('boxes.csv', '# of a tool\n1,2,3\n', capsys)
+    assert 'a.xml: XML of no known format, <PcGts>' in said
+    assert "boxes.csv: no known format, such as '# of a tool'" in said
+
+
 def test_binary_files_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'train.parquet: is a table of Parquet' in failure('train.parquet', 'PAR1', capsys)
 

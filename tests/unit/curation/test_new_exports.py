@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from phalanx.curation.prepare.formats import choose_format, find_annotations
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree
+from phalanx.families.detection.data.coco import read_annotations
 
 Rows = dict[str, tuple[str, list[tuple[Any, ...]]]]  # path of an image: split, objects
 BOX = {'id': 1, 'image_id': 1, 'category_id': 1, 'bbox': [1, 2, 3, 4]}
@@ -209,7 +211,78 @@ def test_choices_relations_and_ratings_of_label_studio_are_reported_as_unused() 
     others = [{'type': 'choices', 'value': {'choices': ['day']}}, {'type': 'relation', 'from_id': 'r', 'to_id': 'r'}]
     rows, _, said = read({'x.json': [task('a.png', region(), *others, {'type': 'rating', 'value': {'rating': 3}})]}, FIRST)
     assert rows == {FIRST: ('', [HALF])}
-    assert 'results of tasks that are not used, as no family learns them: 1 choices, 1 rating, 1 relation' in said
+    assert 'not used: 1 results choices, 1 results relation, 1 results rating' in said
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'unused'),
+    [
+        ('x.xml', '<annotations><image id="0" name="a.png" width="64" height="48"><tag label="dark"/><box label="car" xtl="1" '
+         'ytl="2" xbr="4" ybr="6"><attribute name="colour">red</attribute></box></image></annotations>',
+         "not used: 1 tags, 1 attributes 'colour'"),
+        ('a.json', {'shapes': [{'label': 'car', 'points': [[1, 2], [4, 6]], 'shape_type': 'rectangle', 'group_id': 1}],
+                    'imagePath': 'a.png', 'imageWidth': 64, 'imageHeight': 48, 'flags': {'dark': True}},
+         'not used: 1 flags, 1 group_id of shapes, each of which is an object'),
+        ('ann/a.png.json', {'size': {'width': 64, 'height': 48}, 'tags': [{'name': 'dark'}], 'objects': [
+            {'classTitle': 'car', 'geometryType': 'rectangle', 'points': {'exterior': [[1, 2], [4, 6]], 'interior': []}}]},
+         'not used: 1 tags'),
+    ],
+)  # fmt: skip
+def test_tags_attributes_and_flags_are_reported_as_unused(name: str, content: object, unused: str) -> None:
+    rows, _, said = read({name: content}, 'a.png')
+    assert rows == {'a.png': ('', [CAR])}
+    assert unused in said
+
+
+@pytest.mark.parametrize('name', ['images/1234abcd-my%20photo.png', '../../media/upload/1/1234abcd-my%20photo.png'])
+def test_names_of_label_studio_are_addresses_with_a_prefix(name: str) -> None:
+    for image in ('images/my photo.png', 'images/1234abcd-my photo.png'):
+        rows, _, _ = read({'result.json': coco(BOX, file_name=name)}, image)
+        assert rows == {image: ('', [CAR])}
+        shutil.rmtree('mine')
+    rows, _, _ = read({'labels/1234abcd-my%20photo.txt': '0 0.5 0.5 0.5 0.5\n'}, 'images/my photo.png')
+    assert [*rows] == ['images/my photo.png']
+
+
+def test_labels_of_images_that_are_elsewhere_are_named() -> None:
+    _, _, said = read({'labels/b.txt': '0 0.5 0.5 0.5 0.5\n'}, 'images/a.png')
+    assert "labels/b.txt: there is no image 'b'" in said
+
+
+@pytest.mark.parametrize(
+    ('text', 'split'),
+    [
+        ('car,1,2,3,4,a.png,64,48\n', ''),  # makesense.ai
+        ('VALIDATION,gs://x/a.png,car,0.015625,0.0416667,,,0.0625,0.125,,\n', 'val'),  # Vertex AI
+    ],
+)
+def test_csv_without_a_header_is_known_by_its_columns(text: str, split: str) -> None:
+    rows, _, _ = read({'x.csv': text}, 'a.png')
+    assert rows == {'a.png': (split, [CAR])}
+
+
+def test_boxes_in_fractions_are_not_boxes_of_a_pixel() -> None:
+    content = coco(BOX | {'bbox': [0, 0, 1, 1]}, BOX | {'id': 2, 'bbox': [0.1, 0.1, 0.5, 0.5]})
+    rows, _, said = read({'x.json': content}, 'a.png')
+    assert not rows
+    assert 'all boxes lie within one pixel: are they fractions of the image?' in said
+    _, annotations = read_annotations([Path('mine/x.json').absolute()], Path('mine').absolute())
+    with pytest.raises(ValueError, match='all boxes lie within one pixel'):
+        annotations.source(keep_empty=True)
+
+
+@pytest.mark.parametrize('double', ['<name>bus</name>', '<bndbox><xmin>9</xmin></bndbox>'])
+def test_an_object_of_voc_with_two_names_or_boxes_is_not_half_read(double: str) -> None:
+    box = '<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>4</xmax><ymax>6</ymax></bndbox>'
+    rows, _, said = read({'a.xml': voc(box + double)}, 'a.png')
+    assert not rows
+    assert 'a.xml: object 1: has several' in said
+
+
+def test_corners_in_the_place_of_sizes_are_suspected() -> None:
+    corners = [BOX | {'id': n, 'bbox': [40, 30, 50 + n, 40]} for n in range(12)]
+    _, _, said = read({'x.json': coco(*corners)}, 'a.png')
+    assert 'are corners written where width and height are expected?: 12' in said
 
 
 def test_a_task_about_a_text_has_no_image() -> None:
@@ -262,7 +335,7 @@ def test_columns_of_csv_files_are_known(text: str, expected: tuple[Any, ...]) ->
     [
         ('filename,width,height,class,xmin,ymin,xmax,ymax\na.png,640,480,car,1,2,4,6\n', 'was made for 640 x 480 pixels'),
         ('filename,xmin,ymin,xmax,ymax,class\na.png,,,,,car\n', "is of class 'car', but has no box"),
-        ('TRAIN,a.png,car,0.1,0.1,,,0.2,0.2,,\n', 'its first line names an image and no columns'),
+        ('car,a.png,0.1,0.1\n', 'its first line names an image and no columns'),
         ('filename,polygon\na.png,1 2 3\n', 'no column marks an object or a text, of filename, polygon'),
     ],
 )

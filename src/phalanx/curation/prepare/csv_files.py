@@ -40,7 +40,11 @@ NUMBERS = {'cx', 'cy', 'x0', 'y0', 'x1', 'y1', 'width', 'height'}
 OBJECTS = {'x0', 'cx', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
 DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
 TRIED = 10  # lines that are looked at for the names of images
-BARE = ('image', 'x0', 'y0', 'x1', 'y1', 'label')  # the columns of a file without header, as RetinaNet has them
+BARE = (  # columns of files without a header
+    ('image', 'x0', 'y0', 'x1', 'y1', 'label'),  # RetinaNet
+    ('label', 'x0', 'y0', 'width', 'height', 'image', '', ''),  # makesense.ai, with the size of the image
+    ('split', 'image', 'label', 'x0', 'y0', '', '', 'x1', 'y1', '', ''),  # Vertex AI (AutoML)
+)
 
 
 def find_csv(tree: Tree, found: AnnotationSet) -> None:
@@ -189,8 +193,9 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
         return
     columns = _columns(lines[0], lines[1 : 1 + TRIED], tree)
     body = enumerate(lines[1:], 2)
-    if not columns and len(lines[0]) == len(BARE) and tree.has_image(lines[0][0]):
-        columns, body = {key: place for place, key in enumerate(BARE)}, enumerate(lines, 1)
+    alike = [one for one in BARE if len(one) == len(lines[0]) and tree.has_image(lines[0][one.index('image')])]
+    if alike and not OBJECTS & columns.keys():
+        columns, body = {key: place for place, key in enumerate(alike[0]) if key}, enumerate(lines, 1)
     if 'image' not in columns and any(_is_image(cell, tree) for cell in lines[0]):
         found.notes.append(
             f'{path}: its first line names an image and no columns, such as filename, xmin, ymin, xmax, ymax, class'
@@ -201,7 +206,9 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
     plain = _plain(lines[0])
-    if unused := [name for place, name in enumerate(lines[0]) if name.strip() and place not in columns.values()]:
+    if not alike and (
+        unused := [name for place, name in enumerate(lines[0]) if name.strip() and place not in columns.values()]
+    ):
         found.notes.append(f'{path}: columns that are not used: {", ".join(unused):.200}')
     joined = 'imageidclassid' in plain  # Kaggle's `0002cc93b.jpg_1`
     by_rows = 'runs' in columns and plain[columns['runs']] == 'annotation'

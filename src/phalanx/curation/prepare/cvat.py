@@ -1,6 +1,7 @@
 """Annotations of CVAT: one XML file for all images of a task, or the tracks of a video whose frames are images."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from xml.etree.ElementTree import Element
@@ -35,9 +36,18 @@ def read_cvat(tree: Tree, found: AnnotationSet) -> None:
                 with found.dropping(image):
                     width, height = (int(parse_number(side, where)) if side else None for side in map(element.get, SIDES))
                     check_size((width, height), image, where)
+                    _count_unused(element, found)
                     instances = _instances([shape for shape in element if shape.tag != 'tag'], tree.size(image), where)
                     found.samples.append(Sample(image, tree.split_of(path, subset), instances))
         _read_tracks(root, path, tree, found)
+
+
+def _count_unused(shapes: Iterable[Element], found: AnnotationSet) -> None:
+    """Count the tags of images and the attributes of objects."""
+    for shape in shapes:
+        names = [one.get('name') or '' for one in shape.findall('attribute')]
+        found.unused.update(f'attributes {name!r}' for name in names if name.lower() not in TEXTS)
+        found.unused['tags'] += shape.tag == 'tag'
 
 
 def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) -> None:
@@ -53,6 +63,7 @@ def _read_tracks(root: Element, path: Path, tree: Tree, found: AnnotationSet) ->
             if is_visible:
                 shape.set('label', track.get('label') or '')
                 frames[frame].append(shape)
+                _count_unused([shape], found)
     for number, shapes in sorted(frames.items()):
         where = f'{path}: frame {number}'
         with found.left_out.catch():

@@ -1,14 +1,16 @@
 """Annotation files of tools without a reader, recognised so that the message names what to export instead."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.curation.prepare.masks import CITYSCAPES
 from phalanx.curation.prepare.samples import LeftOut
-from phalanx.curation.prepare.tree import Tree, read_bytes
-from phalanx.data.checks import AnnotationError, parse_json
+from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.data.checks import AnnotationError, parse_json, shorten
 
 
 class Foreign(NamedTuple):
@@ -47,6 +49,14 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('source-ref', ('a manifest of SageMaker Ground Truth', TO_COCO)),
         ('imageGcsUri', ('a list of Vertex AI', TO_COCO)),
         ('image_url label', ('a list of Azure Machine Learning', COCO)),
+        ('imgs anns', ('words of COCO-Text or TextOCR', 'the data set coco_text of text detection reads it (docs/data.md)')),
+        ('image prefix suffix', ('a list of prompts for PaliGemma or Florence', COCO)),
+        (
+            'file_name objects',
+            ('metadata of a Hugging Face ImageFolder', 'write its boxes as COCO, or as CSV with a line each'),
+        ),
+        ('file_name text', ('metadata of a Hugging Face ImageFolder', 'write metadata.csv with the columns file_name, text')),
+        ('messages', ('a list of prompts for a language model', COCO)),
         ('image spans', ('a data set of Prodigy', TO_COCO)),
         ('externalId labels', ('an export of Kili', 'export COCO, VOC or YOLO')),
         ('task_id params response', ('tasks of Scale AI', TO_COCO)),
@@ -84,10 +94,18 @@ def name_foreign(tree: Tree) -> LeftOut:
 
 
 def describe_unknown(tree: Tree) -> list[str]:
-    """Files of a folder in which nothing was found: what is in them, for their author to recognise."""
-    kinds = {path.suffix.lower(): path for path in tree.files if path.suffix.lower() in SUFFIXES}
-    binary = [f'{path}: is {SUFFIXES[suffix]}' for suffix, path in kinds.items()]
-    return binary + [f'{path}: JSON of no known format, with {", ".join(list(first)[:6])}' for path, first in _contents(tree)]
+    """Files of a folder in which nothing was found, one of each kind: what is in them, for their author to recognise."""
+    kinds = {path.suffix.lower(): path for path in reversed(tree.files) if path.suffix.lower() in SUFFIXES}
+    found = [f'{path}: is {SUFFIXES[suffix]}' for suffix, path in kinds.items()]
+    found += [f'{path}: JSON of no known format, with {", ".join(list(first)[:6])}' for path, first in _contents(tree)][:1]
+    for suffix in ('.xml', '.csv', '.tsv', '.txt'):
+        for path in [path for path in tree.having(suffix) if not path.stem.lower().startswith('readme')][:1]:
+            with suppress(AnnotationError):
+                lines = read_text(path).split('\n')
+                root = re.search(r'<(\w[\w:.-]*)', '\n'.join(lines[:20])) if suffix == '.xml' else None
+                about = f'XML of no known format, <{root[1]}>' if root else f'no known format, such as {shorten(lines[0])}'
+                found.append(f'{path}: {about}')
+    return found
 
 
 def _contents(tree: Tree) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -23,7 +23,10 @@ from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
 from phalanx.curation.prepare.yolo import read_yolo
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import FRACTIONS, AnnotationError, are_fractions
+
+OUTSIDE = 'boxes that reach out of their image, cut off at its edges'
+FEW = 10  # boxes: fewer say nothing about a data set
 
 
 class Format(NamedTuple):
@@ -103,6 +106,8 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
     if any(name != name.strip() for name in labelled):  # `cat` and `cat ` are one class
         stripped = tuple(dict.fromkeys(name.strip() for name in found.class_names))
         found = replace(found, samples=[_strip(sample) for sample in found.samples], class_names=stripped)
+    if are_fractions([instance.box for sample in found.samples for instance in sample.instances]):
+        return replace(found, samples=[], left_out=LeftOut([*found.left_out, FRACTIONS]))
     labels = {instance.label for sample in found.samples for instance in sample.instances}
     if labels == {''}:
         found = replace(found, samples=[_relabel(sample, 'object') for sample in found.samples])
@@ -129,10 +134,13 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
                     continue
                 slack = max(1.0, 0.005 * max(width, height))
                 if any(abs(one - other) > slack for one, other in zip(box, (x0, y0, x1, y1), strict=True)):
-                    counts['boxes that reach out of their image, cut off at its edges'] += 1
+                    counts[OUTSIDE] += 1
                 instances.append(replace(instance, box=box))
             own[sample.image] = splits.get(sample.image) or {one.split for one in same}
             samples.append(replace(sample, instances=tuple(instances)))
+    outside = counts[OUTSIDE]
+    if outside > max(FEW, sum(len(sample.instances) for sample in samples) / 2):
+        counts[f'{OUTSIDE} - most of all: are corners written where width and height are expected?'] = counts.pop(OUTSIDE)
     settled, split_notes = settle_splits(own)
     samples = [replace(sample, split=split) for sample in samples for split in settled[sample.image]]
     if any('train' in splits.get(sample.image, ()) for sample in samples):
@@ -140,6 +148,8 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
         counts['images that no list of the splits names, not used'] = len(unlisted)
         samples = [sample for sample in samples if sample.split]
     samples.sort(key=lambda sample: str(sample.image))
+    if unused := +found.unused:
+        split_notes.append('not used: ' + ', '.join(f'{count} {what}' for what, count in unused.most_common(8)))
     notes = [f'{what}: {count}' for what, count in counts.items() if count] + split_notes
     used = {instance.label for sample in samples for instance in sample.instances}
     empty = [name for name in found.class_names if name not in used]

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ KINDS = ('rectanglelabels', 'polygonlabels', 'ellipselabels', 'brushlabels', 're
 USED = {*KINDS, 'labels', 'textarea', None}  # None: JSON-MIN does not tell
 GEOMETRY = {'x', 'points', 'vertices', 'rle', 'imageDataURL', 'keypoints'}  # keys of what marks a part of an image
 BITMAP = re.compile(r'task-\d+-annotation-\d+')  # brushes exported as PNG
-UPLOADED = re.compile(r'^[0-9a-f]{8}-')  # prefix of uploaded images
 
 
 def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
@@ -28,7 +26,7 @@ def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
 
     Tasks that nobody annotated, and those that were skipped, are not used; a submitted annotation without regions is.
     """
-    open_tasks, several, unused = 0, list[str](), Counter[str]()
+    open_tasks, several = 0, list[str]()
     for path, content in [*tree.jsons.items(), *_tables(tree)]:
         tasks = _tasks(content)
         for number, task in enumerate(tasks if _has_tasks(tasks) else ()):
@@ -45,13 +43,10 @@ def find_label_studio(tree: Tree, found: AnnotationSet) -> None:
                 for image, own in _by_image(results, images, where):
                     with found.dropping(image):
                         instances, text = _marks(own, tree.size(image), where)
-                        unused.update(str(one.get('type')) for one in own if one.get('type') not in USED)
+                        found.unused.update(f'results {one.get("type")}' for one in own if one.get('type') not in USED)
                         found.samples.append(Sample(image, _split(task, tree, path), instances, text=text))
     if several:
         found.notes.append(f'tasks with several annotations, of which one is used: {len(several)}, such as {several[0]}')
-    if unused:
-        kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(unused.items()))
-        found.notes.append(f'results of tasks that are not used, as no family learns them: {kinds}')
     if bitmaps := [image for image in tree.images if BITMAP.match(image.name)]:
         said = 'does not name the image that it was painted on; export JSON from Label Studio'
         found.left_out.append(f'{bitmaps[0]} (and {len(bitmaps) - 1} more like it) {said}')
@@ -150,10 +145,7 @@ def _is_image(name: str) -> bool:
 
 def _image(name: str, tree: Tree, path: Path, where: str) -> Path:
     address = urlsplit(name)
-    local = parse_qs(address.query).get('d', [address.path])[0]
-    plain = unquote(local)
-    folder, _, last = plain.rpartition('/')
-    return tree.image(plain if tree.has_image(plain) else f'{folder}/{UPLOADED.sub("", last)}'.lstrip('/'), path, where)
+    return tree.image(unquote(parse_qs(address.query).get('d', [address.path])[0]).lstrip('/'), path, where)
 
 
 def _results(task: dict[str, Any], where: str, several: list[str]) -> list[dict[str, Any]] | None:

@@ -52,7 +52,18 @@ def find_labelme(tree: Tree, found: AnnotationSet) -> None:
             with found.left_out.catch():
                 image = _image(content, path, tree.image)
                 with found.dropping(image):
+                    _count_unused(content, found)
                     found.samples.append(replace(_sample(content, image, path), split=tree.split_of(path)))
+
+
+def _count_unused(content: dict[str, Any], found: AnnotationSet) -> None:
+    """Count flags that are set, and groups of shapes."""
+    shapes = content['shapes'] if isinstance(content.get('shapes'), list) else []
+    for one in (content, *shapes):
+        flags = one.get('flags') if isinstance(one, dict) else None
+        found.unused['flags'] += sum(is_set is True for is_set in flags.values()) if isinstance(flags, dict) else 0
+        is_grouped = isinstance(one, dict) and one.get('group_id') is not None
+        found.unused['group_id of shapes, each of which is an object'] += is_grouped
 
 
 def _image(content: dict[str, Any], path: Path, image_of: Callable[[str, Path, str], Path]) -> Path:

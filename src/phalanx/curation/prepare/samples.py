@@ -1,6 +1,6 @@
 """Samples as all annotation readers return them: images with objects, masks, texts or tables."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -87,6 +87,7 @@ class AnnotationSet:
     classes_from: Path | None = None  # the file that names the classes of masks
     dropped: set[Path] = field(default_factory=set)  # images with an object that cannot be used, in whatever file
     without_outline: dict[Path, str] = field(default_factory=dict)  # images with an outline that cannot be used: why
+    unused: Counter[str] = field(default_factory=Counter)  # attributes and the like, which no family learns
     are_classes: bool = False  # texts that seem to be classes of whole images
 
     @contextmanager

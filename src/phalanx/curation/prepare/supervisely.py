@@ -25,9 +25,17 @@ def find_supervisely(tree: Tree, found: AnnotationSet) -> None:
             image = tree.image(path.name.removesuffix('.json'), path, f'{path}')
             with found.dropping(image):
                 size = check_size((said.get('width'), said.get('height')), image, f'{path}')
+                _count_tags(content, found)
                 listed = enumerate(get_member(content, 'objects', list, f'{path}'))
                 instances = [_instance(one, size, f'{path}: objects[{n}]') for n, one in listed]
                 found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+
+
+def _count_tags(content: dict[str, Any], found: AnnotationSet) -> None:
+    objects = content['objects'] if isinstance(content.get('objects'), list) else []
+    for one in (content, *objects):
+        tags = one.get('tags') if isinstance(one, dict) else None
+        found.unused['tags'] += len(tags) if isinstance(tags, list) else 0
 
 
 def _instance(entry: Any, size: tuple[int, int], where: str) -> Instance:

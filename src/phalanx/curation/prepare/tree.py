@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 from phalanx.curation.prepare.samples import LeftOut, SplitName
 from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
@@ -17,6 +18,7 @@ from phalanx.data.folders import decode_text
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
 NAME = rf'(?i)[^"<>=,\r\n\t]+(?:{"|".join(map(re.escape, IMAGES))})'  # of an image in a damaged file
+UPLOADED = re.compile(r'(?:^|(?<=/))[0-9a-f]{8}-(?=[^/]+$)')  # before the name of a file
 MOST_TEXT = 2**29  # bytes of an annotation file
 SPLITS: dict[str, SplitName] = {
     **dict.fromkeys(('train', 'training', 'trainval', 'trn'), 'train'),
@@ -93,9 +95,13 @@ class Tree:
         Files get moved, so images match by name or stem. Of several, the one that shares most trailing folders with
         `name` wins, then one of the same split, then the one nearest to the annotation.
         """
-        parts = PurePosixPath(unicodedata.normalize('NFC', name).replace('\\', '/')).parts
-        last = parts[-1].lower() if parts else ''
-        known = self._named.get(last) or self._stems.get(last) or self._stems.get(PurePosixPath(last).stem) or []
+        parts, known = tuple[str, ...](), list[Path]()
+        for plain in spellings(unicodedata.normalize('NFC', name).replace('\\', '/')):
+            parts = PurePosixPath(plain).parts
+            last = parts[-1].lower() if parts else ''
+            known = self._named.get(last) or self._stems.get(last) or self._stems.get(PurePosixPath(last).stem) or []
+            if known:
+                break
         if not known:
             raise AnnotationError(f'{where}: there is no image {shorten(name)}')
         split = self.split_of(beside) if len(known) > 1 else ''
@@ -132,6 +138,12 @@ class Tree:
 def fold(name: str) -> str:
     """Name as it is compared: in lower case, with composed letters (macOS stores `u` and two dots where files say `ü`)."""
     return (name if name.isascii() else unicodedata.normalize('NFC', name)).lower()
+
+
+def spellings(name: str) -> list[str]:
+    """A name as it is written, as an address (`a%20b`), and without what Label Studio puts before uploaded files."""
+    plain = unquote(name)
+    return list(dict.fromkeys([name, plain, UPLOADED.sub('', plain)]))
 
 
 def stated_split(entry: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
 """Annotations of YOLO: a text file per image, in fractions of its width and height."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.splits import yaml_settings
-from phalanx.curation.prepare.tree import SPLITS, Tree, fold, read_text
+from phalanx.curation.prepare.tree import SPLITS, Tree, fold, read_text, spellings
 from phalanx.data.checks import AnnotationError, check_unique
 from phalanx.data.shapes import polygon
 from phalanx.data.yolo import PoseGuess, YoloRow, keypoint_fields, names_in, parse_row
@@ -30,7 +30,8 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
         return
     files = defaultdict(list)
     for path in tree.having('.txt'):
-        files[fold(path.stem)].append(path)
+        stem = next((one for one in spellings(path.stem) if tree.has_stem(one)), path.stem)
+        files[fold(stem)].append(path)
     kinds, highest, poses, used = Counter[str](), -1, PoseGuess(), set[Path]()
     for image in tree.images:
         # of several files with this stem, the nearest one belongs to the image
@@ -48,8 +49,9 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
                 poses.add(row)
             instances = [_instance(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
             found.samples.append(Sample(image, tree.split_of(image), tuple(instances)))
-    if highest < 0:  # text files of something else
+    if highest < 0:  # text files of something else, or of images that are not here
         found.samples.clear()
+        _report_strangers(tree.having('.txt'), tree, found)
         return
     if not shapes:
         try:
@@ -58,9 +60,8 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
             found.left_out.append(str(error))
             found.samples.clear()
     labels = {path.parent for path in used}
-    for path in sorted({path for same in files.values() for path in same if path.parent in labels} - used):
-        if not tree.has_stem(path.stem) and path.name.lower() not in NAMES and path.stem.lower() not in SPLITS:
-            found.left_out.append(f'{path}: there is no image {path.stem!r}')
+    others = {path for same in files.values() for path in same if path.parent in labels} - used
+    found.left_out += [f'{path}: there is no image {path.stem!r}' for path in sorted(others) if _is_stranger(path, tree)]
     found.class_names = tuple(names.values() or (f'class_{number}' for number in range(highest + 1)))
     if count := kinds['keypoints']:
         found.notes.append(f'{count} objects have keypoints (kpt_shape), which are not used: their boxes are')
@@ -68,6 +69,20 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
         found.notes.append(f'{count} boxes have a confidence behind them, which is not used: were they drawn by a person?')
     if not names:
         found.notes.append(f'no data.yaml or classes.txt names the classes: they are called class_0 to class_{highest}')
+
+
+def _is_stranger(path: Path, tree: Tree) -> bool:
+    """True for a file of labels of an image that is not here."""
+    is_list = path.name.lower() in NAMES or path.stem.lower() in SPLITS
+    return not is_list and not any(tree.has_stem(stem) for stem in spellings(path.stem))
+
+
+def _report_strangers(paths: Sequence[Path], tree: Tree, found: AnnotationSet) -> None:
+    """Report labels without an image, where no image has labels."""
+    for path in paths:
+        with suppress(AnnotationError):
+            if 'labels' in path.parts and _is_stranger(path, tree) and _rows(path, 0):
+                found.left_out.append(f'{path}: there is no image {path.stem!r}')
 
 
 def _rows(path: Path, keypoints: int) -> list[YoloRow]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.data.checks import FRACTIONS
 from phalanx.data.folders import check_present
 from phalanx.data.image import read_image, turned_hint
 from phalanx.data.listed import Files, Packed, digest_arrays
@@ -83,6 +84,8 @@ class Annotations:
         owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
         boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
         objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
+        if not self.relative and len(boxes) and boxes.min() >= 0 and boxes.max() <= 1:
+            raise ValueError(f'{self.place}: {FRACTIONS}')
         # Leave out boxes without area, and count what a user should know about.
         good = have_area(boxes)
         notes['boxes without area, left out'] = (~good).sum()
