@@ -24,7 +24,7 @@ from rapidfuzz.distance import Levenshtein
 
 from phalanx.data.samples import Image
 from phalanx.deploy.read import Reader
-from phalanx.families.recognition.draw import find_font, find_fonts
+from phalanx.families.fonts import find_font, find_fonts
 from phalanx.runtime.reading import grid_of
 
 SIZE, ROWS = (1754, 1240), 12  # A4 at 150 dots per inch

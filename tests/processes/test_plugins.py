@@ -102,8 +102,8 @@ def test_a_tracker_of_a_user_gets_each_number_of_a_resumed_run_once(tmp_path: Pa
     capfd.readouterr()
     assert run_here('config', 'pp_liteseg_digits', *plugin, '--set', 'report.trackers=[cvs]') == 2
     assert (
-        "report.trackers[0].name: 'cvs' is not one of tensorboard, visualdl, mlflow, wandb, csv; did you mean 'csv'?"
-        in capfd.readouterr().err
+        "report.trackers[0].name: 'cvs' is not one of tensorboard, visualdl, mlflow, wandb, clearml, trackio, swanlab, csv; "
+        "did you mean 'csv'?" in capfd.readouterr().err
     )
 
 

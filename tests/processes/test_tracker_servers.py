@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,7 +24,8 @@ from running import TINY, clean_environment, extended_python, free_port
 pytestmark = pytest.mark.long
 
 STEPS, KILLS = 66, 10
-WORDS = (*TINY, f'train.steps={STEPS}', 'checkpoint.every=4', 'evaluate.every=11', 'report.trackers=[mlflow, wandb]')
+TRACKERS = 'report.trackers=[tensorboard, mlflow, wandb, clearml, trackio, swanlab]'
+WORDS = (*TINY, f'train.steps={STEPS}', 'checkpoint.every=4', 'evaluate.every=11', TRACKERS)
 LOGGED = [*range(1, STEPS + 1)]
 EVALUATED = [*range(11, STEPS + 1, 11)]
 
@@ -30,7 +33,7 @@ EVALUATED = [*range(11, STEPS + 1, 11)]
 @pytest.fixture(scope='module')
 def python() -> str:
     """Interpreter with this environment and the trackers; kept below the user's cache."""
-    return extended_python('trackers', 'mlflow', 'wandb')
+    return extended_python('trackers', 'mlflow', 'wandb', 'clearml', 'trackio', 'swanlab')
 
 
 @pytest.fixture
@@ -68,6 +71,9 @@ def begin(python: str, folder: Path, url: str, ranks: int) -> subprocess.Popen[s
         'PYTHONPATH': str(Path(phalanx.__file__).parent.parent),
         'MLFLOW_TRACKING_URI': url,
         'WANDB_MODE': 'offline',
+        'SWANLAB_MODE': 'offline',
+        'CLEARML_OFFLINE_MODE': '1',
+        'TRACKIO_DIR': str(folder.parent / 'trackio'),
     }
     command = [python, '-m', 'phalanx', 'train', *WORDS, '--save_dir', str(folder), '--nproc_per_node', str(ranks)]
     return subprocess.Popen(
@@ -127,6 +133,63 @@ def offline_rows(python: str, folder: Path) -> list[dict[str, Any]]:
     return list(found['rows'])
 
 
+def clearml_steps(folder: Path, plot: tuple[str, str]) -> list[int]:
+    """Steps of a plot in the offline sessions of ClearML, as its import appends them to one task."""
+    found = []
+    for file in (folder / 'clearml' / 'offline').glob('offline-*/metrics.jsonl'):
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line that a kill cut off
+                found += [event['iter'] for event in json.loads(line) if (event['metric'], event['variant']) == plot]
+    return sorted(found)
+
+
+READ_TRACKIO = """
+import json, sys, trackio
+(run,) = trackio.SQLiteStorage.get_runs('phalanx')
+print(json.dumps(trackio.SQLiteStorage.get_logs('phalanx', run)))
+"""
+
+
+def trackio_rows(python: str, folder: Path) -> list[dict[str, Any]]:
+    """Rows of the only run in Trackio's file."""
+    place = os.environ | {'TRACKIO_DIR': str(folder.parent / 'trackio')}
+    done = subprocess.run([python, '-c', READ_TRACKIO], capture_output=True, text=True, check=True, env=place)
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+READ_SWANLAB = """
+import json, sys
+from pathlib import Path
+from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+from swanlab.sdk.internal.core_python.store import DataStoreReader
+files = []
+for file in sorted(Path(sys.argv[1]).glob('swanlab/run-*/*.swanlab'), key=lambda file: file.stat().st_ctime):
+    reader, rows = DataStoreReader(), []
+    if file.stat().st_size:
+        reader.open(file)
+        for data in reader:
+            record = Record.FromString(data)
+            if record.WhichOneof('record_type') == 'scalar':
+                rows.append((record.scalar.key, record.scalar.step))
+    files.append((file.stem, rows))
+print(json.dumps(files))
+"""
+
+
+def swanlab_steps(python: str, folder: Path) -> dict[str, list[int]]:
+    """Steps of each metric after all offline runs of SwanLab were synchronised: it takes steps above its last one only."""
+    done = subprocess.run([python, '-c', READ_SWANLAB, str(folder)], capture_output=True, text=True, check=True)
+    files = json.loads(done.stdout)
+    assert len({name for name, _ in files}) == 1  # one run by its id
+    steps: dict[str, list[int]] = {}
+    for _, rows in files:
+        last = {key: found[-1] for key, found in steps.items()}
+        for key, step in rows:
+            if step > last.get(key, -1) and step not in steps.get(key, []):
+                steps.setdefault(key, []).append(step)
+    return steps
+
+
 def test_after_ten_kills_each_step_is_in_one_run_of_each_tracker_once(
     python: str, server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -145,6 +208,10 @@ def test_after_ten_kills_each_step_is_in_one_run_of_each_tracker_once(
     assert process.returncode == 0, output
     assert history(url, folder, 'train/loss') == LOGGED
     assert history(url, folder, 'eval/mean_iou') == EVALUATED
+    pictures = folder.parent / 'server' / 'artifacts'
+    shown = {re.sub(r'.*\Wstep\W(\d+)\W.*', r'\1', file.name) for file in pictures.rglob('samples*.png')}
+    assert {*map(int, shown)} <= {*EVALUATED}  # a kill may come between the values and the pictures of an evaluation
+    assert EVALUATED[-1] in map(int, shown)
     rows, last = [], -1
     for row in offline_rows(python, folder):  # as the service does: it drops what is not above the last step
         if row['wandb step'] > last:
@@ -152,6 +219,14 @@ def test_after_ten_kills_each_step_is_in_one_run_of_each_tracker_once(
             rows.append(row)
     assert Counter(row['step'] for row in rows if 'train/loss' in row) == Counter(LOGGED)
     assert Counter(row['step'] for row in rows if 'eval/mean_iou' in row) == Counter(EVALUATED)
+    assert clearml_steps(folder, ('loss', 'train')) == LOGGED
+    assert clearml_steps(folder, ('mean_iou', 'eval')) == EVALUATED
+    kept = trackio_rows(python, folder)
+    assert [row['step'] for row in kept if 'train/loss' in row] == LOGGED
+    assert [row['step'] for row in kept if 'eval/mean_iou' in row] == EVALUATED
+    scalars = swanlab_steps(python, folder)
+    assert scalars['train/loss'] == LOGGED
+    assert scalars['eval/mean_iou'] == EVALUATED
 
 
 def test_a_server_that_does_not_answer_delays_nothing_and_gets_everything_later(

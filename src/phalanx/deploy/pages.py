@@ -14,7 +14,7 @@ import phalanx
 from phalanx.data.samples import Image
 from phalanx.deploy.documents import as_pdf
 from phalanx.deploy.words import words_of
-from phalanx.families.recognition.draw import find_font, find_fonts
+from phalanx.families.fonts import find_font, find_fonts
 from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.prepare import MAX_SIDE, resize, rounded_size

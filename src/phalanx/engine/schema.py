@@ -21,7 +21,8 @@ from phalanx.engine.optim.schedule import Schedule
 from phalanx.engine.precision import PrecisionOptions
 from phalanx.parallel.gradients import GradientOptions
 from phalanx.parallel.norms import NormSync
-from phalanx.report.trackers import TRACKERS, TensorBoard, Tracker, VisualDL
+from phalanx.report.trackers import TRACKERS, Tracker
+from phalanx.report.trackers.local import TensorBoard, VisualDL
 from phalanx.system.buckets import BucketOptions
 
 

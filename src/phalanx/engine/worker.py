@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import signal
+import subprocess
 import threading
 import time
 import weakref
@@ -70,6 +71,7 @@ log = logging.getLogger('phalanx')
 STDOUT, STDERR = 1, 2
 # Seconds in which two signals count as one request: a scheduler may signal every process, and the launcher forwards its own.
 SAME_REQUEST = 3
+GIT_S = 5  # seconds to wait for the state of the repository
 
 PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|start\.json|curves\.json|index\.json)\.\d+\.part')
 FULL = 'out of memory ({}): use a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
@@ -282,8 +284,22 @@ def run_facts(job: Job, trainer: Trainer) -> dict[str, str]:
             if recipe.ema and trainer.ema
             else {}
         ),
+        **({'code': commit} if dist.rank() == 0 and (commit := commit_of(Path.cwd())) else {}),
         'versions': f'phalanx {phalanx.__version__}, torch {torch.__version__}, python {platform.python_version()}',
     }
+
+
+def commit_of(folder: Path) -> str:
+    """Commit of the git repository around `folder`, with its branch and `uncommitted changes`; empty without one."""
+    words = ['git', '-C', str(folder), 'status', '--porcelain=v2', '--branch', '--untracked-files=no']
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # no git, or a repository on a slow disk
+        return ''
+    lines = done.stdout.splitlines()
+    names = dict(line.removeprefix('# branch.').split(' ', 1) for line in lines if line.startswith('# branch.'))
+    changed = ', uncommitted changes' if any(not line.startswith('#') for line in lines) else ''
+    return f'commit {names["oid"][:12]} of {names["head"]}{changed}' if 'oid' in names else ''
 
 
 def describe_batch_change(trainer: Trainer) -> str | None:

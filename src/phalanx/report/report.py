@@ -31,13 +31,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from phalanx.families.figures import Figure
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.figures import save_figures, save_pictures
 from phalanx.report.history import SUMMARISED, History, Log, write_summary
 from phalanx.report.page import write_page
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, make_finite, pluralize
 from phalanx.report.terminal import align, make_table, terminal
-from phalanx.report.tracker import PostponedError, Run, Tracker
+from phalanx.report.trackers import PictureTracker, PostponedError, Run, Tracker
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
 
@@ -91,6 +92,8 @@ class Report:
         self._config, self._builders = config or {}, trackers or {}
         self._trackers: dict[str, Tracker] | None = None  # by name, once they have started
         self._logged: dict[str, int] = {}  # last step logged by an earlier start, by group of values
+        self._facts: Mapping[str, str] = {}
+        self._samples: Sequence[Sequence[tuple[str, npt.NDArray[np.uint8]]]] = ()  # pictures for the trackers
         self._table: list[dict[str, str | float]] = []
         self._page_is_due = self._loss_was_nothing = False
         self._history, self._summarised = History(), 0  # the log so far, and its lines that curves.json covers
@@ -124,6 +127,7 @@ class Report:
 
     def world(self, facts: Mapping[str, str], ranks: Sequence[Mapping[str, str | int]]) -> None:
         """Report the configuration of the run and its ranks, once."""
+        self._facts = dict(facts)
         run = {'name': self.name, 'total_steps': self.total_steps, 'facts': dict(facts)}
         self._note_down({'kind': 'start', **run, 'ranks': [dict(rank) for rank in ranks]})
         self._say_pairs(facts)
@@ -178,6 +182,7 @@ class Report:
             self.warning(f'{", ".join(undefined)}: undefined, as {NO_LABELS.format("evaluation samples")}')
         self.step, self._table = step, [dict(row) for row in found.table]
         # records and trackers
+        self._show(found.figures)
         facts = {'samples': found.samples, 'seconds': found.seconds, **({'raw': raw} if raw else {})}
         self._append('metrics.jsonl', {'kind': 'eval', 'step': step, **found.metrics, **facts})
         self._track('eval', found.metrics)
@@ -202,6 +207,7 @@ class Report:
         """Keep the latest grid of captioned pictures ([H, W, 3] RGB) for the page."""
         if not self.main:
             return
+        self._samples = rows
         self._await_page()
         with self._tolerating('pictures'):
             (self.folder / 'pictures').mkdir(exist_ok=True)
@@ -331,7 +337,7 @@ class Report:
         if 'metrics.jsonl' not in self._files:  # what an earlier start logged
             with self._tolerating('metrics.jsonl'):
                 self._files['metrics.jsonl'] = self._opened('metrics.jsonl')
-        run = Run(self.name, self.folder, self._config, max(0, self._begun_at), self._logged)
+        run = Run(self.name, self.folder, self._config, max(0, self._begun_at), self._logged, self._facts)
         for name, build in self._builders.items():
             with self._tolerating(f'tracker {name}', Exception):
                 tracker = build()
@@ -343,6 +349,22 @@ class Report:
         for name, tracker in (self._trackers or {}).items():
             with self._tolerating(f'tracker {name}', Exception):
                 tracker.log(self.step, {f'{group}/{key}': value for key, value in values.items()})
+
+    def _picture_trackers(self) -> dict[str, PictureTracker]:
+        self._start_trackers()
+        return {name: tracker for name, tracker in (self._trackers or {}).items() if isinstance(tracker, PictureTracker)}
+
+    def _show(self, figures: Sequence[Figure]) -> None:
+        """Pass the pictures of an evaluation to the trackers, before its values: a tracker sends both together."""
+        rows, self._samples = self._samples, ()
+        if not (trackers := self._picture_trackers()):
+            return
+        from phalanx.report.plots import draw_figures, name_rows  # not before a start: it imports the search for fonts
+
+        pictures = {**dict(name_rows(rows)), **draw_figures(figures)}
+        for name, tracker in trackers.items() if pictures else ():
+            with self._tolerating(f'tracker {name}', Exception):
+                tracker.show(self.step, pictures)
 
     def _finish_trackers(self, summary: Mapping[str, Any] | None) -> None:
         trackers, self._trackers = self._trackers or {}, {}

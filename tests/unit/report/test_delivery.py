@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from phalanx.report import delivery
-from phalanx.report.delivery import Delivery, Line, flatten, read_from
-from phalanx.report.tracker import PostponedError, Run
+from phalanx.report.trackers import Picture, PostponedError, Run, delivery
+from phalanx.report.trackers.delivery import Delivery, Line, flatten, read_from
 from run_folder import train_line, write_lines
 
 
@@ -23,6 +23,7 @@ class Server:
         self.rows: list[tuple[int, bool, dict[str, float]]] = []
         self.keys: set[str] = set()
         self.closed: list[Any] = []
+        self.pictures: list[tuple[Line, str]] = []
         self.refusals = 0  # number of calls to refuse
         self.refused = threading.Event()
         self.knows_last_line = False
@@ -31,7 +32,8 @@ class Server:
 class ToServer(Delivery):
     name, is_stored = 'server', True
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, weights: bool = False) -> None:
+        super().__init__(weights=weights)
         self.server = server
 
     def connect(self, run: Run, key: str) -> Line | None:
@@ -44,6 +46,10 @@ class ToServer(Delivery):
             self.server.refused.set()
             raise ConnectionError('no route')
         self.server.rows.append((*line, dict(values)))
+
+    def send_pictures(self, line: Line, pictures: Mapping[str, Picture]) -> None:
+        self.server.pictures += [(line, name) for name in pictures]
+        raise ConnectionError('too large')
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         self.server.closed.append(summary)
@@ -126,6 +132,25 @@ def test_a_server_that_refuses_gets_the_line_at_the_next_attempt(tmp_path: Path)
     assert steps_of(server) == [1, 2, 3]
 
 
+def test_a_line_that_arrived_before_the_failure_is_not_sent_twice(tmp_path: Path) -> None:
+    """The answer is lost on its way: after a failure the server is asked for its last line."""
+    server = Server()
+    server.knows_last_line = True
+
+    class AnswerLost(ToServer):
+        def send(self, line: Line, values: Mapping[str, float]) -> None:
+            super().send(line, values)
+            if not server.refused.is_set():
+                server.refused.set()
+                raise ConnectionError('timed out')
+
+    write_lines(tmp_path / 'metrics.jsonl', [train_line(step, 0.5) for step in (1, 2)])
+    tracker = AnswerLost(server)
+    tracker.start(Run('x', tmp_path, {}, 0, {}))
+    tracker.finish(None)
+    assert steps_of(server) == [1, 2]
+
+
 def test_a_failure_is_reported_once_and_delays_no_log_line(tmp_path: Path) -> None:
     server = Server()
     server.refusals = 10**9
@@ -164,3 +189,32 @@ def test_a_recipe_is_flattened_to_dotted_keys() -> None:
         'train.freeze': [],
         'networks': {},
     }
+
+
+def test_the_pictures_of_an_evaluation_go_with_its_line_once(tmp_path: Path) -> None:
+    """The second start repeats the evaluation after step 4. Pictures that the server refuses do not repeat the values."""
+    server, file = Server(), tmp_path / 'metrics.jsonl'
+    evaluations = [{'kind': 'eval', 'step': step, 'iou': 0.5, 'samples': 2, 'seconds': 1.0} for step in (2, 4)]
+    for _ in range(2):
+        file.unlink(missing_ok=True)
+        tracker = ToServer(server)
+        tracker.start(Run('x', tmp_path, {}, 0, {}))
+        tracker.show(4, {'samples/0': Picture('x', np.zeros((2, 2, 3), np.uint8))})
+        write_lines(file, [evaluations[0], train_line(4, 0.5), evaluations[1]])
+        tracker.log(4, {})
+        tracker.finish(None)
+    assert server.pictures == [(Line(4, True), 'samples/0')]
+    assert steps_of(server) == [2, 4, 4]
+
+
+def test_a_tracker_keeps_the_page_and_on_request_the_best_weights(tmp_path: Path) -> None:
+    best = tmp_path / 'checkpoints' / 'step_0000004' / 'model.safetensors'
+    best.parent.mkdir(parents=True)
+    for file in (best, tmp_path / 'report.html'):
+        file.touch()
+    for weights in (False, True):
+        tracker = ToServer(Server(), weights=weights)
+        tracker.run = Run('x', tmp_path, {}, 0, {})
+        kept = tracker.artifacts({'steps': 8, 'best_step': 4})
+        assert kept['report'] == [tmp_path / 'report.html']
+        assert kept.get('weights') == ([best] if weights else None)

@@ -22,7 +22,7 @@ from phalanx.families.figures import Curves, Grade, Legend, Matrix, Pictures
 from phalanx.report.evaluation import Evaluation, Worst
 from phalanx.report.report import Report
 from phalanx.report.single import print_evaluation
-from phalanx.report.trackers import TensorBoard
+from phalanx.report.trackers.local import TensorBoard
 
 FACTS = {'recipe': 'digits', 'run folder': '/a/folder/[1]'}
 RANKS: list[dict[str, str | int]] = [{'rank': 0, 'node': 'a', 'device': 'cpu', 'pid': 1234}]

@@ -6,15 +6,21 @@ import io
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from phalanx.engine.schema import ReportOptions
+from phalanx.families.figures import Curves, Legend, Matrix
 from phalanx.report.evaluation import Evaluation
+from phalanx.report.plots import CELL, MARGIN, draw_matrix
 from phalanx.report.report import Report
-from phalanx.report.trackers import Run, Tracker, VisualDL, check_trackers
+from phalanx.report.trackers import Picture, Run, Tracker, check_trackers
+from phalanx.report.trackers.local import VisualDL
+from phalanx.report.trackers.trackio import Trackio
 from phalanx.system.errors import RequestError
 
 
@@ -197,3 +203,42 @@ def test_visualdl_true_adds_visualdl_to_the_trackers() -> None:
     assert list(ReportOptions().tracker_builders()) == ['tensorboard']
     assert set(ReportOptions(visualdl=True).tracker_builders()) == {'tensorboard', 'visualdl'}
     assert list(ReportOptions(trackers=(), visualdl=True).tracker_builders()) == ['visualdl']
+
+
+class Showing(Listing):
+    """One that takes pictures, too."""
+
+    def show(self, step: int, pictures: Mapping[str, Picture]) -> None:
+        self.events.append((step, {name: picture.image.shape for name, picture in pictures.items()}))
+
+
+def test_pictures_come_before_the_values_of_their_evaluation(tmp_path: Path) -> None:
+    """Samples side by side, the confusion matrix, and curves; a tracker without `show` gets the values alone."""
+    showing, listing = Showing([]), Listing([])
+    report, text = a_report(tmp_path, showing=lambda: showing, listing=lambda: listing)
+    matrix = Matrix('confusion, by pixels', ['road', 'kerb'], [[3, 1], [0, 0]])
+    curves = Curves('precision', 'recall', 'precision', {'road': [(0.0, 1.0), (1.0, 0.5)]})
+    found = Evaluation(metrics={'iou': 0.75}, seconds=1.0, samples=2, figures=[matrix, curves, Legend({'road': '#ff0000'})])
+    with report:
+        image = np.zeros((20, 30, 3), np.uint8)
+        report.pictures([[('image', image), ('truth', image[:10])]])
+        report.evaluation(2, found, best=True)
+        report.evaluation(3, Evaluation(metrics={'iou': 0.5}, seconds=1.0, samples=2), best=False)
+    shown = [event for event in showing.events if event not in listing.events]
+    ((step, shapes),) = shown
+    assert (step, list(shapes), shapes['samples/0']) == (2, ['samples/0', 'confusion by pixels', 'precision'], (20, 60, 3))
+    assert showing.events.index(shown[0]) == showing.events.index((2, {'eval/iou': 0.75})) - 1
+    assert 'could not be written' not in text.getvalue()
+
+
+def test_a_confusion_matrix_is_the_darker_the_larger_the_share_of_its_row() -> None:
+    picture = draw_matrix(Matrix('', ['road', 'kerb'], [[4, 0], [1, 3]]))
+    corners = [picture[MARGIN + 2 + CELL * row, MARGIN + 2 + CELL * column, 0] for row in (0, 1) for column in (0, 1)]
+    assert corners == [80, 255, 211, 123]  # 255 - 1.75 times 100, 0, 25 and 75 per cent
+
+
+def test_a_service_that_needs_a_login_says_so_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'trackio', ModuleType('trackio'))
+    monkeypatch.setenv('TRACKIO_SPACE_ID', 'me/mine')
+    with pytest.raises(RequestError, match=r'report\.trackers: trackio cannot be built: .*TRACKIO_SPACE_ID is set'):
+        check_trackers({'trackio': Trackio})

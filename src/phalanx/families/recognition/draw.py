@@ -1,22 +1,19 @@
 """Pictures and files of readings."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
-import PIL.ImageFont
 
 from phalanx.data.samples import Image
+from phalanx.families.fonts import find_font, find_fonts
 from phalanx.families.writing import Writers, picture_writer, write_text
 from phalanx.runtime.results import Reading
-from phalanx.synthetic.lines import Fonts
 
 STRIP_HEIGHT = 28  # pixels: height of the caption under an image
-FONT_SIZE = 18  # pixels
 
 
 def draw_comparison(image: Image, truth: str, reading: Reading) -> list[tuple[str, Image]]:
@@ -58,18 +55,3 @@ def add_caption(image: Image, words: str) -> Image:
 def describe_reading(reading: Reading) -> str:
     """Return text and confidence for a person: `hello (0.98)`."""
     return f'{reading.text or "(nothing)"} ({reading.confidence:.2f})'
-
-
-def find_fonts(texts: Iterable[str]) -> Fonts | None:
-    """Return the system fonts that cover characters of `texts`; None if Pillow's own Latin font suffices or none is found."""
-    characters = sorted(set().union(*texts))
-    try:
-        return None if ''.join(characters).isascii() else Fonts(None, characters)
-    except FileNotFoundError:
-        return None
-
-
-def find_font(text: str, fonts: Fonts | None, size: float = FONT_SIZE) -> PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont:
-    """Return the first of `fonts` that covers `text`; Pillow's own font for ASCII and if none does."""
-    covering = [] if fonts is None or text.isascii() else fonts.writing(text)
-    return PIL.ImageFont.truetype(str(covering[0]), size) if covering else PIL.ImageFont.load_default(size)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from phalanx.data.samples import Image
+
 
 class PostponedError(Exception):
     """Values are not with the tracker yet, but will be: nothing is lost."""
@@ -22,9 +24,19 @@ class Run(NamedTuple):
     logged: Mapping[str, int]
     """Last step for which an earlier start logged values, by group (`train`, `eval`)."""
 
+    facts: Mapping[str, str] = {}
+    """The banner of the run: model, data, global batch, precision, versions, commit of the code, ..."""
+
     def unlogged(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
         """Return the `values` of `step` that no earlier start logged, for trackers that cannot delete values."""
         return {name: value for name, value in values.items() if step > self.logged.get(name.partition('/')[0], 0)}
+
+
+class Picture(NamedTuple):
+    """Picture of an evaluation: samples with truth and prediction, a confusion matrix, or curves."""
+
+    caption: str
+    image: Image  # [H, W, 3] RGB
 
 
 @runtime_checkable
@@ -43,3 +55,11 @@ class Tracker(Protocol):
 
     def finish(self, summary: Mapping[str, Any] | None, /) -> None:
         """Ends: `summary` is the content of summary.json, None when the run stopped before its end."""
+
+
+@runtime_checkable
+class PictureTracker(Tracker, Protocol):
+    """Experiment tracker that takes the pictures of evaluations, too."""
+
+    def show(self, step: int, pictures: Mapping[str, Picture], /) -> None:
+        """Takes the pictures of the evaluation after `step` by name (`samples/0`, `confusion matrix`), before its values."""

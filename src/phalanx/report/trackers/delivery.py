@@ -1,12 +1,13 @@
-"""Trackers on servers: MLflow, and Weights & Biases. A thread sends the lines of metrics.jsonl, each once.
+"""Base of the trackers with a client of their own. A thread sends the lines of metrics.jsonl, each once.
 
 metrics.jsonl is the queue: a server that is slow or away delays nothing, and what it lacks is sent as soon as it answers, by a
 later start if need be. A resumed run writes the same lines again; those that the tracker has are not sent again. The key of the
 tracker's run and the last line that it has are in the run folder, `tracker_<name>.json`.
+
+The pictures of an evaluation go with its line. Only the latest are kept, so a server that was away lacks those before.
 """
 
 import json
-import math
 import os
 import secrets
 import threading
@@ -16,13 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from phalanx.report.tracker import PostponedError, Run
+from phalanx.report.trackers.interface import Picture, PostponedError, Run
 from phalanx.system.disk import write_atomically
 
 PATIENCE_S = 60  # at the end of a run, for a server that does not answer
 LONGEST_PAUSE_S = 60  # between two attempts
 NO_VALUES = ('kind', 'step', 'samples', 'seconds', 'raw', 'terms')
-LONGEST_PARAMETER = 500  # characters of a parameter in MLflow's older stores
 
 
 class Line(NamedTuple):
@@ -38,10 +38,15 @@ class Delivery(ABC):
     name: ClassVar[str]
     is_stored: ClassVar[bool]  # True if `send` returns only once the line is safe, whatever happens to this process
 
+    def __init__(self, *, weights: bool = False) -> None:
+        """`weights`: also upload the best checkpoint at the end of the run."""
+        self._uploads_weights = weights
+
     def start(self, run: Run, /) -> None:
         self.run = run
         self._file = run.folder / f'tracker_{self.name}.json'
         self._news, self._end = threading.Event(), threading.Event()
+        self._shown: tuple[int, Mapping[str, Picture]] = -1, {}  # step of the latest pictures
         self._summary: Mapping[str, Any] | None = None
         self._problem: Exception | None = None
         self._is_reported = self._is_done = False
@@ -55,6 +60,10 @@ class Delivery(ABC):
         if self._problem is not None and not self._is_reported:
             self._is_reported = True
             raise PostponedError(f'{type(self._problem).__name__}: {self._problem}') from self._problem
+
+    def show(self, step: int, pictures: Mapping[str, Picture], /) -> None:
+        """Keep the pictures for the line of their evaluation, which is not in metrics.jsonl yet."""
+        self._shown = step, pictures
 
     def finish(self, summary: Mapping[str, Any] | None, /) -> None:
         self._summary = summary
@@ -77,8 +86,21 @@ class Delivery(ABC):
         """Send the values of a line, by full name (`train/loss`, `eval/mean_iou`)."""
 
     @abstractmethod
+    def send_pictures(self, line: Line, pictures: Mapping[str, Picture]) -> None:
+        """Send the pictures of an evaluation, right after its values. A failure is reported; they are not sent again."""
+
+    @abstractmethod
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """End the tracker's run; `summary` is None if the run was stopped or failed."""
+
+    def artifacts(self, summary: Mapping[str, Any] | None) -> dict[str, list[Path]]:
+        """Return the files to keep with the tracker's run, by kind: `report`, and `weights` if they were asked for."""
+        names = ('config.yml', 'report.html', 'summary.json')
+        files = {'report': [self.run.folder / name for name in names]}
+        if self._uploads_weights and summary is not None:
+            step = summary['steps'] if summary.get('best_step') is None else summary['best_step']
+            files['weights'] = sorted((self.run.folder / 'checkpoints' / f'step_{step:07}').glob('*.safetensors'))
+        return {kind: [file for file in found if file.is_file()] for kind, found in files.items()}
 
     def _deliver(self) -> None:
         pause, self._position, self._is_connected = 1.0, 0, False
@@ -88,6 +110,7 @@ class Delivery(ABC):
                 pause = 1.0
             except Exception as error:  # noqa: BLE001 - of a client, which may raise anything
                 self._problem = error
+                self._is_connected &= not self.is_stored  # it may have the line all the same: `connect` asks
                 self._end.wait(pause)
                 if self._end.is_set():
                     time.sleep(1)  # the run waits
@@ -105,6 +128,8 @@ class Delivery(ABC):
                 self._sent = line
                 if self.is_stored:
                     self._write_state(line)
+                if line == (self._shown[0], True):
+                    self._try_pictures(line, self._shown[1])
             self._position = position
         if self._end.is_set():
             self.close(self._summary)
@@ -113,6 +138,12 @@ class Delivery(ABC):
         else:
             self._news.wait()
             self._news.clear()
+
+    def _try_pictures(self, line: Line, pictures: Mapping[str, Picture]) -> None:
+        try:
+            self.send_pictures(line, pictures)
+        except Exception as error:  # noqa: BLE001 - of a client, which may raise anything
+            self._problem = error
 
     def _read_state(self) -> tuple[str, Line]:
         if not self._file.is_file():
@@ -147,98 +178,3 @@ def flatten(config: Mapping[str, Any], path: str = '') -> dict[str, Any]:
     for key, value in config.items():
         found |= flatten(value, f'{path}{key}.') if isinstance(value, Mapping) and value else {f'{path}{key}': value}
     return found
-
-
-class MLflow(Delivery):
-    """Run of MLflow, on the server of MLFLOW_TRACKING_URI. Needs the package mlflow or mlflow-skinny."""
-
-    name, is_stored = 'mlflow', True
-
-    def __init__(self, *, experiment: str = 'phalanx') -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric, Param
-
-        self.experiment, self._client_of, self._metric, self._param = experiment, MlflowClient, Metric, Param
-
-    def connect(self, run: Run, key: str) -> Line | None:
-        self._client = self._client_of()
-        experiment = self._client.get_experiment_by_name(self.experiment)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment)
-        found = self._client.search_runs([number], filter_string=f"tags.phalanx_key = '{key}'", max_results=1)
-        if found:
-            self._run_id = found[0].info.run_id
-            self._client.update_run(self._run_id, status='RUNNING')
-            return self._last_line()
-        tags = {'phalanx_key': key, 'run folder': str(run.folder)}
-        self._run_id = self._client.create_run(number, run_name=run.name, tags=tags).info.run_id
-        parameters = [self._param(key, str(value)[:LONGEST_PARAMETER]) for key, value in flatten(run.config).items()]
-        for begin in range(0, len(parameters), 100):  # the maximum per call
-            self._client.log_batch(self._run_id, params=parameters[begin : begin + 100])
-        return None
-
-    def _last_line(self) -> Line:
-        """Return the last line that the server has: a kill may come between its answer and our note of it."""
-        steps = {False: -1, True: -1}
-        for name in self._client.get_run(self._run_id).data.metrics:
-            if name == 'train/loss' or (name.startswith('eval/') and steps[True] < 0):
-                history = self._client.get_metric_history(self._run_id, name)
-                steps[name != 'train/loss'] = max((one.step for one in history), default=-1)
-        return max(Line(step, is_evaluation) for is_evaluation, step in steps.items())
-
-    def send(self, line: Line, values: Mapping[str, float]) -> None:
-        now = int(1000 * time.time())
-        self._client.log_batch(
-            self._run_id, metrics=[self._metric(name, value, now, line.step) for name, value in values.items()]
-        )
-
-    def close(self, summary: Mapping[str, Any] | None) -> None:
-        for name in ('config.yml', 'report.html', 'summary.json'):
-            if (self.run.folder / name).is_file():
-                self._client.log_artifact(self._run_id, str(self.run.folder / name))
-        self._client.set_terminated(self._run_id, 'KILLED' if summary is None else 'FINISHED')
-
-
-class WandB(Delivery):
-    """Run of Weights & Biases. Needs the package wandb; WANDB_MODE=offline keeps everything in the run folder.
-
-    Its own step is twice ours, plus 1 for an evaluation, since it drops what is not above the last step. Charts are over
-    `step`.
-    """
-
-    name, is_stored = 'wandb', False  # its process keeps some lines in memory, and is killed with this one
-
-    def __init__(self, *, project: str = 'phalanx') -> None:
-        import wandb
-
-        self.project, self._wandb = project, wandb
-        if os.environ.get('WANDB_MODE', 'online') in ('online', 'shared') and not wandb.api.api_key:
-            raise ValueError('not logged in: `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline')
-
-    def connect(self, run: Run, key: str) -> Line | None:
-        self._tracked = self._wandb.init(
-            project=self.project,
-            name=run.name,
-            id=key,
-            resume='allow',
-            dir=str(run.folder),
-            config=dict(run.config),
-            settings=self._wandb.Settings(console='off', silent=True),
-        )
-        self._tracked.define_metric('step')
-        self._tracked.define_metric('*', step_metric='step')
-        # Offline, each start has a file of its own, which begins with what was not surely stored; `wandb sync` joins them.
-        last = self._tracked.step - 1
-        return Line(last // 2, last % 2 == 1) if last > 0 else None
-
-    def send(self, line: Line, values: Mapping[str, float]) -> None:
-        self._tracked.log({**values, 'step': line.step}, step=2 * line.step + line.is_evaluation)
-
-    def close(self, summary: Mapping[str, Any] | None) -> None:
-        for name, value in flatten(summary or {}).items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                self._tracked.summary[f'summary/{name}'] = value
-        if (page := self.run.folder / 'report.html').is_file():
-            artifact = self._wandb.Artifact(f'report-{self._tracked.id}', type='report')
-            artifact.add_file(str(page))
-            self._tracked.log_artifact(artifact)
-        self._tracked.finish(exit_code=0 if summary is not None else 1)
