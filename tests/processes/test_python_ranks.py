@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import phalanx
+from phalanx.parallel.flight_recorder import Call, explain
 from phalanx.system.errors import RequestError, StoppedError
 from running import TINY, clean_environment, losses, records
 
@@ -27,6 +28,7 @@ import json, sys, threading
 import torch
 import torch.distributed as torch_dist
 import phalanx
+from phalanx.parallel.flight_recorder import own_records
 from phalanx.system.errors import RequestError, StoppedError
 
 rank, overrides = int(sys.argv[1]), json.loads(sys.argv[2])
@@ -59,6 +61,7 @@ thread.join()
 ones = torch.ones(1)
 torch_dist.all_reduce(ones)
 assert ones == 2
+json.dump(own_records(), open(f'records.{rank}', 'w'))
 """
 
 
@@ -106,7 +109,7 @@ def test_a_foreign_process_group_gives_the_run_of_ranks_started_from_python(star
         subprocess.Popen(
             [sys.executable, '-c', MEMBER, str(rank), json.dumps(OVERRIDES), str(tmp_path / 'store')],
             cwd=tmp_path,
-            env=clean_environment(),
+            env=clean_environment() | {'TORCH_FR_BUFFER_SIZE': '5000'},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -123,6 +126,20 @@ def test_a_foreign_process_group_gives_the_run_of_ranks_started_from_python(star
     assert refusal in first and first.count('run folder') == 2
     assert (tmp_path / 'whole' / 'log' / 'workerlog.1').is_file()
     assert not (tmp_path / 'refused' / 'checkpoints').exists()
+    check_collectives({rank: json.loads((tmp_path / f'records.{rank}').read_text()) for rank in range(2)})
+
+
+def check_collectives(found: dict[int, dict[str, Any]]) -> None:
+    """All ranks call the same collectives in one order over all groups: else NCCL, which runs them in that order, hangs."""
+    assert explain(found) == ''
+    first, second = (
+        [
+            (call.group, call.number, call.name)
+            for call in sorted((Call(*each) for each in record['calls']), key=lambda c: c.when)
+        ]
+        for record in found.values()
+    )
+    assert first == second and len(first) > 300  # six steps with about 50 of norms, evaluations, checkpoints, a stop
 
 
 def test_a_wrong_recipe_is_a_request_error_of_the_call_that_starts_ranks() -> None:

@@ -130,3 +130,19 @@ def test_a_step_with_each_option_is_that_of_the_cpu_and_waits_for_nothing(
 ) -> None:
     check_step(name, options[name])
     assert count(options[name]['copies'], 'to device') == 2
+
+
+@pytest.mark.long
+def test_two_ranks_on_the_device_train_as_on_the_cpu_also_with_compressed_gradients(tmp_path: Path) -> None:
+    """And no collective makes the host wait."""
+    words = [sys.executable, str(Path(__file__).with_name('ranks.py'))]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), str(tmp_path / 'store')], env=clean_environment(), stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    for output, _ in [rank.communicate() for rank in ranks]:
+        for name, found in json.loads(output.splitlines()[-1]).items():
+            assert found['strict'] == found['cpu'], name
+            assert found['strict']['waits'] == []

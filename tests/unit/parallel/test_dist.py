@@ -39,3 +39,17 @@ def test_members_of_a_large_group_connect_when_they_need_it(
     del os.environ['TORCH_GLOO_LAZY_INIT']
     dist.connect_when_needed(members)
     assert os.environ.get('TORCH_GLOO_LAZY_INIT') == expected
+
+
+def test_ranks_on_gpus_join_with_nccl_for_their_device_and_gloo_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL itself needs a GPU: these are the arguments for it."""
+    arguments: dict[str, object] = {}
+    monkeypatch.setattr(
+        dist.torch_dist, 'init_process_group', lambda backend, **more: arguments.update(backend=backend, **more)
+    )
+    monkeypatch.setattr(dist, 'open_store', lambda rank, ranks, seconds: (rank, ranks))
+    monkeypatch.setenv('RANK', '5')
+    monkeypatch.setenv('WORLD_SIZE', '16')
+    assert dist.join(torch.device('cuda', 1))
+    assert arguments['backend'] == 'cpu:gloo,cuda:nccl' and arguments['device_id'] == torch.device('cuda', 1)
+    assert (arguments['rank'], arguments['world_size']) == (5, 16)
