@@ -286,6 +286,51 @@ def test_a_folder_of_data_yaml_that_is_missing_is_not_another_one() -> None:
     assert 'data.yaml: val: ../valid/images: there is no such folder or list with images in it' in str(tree.unreadable)
 
 
+def via(name: str) -> dict[str, object]:
+    shape = {
+        'shape_attributes': {'name': 'rect', 'x': 1, 'y': 2, 'width': 3, 'height': 4},
+        'region_attributes': {'class': 'nut'},
+    }
+    return {name: {'filename': name, 'regions': [shape]}}
+
+
+def label_studio(name: str) -> list[object]:
+    value = {'x': 25, 'y': 25, 'width': 50, 'height': 50, 'rectanglelabels': ['nut']}
+    return [{'data': {'image': name}, 'annotations': [{'result': [{'type': 'rectanglelabels', 'value': value}]}]}]
+
+
+def createml(name: str) -> list[object]:
+    box = {'label': 'nut', 'coordinates': {'x': 10, 'y': 10, 'width': 5, 'height': 5}}
+    return [{'image': name, 'annotations': [box]}]
+
+
+def datumaro(name: str) -> dict[str, object]:
+    box = {'type': 'bbox', 'label_id': 0, 'bbox': [1, 2, 3, 4]}
+    item = {'id': name, 'image': {'path': name}, 'annotations': [box]}
+    return {'categories': {'label': {'labels': [{'name': 'nut'}]}}, 'items': [item]}
+
+
+def labelme(name: str) -> dict[str, object]:
+    return {'imagePath': name, 'shapes': [{'label': 'nut', 'points': [[1, 2], [4, 6]], 'shape_type': 'rectangle'}]}
+
+
+@pytest.mark.parametrize('content', [via, label_studio, createml, datumaro, labelme])
+def test_files_folders_and_lists_give_the_split_of_every_format(content: Callable[[str], object]) -> None:
+    drawn.draw(Path('mine/0.png'), 0)
+    drawn.draw(Path('mine/1.png'), 1)
+    expected = {'0': 'train', '1': 'val'}
+    for files in (('x_train.json', 'x_val.json'), ('train/a.json', 'valid/a.json')):
+        for number, file in enumerate(files):
+            write(file, json.dumps(content(f'{number}.png')))
+        assert splits_in(content.__name__) == expected
+        for file in files:
+            Path('mine', file).unlink()
+    for number, split in enumerate(('train', 'val')):
+        write(f'{number}.json', json.dumps(content(f'{number}.png')))
+        write(f'{split}.txt', f'{number}.png')
+    assert splits_in(content.__name__) == expected
+
+
 def test_lists_of_ultralytics_are_splits() -> None:
     yolo_in('pictures', '01')
     write('autosplit_train.txt', './pictures/0.png')
