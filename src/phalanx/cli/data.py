@@ -54,9 +54,18 @@ def check(given: argparse.Namespace) -> int:
         console = terminal()
         print_census(census, console)
         console.print(f'page: {place}', soft_wrap=True)
-        if not census.problems:
-            console.print(f'next: phalanx train {quote(given.recipe)}', soft_wrap=True, markup=False, highlight=False)
+        console.print(f'next: {_next(census, job, given.recipe)}', soft_wrap=True, markup=False, highlight=False)
     return 1 if census.problems else 0
+
+
+def _next(census: Census, job: Job, recipe: str) -> str:
+    """Next step after the check: single samples that cannot be used may be skipped, nothing else."""
+    wrong, train = census.problems, f'phalanx train {quote(recipe)}'
+    if not all(problem.name for problem in wrong):
+        return f'repair what is wrong, and check again: phalanx data check {quote(recipe)}'
+    if len(wrong) > job.recipe.train.bad_samples:
+        return f'repair or remove what is wrong, or skip it: {train} --set train.bad_samples={len(wrong)}'
+    return train
 
 
 def _census(job: Job, limit: int | None, workers: int) -> Census:

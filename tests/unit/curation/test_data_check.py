@@ -216,6 +216,7 @@ def test_the_page_shows_everything_without_the_network(tree: Tree, capsys: pytes
     output = capsys.readouterr().out
     for words in ('road', '8 x 2', 'has pixels of value 9', 'page: out/page.html', '5 samples can be used, 1 cannot'):
         assert words in output
+    assert output.endswith('or skip it: phalanx train pp_liteseg_digits --set train.bad_samples=1\n')
     page = Path('out/page.html').read_text()
     for words in ('road', '8 x 2', 'has pixels of value 9', 'b2&lt;.png', 'never in the training samples: car'):
         assert words in page
