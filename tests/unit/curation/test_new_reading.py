@@ -705,3 +705,9 @@ def test_the_best_table_network_is_that_of_boxes_too_where_there_are_some(drawin
     drawing(Path('mine'))
     assert new() == 0
     assert yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())['main_metric'] == metric
+
+
+def test_other_families_that_annotations_suit_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.coco(Path('mine'))
+    assert new('--family', 'detection') == new('--out', 'other') == 0
+    assert capsys.readouterr().out.count('  also suited to: ') == 1

@@ -76,6 +76,8 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     others = [other for other in held if other != name]
     if others:
         print(f'  also there: {", ".join(others)} (--format takes another one)')
+    if given.family is None and (suited := [other for other in found.families() if other != family]):
+        print(f'  also suited to: {", ".join(suited)} (--family takes another one)')
     try:
         # split the samples and write the lists; nothing in the user's folder changes
         meaning = find_meaning(family, found)
@@ -275,6 +277,12 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             write()
     if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
         print(f'  warning: one epoch, the least, takes longer than --minutes {given.minutes:g}; train.steps limits it')
+    wanted = plan.WANTED[family][node.has_gpu]
+    if given.minutes and not weights and length.steps * length.batch < wanted / 2:
+        print(
+            f'  warning: from random weights, little is learned from the {length.steps * length.batch:,} samples that '
+            f'--minutes {given.minutes:g} allows; about {wanted:,} are usual'
+        )
     # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node without other work' if seconds is not None else ''
     if seconds is not None and slowdown > BUSY:
