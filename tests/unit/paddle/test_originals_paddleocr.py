@@ -399,7 +399,31 @@ PP_OCRV4_DET = DB.format(
     crop=640,
     growing=', total_epoch: 500',
 )
-DETECTORS = {'db_mv3': DB_MV3, 'db_r50': DB_R50, 'ppocrv3_det': PP_OCRV3_DET, 'ppocrv4_det': PP_OCRV4_DET}
+JITTER = 'ColorJitter: {brightness: 0.4, contrast: 0.4, saturation: 0.7, hue: 0.1}'
+PERSPECTIVE = (
+    'RandomPerspective: {prob: 0.3, scale: 0.0, shear: 20.0, perspective: 0.001, fit_output: true, fill_value: [0, 0, 0]}'
+)
+FOCAL = 'DiceFocalLoss, focal_alpha: 0.25, focal_gamma: 2.5, aux_weight_p4: 0.2, aux_weight_p3: 0.3, aux_weight_p2: 0.4'
+PP_OCRV6_DET = (
+    DB.format(
+        **PP_OCR_DET | {'neck': '{name: UniRepLKFPN, out_channels: 96, dilated_kernel_size: 7, shortcut: true}'},
+        pretrained='null',
+        backbone='{name: PPLCNetV4, det: true, model_size: small}',
+        more=f'\n    - CopyPaste:\n    - {JITTER}',
+        crop=640,
+        growing=', total_epoch: 500',
+    )
+    .replace('  use_gpu: true', '  use_gpu: true\n  use_ema: true\n  ema_decay: 0.9997\n  ema_decay_type: threshold')
+    .replace('{name: DBHead, k: 50}', '{name: DBHead, k: 50, fix_nan: true}')
+    .replace('balance_loss: true, main_loss_type: DiceLoss', f'main_loss_type: {FOCAL}')
+)
+DETECTORS = {
+    'db_mv3': DB_MV3,
+    'db_r50': DB_R50,
+    'ppocrv3_det': PP_OCRV3_DET,
+    'ppocrv4_det': PP_OCRV4_DET,
+    'ppocrv6_det': PP_OCRV6_DET,
+}
 FILES = {
     'crnn': CRNN,
     'svtr': SVTR_REC,
@@ -668,6 +692,44 @@ def test_detectors_come_out_as_the_shipped_recipes_of_the_same_names(name: str, 
     assert got['main_metric'] == open_job(shipped).task.main_metric == 'hmean'
     assert got['norm_sync'] == 'off'  # as there; ours does not depend on the number of ranks
     assert (got['train']['epochs'], got['train']['init_part']) == (ours['train']['epochs'], 'backbone')
+
+
+def test_the_detector_of_ppocrv6_is_read_but_for_what_phalanx_lacks() -> None:
+    Path('whole.yml').write_text(PP_OCRV6_DET.replace(f'- {JITTER}', f'- {JITTER}\n    - {PERSPECTIVE}'))
+    with pytest.raises(ConfigError) as error:
+        recipe('whole', 'Architecture.Head.aux_in_channels=96')
+    problems = str(error.value)
+    assert 'Architecture.Head.aux_in_channels: auxiliary heads of the training have no counterpart in Phalanx' in problems
+    assert 'leave it out (-o Architecture.Head.aux_in_channels=0)' in problems
+    assert 'RandomPerspective: shears and tilts pages, which has no counterpart in Phalanx; remove this step' in problems
+    with pytest.raises(ConfigError, match='the neck of PP-OCRv6 medium has no counterpart in Phalanx'):
+        recipe('ppocrv6_det', 'Architecture.Neck={name: UniRepLKPAN, out_channels: 256, intracl: true}')
+
+
+def test_without_these_the_detector_of_ppocrv6_has_its_network_and_loss() -> None:
+    got = recipe('ppocrv6_det')
+    shipped = to_plain(open_job('PP-OCRv6_small_det').resolved)
+    assert got['model'] == shipped['model'] | {
+        'backbone': {'name': 'pp_lcnet_v4', 'size': 'small'},
+        'neck_kernel': 7,
+        'steepness': 50,
+        'head': 'db',
+        'head_kernel': 3,
+    }
+    assert got['loss'][0]['main'] == 'dice_focal'
+    assert (got['loss'][0]['focal_alpha'], got['loss'][0]['focal_gamma']) == (0.25, 2.5)
+    assert got['ema'] == {'decay': 0.9997, 'kind': 'threshold', 'skip': []}
+    jitter = next(each for each in got['transforms'] if each['name'] == 'random_distort')
+    assert jitter == {
+        'name': 'random_distort',
+        'brightness': 0.4,
+        'contrast': 0.4,
+        'saturation': 0.7,
+        'hue': 25.6,
+        **{f'{name}_probability': 1.0 for name in ('brightness', 'contrast', 'saturation', 'hue')},
+    }
+    got = recipe('db_mv3', 'Train.dataset.transforms.2.IaaAugment.augmenter_args.1.args.p=0.5')
+    assert got['transforms'][1] == {'name': 'random_rotate', 'degrees': [-10, 10], 'probability': 0.5}
 
 
 def test_detectors_of_release_3_draw_from_albumentations_whose_scales_begin_at_1() -> None:

@@ -28,9 +28,10 @@ class DbLoss:
       (|p| + |t|) over all valid pixels of the step together. `bce`: mean binary cross-entropy over valid pixels; with
       `balanced`, over all text pixels and the `ohem_ratio` times as many background pixels of largest loss (online hard
       example mining), or all of them if there are fewer. (For `dice`, `balanced` only changes the value of a step without
-      text, to 0; its gradient is 0 either way.)
+      text, to 0; its gradient is 0 either way.) `dice_focal`: dice plus the term `shrink_focal`, the mean focal loss with
+      `focal_alpha` and `focal_gamma` over valid pixels (Lin et al., https://arxiv.org/abs/1708.02002); PP-OCRv6's.
     - `threshold`, weighted by `beta`: mean L1 distance between the threshold map and its target, over valid pixels.
-    - `binary`: dice loss of the approximate binary map.
+    - `binary`: dice loss of the approximate binary map; with `dice_focal`, plus the term `binary_focal`.
     - `coarse`: main loss of the binary map, which comes from the coarse prediction of a PFHeadLocal.
 
     The main loss of Liao et al., https://arxiv.org/abs/1911.08947, is cross-entropy; PaddleOCR's configurations use dice.
@@ -38,14 +39,16 @@ class DbLoss:
     the number of ranks. Raises ValueError for negative weights and ratios.
     """
 
-    main: Literal['dice', 'bce'] = 'dice'
+    main: Literal['dice', 'bce', 'dice_focal'] = 'dice'
     balanced: bool = True
     alpha: float = 5.0
     beta: float = 10.0
     ohem_ratio: float = 3.0
+    focal_alpha: float = 0.25
+    focal_gamma: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ('alpha', 'beta', 'ohem_ratio'):
+        for name in ('alpha', 'beta', 'ohem_ratio', 'focal_alpha', 'focal_gamma'):
             if not getattr(self, name) >= 0:
                 raise ValueError(f'{name} must be at least 0, got {getattr(self, name)}')
 
@@ -63,6 +66,9 @@ class DbLoss:
             ),
             'binary': dice_term(binary, truth, valid, whole),
         }
+        if self.main == 'dice_focal':
+            terms['shrink_focal'] = scale_term(self.alpha, self.focal_term(shrink, truth, valid, whole))
+            terms['binary_focal'] = self.focal_term(binary, truth, valid, whole)
         if isinstance(maps, RefinedMaps):
             terms['coarse'] = self.main_loss(binary, truth, valid, whole)
         return terms
@@ -72,7 +78,7 @@ class DbLoss:
 
     def main_loss(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
         """Return the main loss of `probabilities` [B, H, W], dice or BCE."""
-        if self.main == 'dice':
+        if self.main != 'bce':
             return dice_term(probabilities, truth, valid, whole, none=0.0 if self.balanced else 1.0)
         with torch.autocast('cuda', enabled=False):  # autocast rejects this loss, in float32 too
             losses = F.binary_cross_entropy(probabilities, truth.to(probabilities.dtype), reduction='none')
@@ -82,6 +88,12 @@ class DbLoss:
             # Which pixels count is a constant for the gradient.
             weights = self.mining_weights(losses, truth, valid, whole)
         return mean_term(losses, weights, whole)
+
+    def focal_term(self, probabilities: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Term:
+        """Return the mean focal loss of `probabilities` [B, H, W] over valid pixels."""
+        right = torch.where(truth > 0.5, probabilities, 1 - probabilities).clamp(EPSILON, 1 - EPSILON)
+        weights = torch.where(truth > 0.5, self.focal_alpha, 1 - self.focal_alpha)
+        return mean_term(-weights * (1 - right) ** self.focal_gamma * right.log(), valid, whole)
 
     def mining_weights(self, losses: Tensor, truth: Tensor, valid: Tensor, whole: WholeStep) -> Tensor:
         """Return weights [B, H, W]: 1 for text and for the hardest background pixels; ties at the cutoff share the rest."""

@@ -127,7 +127,7 @@ class RandomFlip(RandomTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotate:
-    """Rotate the image about its centre by an angle from the range `degrees`; uncovered pixels are black.
+    """Rotate the image with a `probability` by an angle from the range `degrees` about its centre; uncovered pixels are black.
 
     An image with a side above MAX_WARP_SIDE is left unchanged.
     """
@@ -135,14 +135,18 @@ class RandomRotate:
     sizing: ClassVar[Sizing] = 'kept'
 
     degrees: tuple[float, float] = (-10.0, 10.0)
+    probability: float = 1.0
 
     def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
         if not -180 <= self.degrees[0] <= self.degrees[1] <= 180:
             raise ValueError(
                 f'degrees is the minimum and the maximum angle, within -180 to 180; got {self.degrees[0]}, {self.degrees[1]}'
             )
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
+        if self.probability < 1 and context.rng.random() >= self.probability:
+            return image, texts
         H, W = image.shape[:2]
         # About the centre of the pixels, with the size unchanged.
         affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), context.rng.uniform(*self.degrees), 1)  # [2, 3]

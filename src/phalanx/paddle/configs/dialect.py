@@ -282,6 +282,7 @@ class Counterpart:
     # ours -> theirs, its default (or REQUIRED), and what converts its value, if that differs
     options: Mapping[str, tuple[str, Any] | tuple[str, Any, Callable[[Node], Node]]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)  # their options without a counterpart: they must have these defaults
+    always: Mapping[str, Any] = field(default_factory=dict)  # our options that are the same for all of theirs
 
     def take_options(self, section: Section) -> dict[str, Node]:
         """Take the options of the class from its `section`, and return them by our names."""
@@ -294,7 +295,8 @@ class Counterpart:
 
     def translate(self, section: Section, kind: Node | None = None) -> Node:
         """Translate the class in `section`, named by `kind`."""
-        return section.to_node({'name': with_value(kind, self.name) if kind else self.name, **self.take_options(section)})
+        name = with_value(kind, self.name) if kind else self.name
+        return section.to_node({'name': name, **self.take_options(section), **self.always})
 
 
 def optimizer_options(section: Section, optimizer: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from phalanx.paddle.configs.dialect import (
     piecewise_rates,
     with_value,
 )
+from phalanx.paddle.configs.paddledet_optim import read_ema
 from phalanx.paddle.configs.paddleocr_scales import read_multi_scale
 
 OPTIMIZERS = ('Adam', 'AdamW', 'Momentum')
@@ -81,6 +82,7 @@ def translate(root: Node, reading: Reading) -> Node:
         'schedule': schedule,
         'clip': clip,
         'precision': _precision(settings),
+        'ema': read_ema(settings),
         'norm_sync': norm_sync(settings.take('use_sync_bn', False)),
         'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
         'checkpoint': {'every_epochs': 1},

@@ -7,10 +7,10 @@ from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, swap
 from phalanx.paddle.configs.paddleocr_parts import label_files, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('DB',)
-BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3')
-NECKS = {'DBFPN': 'fpn', 'RSEFPN': 'rse_fpn', 'LKPAN': 'lk_pan'}
+BACKBONES = ('MobileNetV3', 'ResNet_vd', 'PPLCNetV3', 'PPLCNetV4')
+NECKS = {'DBFPN': 'fpn', 'RSEFPN': 'rse_fpn', 'LKPAN': 'lk_pan', 'UniRepLKFPN': 'wide_rse_fpn'}
 HEADS = ('DBHead', 'PFHeadLocal')
-MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce'}
+MAIN_LOSSES = {'DiceLoss': 'dice', 'BCELoss': 'bce', 'DiceFocalLoss': 'dice_focal'}
 RESNETS = {18: 'resnet18_vd', 50: 'resnet50_vd'}
 AUGMENTERS = ('Fliplr', 'HorizontalFlip', 'Affine', 'Resize', 'RandomScale')
 USUAL = (
@@ -20,6 +20,14 @@ USUAL = (
 )
 TRANSFORMS = {
     'CopyPaste': Counterpart('copy_paste', {'ratio': ('objects_paste_ratio', 0.2), 'apart': ('limit_paste', True)}),
+    'ColorJitter': Counterpart(
+        'random_distort',
+        {
+            **{name: (name, 0.0) for name in ('brightness', 'contrast', 'saturation')},
+            'hue': ('hue', 0.0, lambda node: with_value(node, 256 * (as_number(node) or 0.0))),  # of the whole circle
+        },
+        always={f'{name}_probability': 1.0 for name in ('brightness', 'contrast', 'saturation', 'hue')},
+    ),
     'EastRandomCropData': Counterpart(
         'random_crop',
         {
@@ -38,8 +46,8 @@ TARGETS = {  # the maps that training compares
     'MakeShrinkMap': Counterpart('targets', {**RATIO, 'min_text_size': ('min_text_size', 8)}),
 }
 TRAIN_STEPS = (
-    *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap', 'MakeShrinkMap'),
-    *('NormalizeImage', 'ToCHWImage', 'KeepKeys'),
+    *('DecodeImage', 'DetLabelEncode', 'CopyPaste', 'ColorJitter', 'IaaAugment', 'EastRandomCropData', 'MakeBorderMap'),
+    *('MakeShrinkMap', 'NormalizeImage', 'ToCHWImage', 'KeepKeys'),
 )
 
 
@@ -105,6 +113,9 @@ def _train_transforms(dataset: Section) -> tuple[list[Node], dict[str, Any], dic
                 step.ignore('total_epoch', reason='the ratio does not grow in the course of the training')
             case 'NormalizeImage':
                 normalise = read_normalisation(step)
+            case 'RandomPerspective':
+                step.report(step.node, None, 'shears and tilts pages, which has no counterpart in Phalanx; remove this step')
+                step.give_up()
             case _ if not take_common_step(name, step):
                 step.reject(TRAIN_STEPS)
     return transforms, targets, normalise
@@ -122,7 +133,8 @@ def _augmenters(step: Section) -> list[Node]:
             case 'Fliplr' | 'HorizontalFlip':
                 keys = {'name': 'random_flip', 'probability': options.take('p', 1.0)}
             case 'Affine':
-                keys = {'name': 'random_rotate', 'degrees': options.require('rotate')}
+                chance = {'probability': options.take('p')} if options.has('p') else {}
+                keys = {'name': 'random_rotate', 'degrees': options.require('rotate'), **chance}
             case 'Resize':
                 keys = {'name': 'random_resize', 'scale': options.require('size')}
             case 'RandomScale':
@@ -197,13 +209,26 @@ def _network(section: Section, decay: Node) -> tuple[Node, list[dict[str, Any]]]
             rules = [{'match': f'backbone.*.{part}.*', 'lr_factor': factor} for part in ('before', 'after')]
             if as_number(decay) != 0:
                 rules.append({'match': 'backbone.*.norm.*', 'weight_decay': 0.0})
+        case 'PPLCNetV4':
+            options = {'name': with_value(kind, 'pp_lcnet_v4'), 'size': backbone.take('model_size', 'small')}
+            keys['backbone'] = backbone.to_node(options)
+            backbone.expect({'det': True})
     note_pretrained(backbone, default=False)
     keys |= _neck(neck) | _head(head)
     return section.to_node(keys), rules
 
 
 def _neck(neck: Section) -> dict[str, Any]:
-    kind = neck.counterpart(neck.string('name'), 'name', NECKS)
+    name = neck.string('name')
+    if name.value == 'UniRepLKPAN':
+        text = 'the neck of PP-OCRv6 medium has no counterpart in Phalanx; take the configuration of PP-OCRv6 small or tiny'
+        neck.report(name, 'name', text)
+        neck.give_up()
+        return {}
+    kind = neck.counterpart(name, 'name', NECKS)
+    if name.value == 'UniRepLKFPN':
+        neck.one_of('shortcut', True)
+        return {'neck': kind, 'neck_channels': neck.require('out_channels'), 'neck_kernel': neck.take('dilated_kernel_size', 7)}
     neck.expect_defaults({'use_asf': False, 'shortcut': True, 'mode': 'large', 'intracl': False})
     return {'neck': kind, 'neck_channels': neck.require('out_channels')}
 
@@ -218,6 +243,10 @@ def _head(head: Section) -> dict[str, Any]:
         return keys
     keys['head_kernel'] = kernels.value[0]
     head.ignore('fix_nan', reason='a step without a finite loss is reported')
+    auxiliary = head.take('aux_in_channels')
+    if auxiliary.value:
+        cure = 'leave it out (-o Architecture.Head.aux_in_channels=0), or train the recipe PP-OCRv6_small_det'
+        head.report(auxiliary, 'aux_in_channels', f'auxiliary heads of the training have no counterpart in Phalanx; {cure}')
     if kind.value == 'PFHeadLocal':
         mode = head.take('mode', 'small')
         keys['head'] = with_value(mode, f'local_{mode.value}')
@@ -228,15 +257,20 @@ def _head(head: Section) -> dict[str, Any]:
 
 def _loss(section: Section) -> list[Node]:
     section.expect({'name': 'DBLoss'})
+    main = section.counterpart(section.string('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES)
     keys = {
         'name': 'db',
-        'main': section.counterpart(section.string('main_loss_type', 'DiceLoss'), 'main_loss_type', MAIN_LOSSES),
+        'main': main,
         'balanced': section.take('balance_loss', True),
         'alpha': section.take('alpha', 5),
         'beta': section.take('beta', 10),
         'ohem_ratio': section.take('ohem_ratio', 3),
     }
     section.one_of('eps', 1e-6)
+    if main.value == 'dice_focal':
+        keys |= {'focal_alpha': section.take('focal_alpha', 0.25), 'focal_gamma': section.take('focal_gamma', 2.0)}
+        section.expect_defaults({'dice_weight': 1.0, 'focal_weight': 1.0})
+    section.ignore(*(f'aux_weight_p{level}' for level in (2, 3, 4)), reason='there are no auxiliary heads')
     return [section.to_node(keys)]
 
 

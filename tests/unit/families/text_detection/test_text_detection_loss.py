@@ -55,6 +55,15 @@ def test_unbalanced_cross_entropy_counts_all_valid_pixels() -> None:
     assert terms['shrink'].mean() == pytest.approx(-(math.log(0.9) + math.log(0.5)) / 2)
 
 
+def test_dice_and_focal_loss_are_added() -> None:
+    """By hand, with alpha 0.25 and gamma 2: text at 0.9 and background at 0.2; the last pixel is masked out."""
+    terms = loss_of(DbLoss(main='dice_focal', alpha=3), row(0.9, 0.2, 0.7), row(1, 0, 0), row(1, 1, 0))
+    assert terms['shrink'].mean() == pytest.approx(3 * (1 - 2 * 0.9 / (1.1 + 1)), rel=1e-5)
+    focal = -(0.25 * 0.1**2 * math.log(0.9) + 0.75 * 0.2**2 * math.log(0.8)) / 2
+    assert terms['shrink_focal'].mean() == pytest.approx(3 * focal, rel=1e-5)
+    assert terms['binary_focal'].mean() == pytest.approx(-(0.5**2) * math.log(0.5) * (0.25 + 0.75) / 2, rel=1e-5)
+
+
 def test_pixels_that_tie_at_the_cutoff_share_the_weight() -> None:
     shrink = row(0.5, 0.8, 0.2, 0.2, 0.2, 0.2).requires_grad_()
     terms = loss_of(DbLoss(main='bce', ohem_ratio=2, alpha=1), shrink, row(1, 0, 0, 0, 0, 0))
@@ -64,7 +73,7 @@ def test_pixels_that_tie_at_the_cutoff_share_the_weight() -> None:
     torch.testing.assert_close(gradient[0, 0, 2:], torch.full((4,), 1 / 0.8 / 4 / 3))
 
 
-@pytest.mark.parametrize('loss', [DbLoss(), DbLoss(main='bce'), DbLoss(main='bce', balanced=False)])
+@pytest.mark.parametrize('loss', [DbLoss(), DbLoss(main='bce'), DbLoss(main='bce', balanced=False), DbLoss(main='dice_focal')])
 def test_a_step_without_valid_pixels_has_no_gradient(loss: DbLoss) -> None:
     shrink = row(0.2, 0.7).requires_grad_()
     nothing = torch.zeros(1, 1, 2)
