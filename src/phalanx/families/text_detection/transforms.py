@@ -4,7 +4,7 @@ A transform is built from keyword options and called with an image [H, W, 3] uin
 Normalisation is not among them: the Task normalises on the device, so that images are transferred as bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -101,10 +101,11 @@ class CopyPaste:
         width, height = np.ceil(np.ptp(corners, axis=0)).astype(int).tolist()
         if width > W or height > H:
             return None
+        bounds = bounding_boxes(texts.outlines)
         # Try random positions. Only pixels of the rotated text are pasted, not those of its bounding box.
         for _ in range(50 if self.apart else 1):
             x, y = int(rng.integers(W - width, endpoint=True)), int(rng.integers(H - height, endpoint=True))
-            if not self.apart or not any(touches(other, x, y, x + width, y + height) for other in texts.outlines):
+            if not self.apart or not touching(bounds, x, y, x + width, y + height).any():
                 part, ones = image[y : y + height, x : x + width], np.ones((h, w), np.uint8)
                 turned = cv2.warpAffine(cut, turn, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
                 is_text = cv2.warpAffine(ones, turn, (width, height), flags=cv2.INTER_NEAREST) > 0
@@ -203,20 +204,19 @@ class RandomCrop:
         corner = np.array([x0, y0], np.float32)
         # Texts that touch the part are kept whole, also ignored ones at its edges.
         moved = texts.with_outlines([(points - corner) * np.float32(factor) for points in texts.outlines])
-        return canvas, moved.select(
-            [index for index, points in enumerate(moved.outlines) if touches(points, 0, 0, width, height)]
-        )
+        kept = touching(bounding_boxes(moved.outlines), 0, 0, width, height)
+        return canvas, moved.select(np.flatnonzero(kept).tolist())
 
     def _choose_part(self, image: Image, texts: Texts, rng: Rng) -> tuple[int, int, int, int]:
         """Return the part x0, y0, x1, y1 to crop."""
         H, W = image.shape[:2]
         readable = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
         # Edges of the crop lie in gaps, so that no text is cut.
-        columns, rows = find_gaps(readable, 0, W), find_gaps(readable, 1, H)
+        columns, rows, bounds = find_gaps(readable, 0, W), find_gaps(readable, 1, H), bounding_boxes(readable)
         for _ in range(self.attempts if columns and rows else 0):
             (x0, x1), (y0, y1) = pick_two(columns, rng), pick_two(rows, rng)
             is_large = x1 - x0 >= max(1, self.least_share * W) and y1 - y0 >= max(1, self.least_share * H)
-            if is_large and any(touches(points, x0, y0, x1, y1) for points in readable):
+            if is_large and touching(bounds, x0, y0, x1, y1).any():
                 return x0, y0, x1, y1
         return 0, 0, W, H
 
@@ -238,10 +238,16 @@ def pick_two(runs: list[npt.NDArray[np.int64]], rng: Rng) -> tuple[int, int]:
     return first, second
 
 
-def touches(points: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: float) -> bool:
-    """True if the bounding box of an outline touches the box x0, y0, x1, y1."""
-    (left, top), (right, bottom) = points.min(0), points.max(0)
-    return bool(right >= x0 and left <= x1 and bottom >= y0 and top <= y1)
+def bounding_boxes(outlines: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+    """Return the bounding boxes [N, 4] of outlines: x0, y0, x1, y1."""
+    return np.array([[*points.min(0), *points.max(0)] for points in outlines], np.float32).reshape(-1, 4)
+
+
+def touching(boxes: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: float) -> npt.NDArray[np.bool_]:
+    """Return for each of `boxes` [N, 4] whether it touches the box x0, y0, x1, y1."""
+    left, top, right, bottom = boxes.T
+    touched: npt.NDArray[np.bool_] = (right >= x0) & (left <= x1) & (bottom >= y0) & (top <= y1)
+    return touched
 
 
 @dataclass(frozen=True, kw_only=True)
