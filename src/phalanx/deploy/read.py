@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import cv2
 
 from phalanx import runtime
-from phalanx.data.image import AnImage, load_pixels
-from phalanx.data.samples import Image
+from phalanx.data.image import AnImage, Pages, load_pixels
+from phalanx.data.samples import Image, SampleError
 from phalanx.deploy.pages import draw_page
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
@@ -98,7 +98,7 @@ class Reader:
     def __call__(self, page: AnImage) -> list[Line]:
         """Read a page, [H, W, 3] uint8 RGB or a path. Raises ValueError, and SampleError for a bad file."""
         return runtime.lines_of(
-            load_pixels(page),
+            load_page(page),
             self.det,
             self.recognise,
             threshold=self.threshold,
@@ -112,7 +112,17 @@ class Reader:
 
     def draw(self, page: AnImage, lines: Sequence[Line]) -> Image:
         """Draw the page with outlined lines, and their texts beside it: [H, 2 W, 3] uint8 RGB."""
-        return draw_page(load_pixels(page), lines)
+        return draw_page(load_page(page), lines)
+
+
+def load_page(page: AnImage) -> Image:
+    """Load a page as `phalanx read` does: transparent pixels are white. Raises SampleError for a file of several pages."""
+    if not isinstance(page, str | Path):
+        return load_pixels(page)
+    pages = Pages(Path(page), on_white=True)
+    if len(pages) > 1:
+        raise SampleError(f'{page}: has {len(pages)} pages; `phalanx read` reads them all, and this takes one as an array')
+    return pages.read(0)
 
 
 def read(

@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.image import AnImage, load_pixels
+from phalanx.data.image import AnImage
 from phalanx.data.samples import Image
-from phalanx.deploy.read import Model, identify, name_model, open_model
+from phalanx.deploy.read import Model, identify, load_page, name_model, open_model
 from phalanx.deploy.words import words_of
 from phalanx.families.table.draw import lay_out_cells
 from phalanx.families.table.tree import build_tree, to_html
@@ -98,7 +98,7 @@ class TableReader:
 
     def __call__(self, page: AnImage, lines: Sequence[Line]) -> list[PageTable]:
         """Read the tables of a page, [H, W, 3] uint8 RGB or a path. Raises ValueError, and SampleError for a bad file."""
-        return tables_of(load_pixels(page), lines, self.layout, self.table)
+        return tables_of(load_page(page), lines, self.layout, self.table)
 
 
 def tables_of(

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import PIL.Image
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from phalanx.deploy.read import Reader
+from phalanx.data.samples import SampleError
+from phalanx.deploy.read import Reader, load_page
 from phalanx.runtime import ArtifactError, load
 from phalanx.runtime.recognition import reverse_runs
 from phalanx.system.errors import CheckpointError, RequestError
@@ -158,6 +160,18 @@ def classifier(file: Path) -> Path:
     graph = helper.make_graph(nodes, 'network', [given], [made], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9), file)
     return file
+
+
+def test_a_page_by_its_path_lies_on_white_and_is_the_only_one_of_its_file(tmp_path: Path) -> None:
+    """Black ink on a transparent ground whose stored colour is black, too."""
+    ink = np.zeros((20, 60, 4), np.uint8)
+    ink[5:15, 5:55, 3] = 255
+    PIL.Image.fromarray(ink).save(tmp_path / 'a.png')
+    assert (load_page(tmp_path / 'a.png') == 255 - ink[..., 3:]).all()
+    page = PIL.Image.new('RGB', (60, 20))
+    page.save(tmp_path / 'a.tif', save_all=True, append_images=[page])
+    with pytest.raises(SampleError, match=r'a.tif: has 2 pages; `phalanx read` reads them all'):
+        load_page(tmp_path / 'a.tif')
 
 
 def test_reading_without_weights_is_one_line(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
