@@ -1,0 +1,210 @@
+"""Runs that read from servers of S3 over a bad line compute what they compute from a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from PIL import Image
+
+import phalanx
+from running import TINY, clean_environment, extended_python, free_port, losses
+from stores import SECRET, Proxy, access, forward
+
+pytestmark = pytest.mark.long
+
+TRAINED, EVALUATED, STEPS = 60, 12, 24  # 2.4 epochs
+RATE, FAILING = 20e6, 20  # bytes per second; every twentieth request fails
+KILLS = 10
+S3RVER = 's3rver@3.7.1'
+UPLOAD = """
+import sys
+from pathlib import Path
+import boto3
+client = boto3.client('s3', endpoint_url=sys.argv[1])
+client.create_bucket(Bucket='bucket')
+for file in Path(sys.argv[2]).rglob('*'):
+    if file.is_file():
+        client.upload_file(str(file), 'bucket', f'set/{file.relative_to(sys.argv[2])}')
+"""
+
+
+@pytest.fixture(scope='module')
+def python() -> str:
+    """Interpreter with this environment, obstore and moto."""
+    return extended_python('buckets', 'obstore', 'moto[server,s3]')
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `file_list` of 28 MB: images much larger than their crops."""
+    folder = tmp_path_factory.mktemp('files')
+    for split, numbers in (('train', range(TRAINED)), ('val', range(TRAINED, TRAINED + EVALUATED))):
+        (folder / split).mkdir()
+        size = (256, 384) if split == 'train' else (64, 96)
+        for number in numbers:
+            rng = np.random.default_rng(number)
+            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / f'{split}/{number}.png')
+            Image.fromarray(rng.integers(0, 2, size, dtype=np.uint8)).save(folder / f'{split}/{number}_mask.png')
+        (folder / f'{split}.txt').write_text('\n'.join(f'{split}/{n}.png {split}/{n}_mask.png' for n in numbers))
+    (folder / 'classes.txt').write_text('even\nodd\n')
+    return folder
+
+
+def begin(python: str, folder: Path, root: str, ranks: int, store: dict[str, str], *also: str) -> subprocess.Popen[bytes]:
+    words = [word for word in TINY if not word.startswith(('data.', 'transforms'))]
+    data = f'data={{name: file_list, root: "{root}", train: train.txt, eval: val.txt, classes: classes.txt}}'
+    transforms = 'transforms=[{name: random_padding_crop, crop_size: [64, 96]}, random_flip]'
+    more = [f'train.steps={STEPS}', 'train.workers=1', 'checkpoint.every=2', 'evaluate.every=12']
+    command = [python, '-m', 'phalanx', 'train', *words, *more, data, transforms]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f'output of {folder.name}.txt').open('ab') as output:
+        return subprocess.Popen(
+            [*command, *also, '--save_dir', str(folder), '--nproc_per_node', str(ranks)],
+            env=clean_environment() | store | {'PYTHONPATH': str(Path(phalanx.__file__).parent.parent)},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def train(*words: Any) -> list[float]:
+    """The losses of a whole run, as `begin` starts it."""
+    assert begin(*words).wait(1800) == 0
+    return losses(words[1])
+
+
+@pytest.fixture(scope='module')
+def local(python: str, files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[float]]:
+    """Losses of runs that read from the disk, by their number of ranks."""
+    folder = tmp_path_factory.mktemp('local')
+    return {ranks: train(python, folder / str(ranks), str(files), ranks, {}) for ranks in (1, 2, 3)}
+
+
+@contextmanager
+def started(command: list[str], port: int, folder: Path) -> Iterator[int]:
+    """The port of a server, once it accepts connections."""
+    with (folder / 'output of the server.txt').open('wb') as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, start_new_session=True)
+    try:
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(('127.0.0.1', port)) == 0:
+                    break
+            assert process.poll() is None, (folder / 'output of the server.txt').read_text()
+            time.sleep(0.2)
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def moto(python: str, folder: Path) -> Any:
+    port = free_port()
+    return started([str(Path(python).with_name('moto_server')), '-H', '127.0.0.1', '-p', str(port)], port, folder)
+
+
+def s3rver(folder: Path) -> Any:
+    """The server of npm, installed once per machine; skips where that is not possible."""
+    if shutil.which('npm') is None:
+        pytest.skip('s3rver needs npm')
+    home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / 's3rver'
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(f'{home}.lock'):
+        if not (home / 'node_modules' / '.bin' / 's3rver').exists():
+            command = ['npm', 'install', '--no-audit', '--no-fund', '--prefix', str(home), S3RVER]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f's3rver cannot be installed here: {done.stderr.strip()}')
+    port, place = free_port(), folder / 'objects'
+    place.mkdir()
+    words = ['-d', str(place), '-a', '127.0.0.1', '-p', str(port), '--no-vhost-buckets']
+    return started([str(home / 'node_modules' / '.bin' / 's3rver'), *words], port, folder)
+
+
+def fill(python: str, port: int, files: Path, keys: dict[str, str]) -> None:
+    subprocess.run([python, '-c', UPLOAD, f'http://127.0.0.1:{port}', str(files)], env=os.environ | keys, check=True)
+
+
+def size_of(files: Path) -> int:
+    return sum(file.stat().st_size for file in files.rglob('*') if file.is_file())
+
+
+def test_losses_are_those_of_a_disk_on_one_two_and_three_ranks(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
+) -> None:
+    """A cold epoch brings each byte once, a later run brings none, and no secret reaches a run folder."""
+    with moto(python, tmp_path) as port:
+        for ranks in (1, 2, 3):
+            proxy = Proxy(RATE, FAILING)
+            with forward(proxy, port) as address:
+                store = access(address, tmp_path / f'cache of {ranks}')
+                if ranks == 1:
+                    fill(python, port, files, store)
+                cold = train(python, tmp_path / f'cold {ranks}', 's3://bucket/set', ranks, store)
+                assert cold == local[ranks]
+                assert size_of(files) <= proxy.sent <= 1.2 * size_of(files)
+                assert proxy.failed
+                before = proxy.sent
+                assert train(python, tmp_path / f'cached {ranks}', 's3://bucket/set', ranks, store) == cold
+                assert proxy.sent == before
+    written = [file for file in tmp_path.rglob('*') if file.is_file()]
+    assert not [file for file in written if SECRET.encode() in file.read_bytes()]
+
+
+def test_a_store_that_disappears_for_thirty_seconds_changes_nothing(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
+) -> None:
+    """Another server, which checks signatures. It vanishes in the first epoch."""
+    with s3rver(tmp_path) as port:
+        proxy = Proxy(RATE, FAILING)
+        with forward(proxy, port) as address:
+            store = access(address, tmp_path / 'cache') | {'AWS_ACCESS_KEY_ID': 'S3RVER', 'AWS_SECRET_ACCESS_KEY': 'S3RVER'}
+            fill(python, port, files, store)
+            run = begin(python, tmp_path / 'run', 's3://bucket/set', 2, store)
+            while proxy.sent < size_of(files) / 3:
+                assert run.poll() is None
+                time.sleep(0.01)
+            proxy.vanish(30)
+            assert run.wait(1800) == 0
+    assert losses(tmp_path / 'run') == local[2]
+    assert proxy.sent <= 1.2 * size_of(files)
+    assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['buckets']['retries'] > proxy.failed / 2
+    assert 'repeating' in (tmp_path / 'output of run.txt').read_text()
+
+
+def test_kills_while_the_number_of_ranks_changes_leave_the_order_intact(python: str, files: Path, tmp_path: Path) -> None:
+    """2, 3 and 1 ranks in turn, with so low a learning rate that the loss of a step is a function of its samples."""
+    slow = 'optimizer={name: sgd, lr: 1.0e-7}'
+    expected = train(python, tmp_path / 'local', str(files), 1, {}, slow)
+    with moto(python, tmp_path) as port:
+        proxy = Proxy(RATE, FAILING)
+        with forward(proxy, port) as address:
+            store = access(address, tmp_path / 'cache')
+            fill(python, port, files, store)
+            for number in range(KILLS):
+                run = begin(python, tmp_path / 'run', 's3://bucket/set', (2, 3, 1)[number % 3], store, slow)
+                while len(losses_so_far(tmp_path / 'run')) < 2 + 2 * number:
+                    assert run.poll() is None
+                    time.sleep(0.05)
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+            assert begin(python, tmp_path / 'run', 's3://bucket/set', 2, store, slow).wait(1800) == 0
+    assert losses(tmp_path / 'run') == pytest.approx(expected, rel=1e-5)
+    assert proxy.sent <= 1.2 * size_of(files)
+
+
+def losses_so_far(folder: Path) -> list[float]:
+    return losses(folder) if (folder / 'metrics.jsonl').is_file() else []
