@@ -31,6 +31,7 @@ COMMANDS = {
     'config': Command('cli.config', 'cli.options', 'Lists the shipped recipes; of one, prints each value with its origin.'),
     'weights': Command('cli.weights', 'cli.options', 'Lists published weights by name, and fetches them.'),
     'data': Command('cli.data', 'cli.data_options', 'Checks a data set, or makes one from annotations in other formats.'),
+    'tune': Command('cli.tune', 'cli.tune_options', 'Searches settings of a recipe, or shows its loss over the learning rate.'),
     'report': Command('cli.report', 'cli.run_options', 'Rebuilds the page of a run folder, also during the run.'),
     'runs': Command('cli.runs', 'cli.run_options', 'Lists runs: recipe, differences, metric, state, time, host.'),
     'compare': Command(

@@ -71,12 +71,12 @@ def read_facts(folder: Path) -> RunFacts | None:
         latest, summary = starts[-1], _read_summary(folder)
         metrics = folder / 'metrics.jsonl'
         step = max(_last_step(metrics), summary.get('steps', 0))
-        is_locked = _is_locked(folder / LOCK)
-        is_finished = not is_locked and summary.get('steps') == step  # written at the end alone; a prolonged run is beyond it
+        is_running = is_locked(folder / LOCK)
+        is_finished = not is_running and summary.get('steps') == step  # written at the end alone; a prolonged run is beyond it
         return RunFacts(
             folder=folder,
             recipe=str(latest['name']),
-            state='running' if is_locked else 'finished' if is_finished else _how_it_ended(journal[-1]),
+            state='running' if is_running else 'finished' if is_finished else _how_it_ended(journal[-1]),
             step=step,
             total_steps=int(latest['total_steps']),
             score=_best_score(metrics, summary.get('main_metric') or keys.get('main_metric')),
@@ -153,7 +153,7 @@ def _how_it_ended(last: dict[str, Any]) -> str:
     return 'failed' if last['kind'] == 'warning' and last['text'].startswith('the run failed') else 'stopped'
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Return True while a run of another process holds this lock. False for a lock that cannot be read, or without locks.
 
     Not for a process that trains itself: to close a file ends all locks that this process has on it.

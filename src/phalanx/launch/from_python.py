@@ -21,8 +21,10 @@ POLL = 0.2  # seconds
 KEPT = 4000  # characters of the output
 
 
-def run_command(words: Sequence[str], hear: Callable[[bytes], object], stop: threading.Event | None) -> None:
-    """Run `phalanx WORDS...` and show its output here.
+def run_command(
+    words: Sequence[str], hear: Callable[[bytes], object], stop: threading.Event | None, *, quiet: bool = False
+) -> None:
+    """Run `phalanx WORDS...` and show its output here, unless `quiet`.
 
     `hear` gets each line that rank 0 writes to EVENTS. Ctrl-C, and `stop` once it is set, stop the command as a signal does.
     The command lives as long as this process: it stops when its standard input closes. Raises the error for its exit status:
@@ -41,7 +43,7 @@ def run_command(words: Sequence[str], hear: Callable[[bytes], object], stop: thr
         )
         with file.open('rb') as events, process:
             try:
-                status, output = _follow(process, events, hear, stop)
+                status, output = _follow(process, events, hear, stop, quiet=quiet)
             except BaseException:
                 process.terminate()  # ends with a checkpoint; `with` waits for it
                 raise
@@ -61,7 +63,12 @@ def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], events: IO[bytes], hear: Callable[[bytes], object], stop: threading.Event | None
+    process: subprocess.Popen[bytes],
+    events: IO[bytes],
+    hear: Callable[[bytes], object],
+    stop: threading.Event | None,
+    *,
+    quiet: bool,
 ) -> tuple[int, str]:
     """Exit status of the command, and the end of its output."""
     assert process.stdin is not None and process.stdout is not None
@@ -74,8 +81,9 @@ def _follow(
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 is_open, text = bool(chunk), decoder.decode(chunk)
                 last = (last + text)[-KEPT:]
-                sys.stdout.write(text)  # not to the file descriptor: a notebook shows what is written to this object
-                sys.stdout.flush()
+                if not quiet:
+                    sys.stdout.write(text)  # not to the file descriptor: a notebook shows what is written to this object
+                    sys.stdout.flush()
             for line in _whole_lines(events):
                 hear(line)
             if stop is not None and stop.is_set() and not is_asked:

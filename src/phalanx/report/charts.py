@@ -1,7 +1,7 @@
 """Charts for pages without script: data for the templates. Positions are per cent of the plot, from its left and bottom."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 from phalanx.report.readable import format_number
 
 COLOURS = 8
+GREY = 7  # the colour for what is no curve
 FINE = 400  # maximum number of points per curve
 DOTTED = 40  # up to this number of points a curve has dots: a single point would be invisible
 STRIPS = 100  # maximum number of positions at which the pointer shows values
-INTEGER_AXES = ('step', 'ranks')  # quantities with integer ticks
+INTEGER_AXES = ('step', 'ranks', 'trial')  # quantities with integer ticks
 MOST_CLASSES = 30  # maximum size of a readable confusion matrix
 
 Points = Sequence[tuple[float, float | None]]  # (step, value); None is a gap
@@ -69,8 +70,11 @@ def chart(
     zero: bool = False,
     linear: bool = False,
     tall: bool = False,
+    x: Axis | None = None,
 ) -> list[Chart]:
     """Return a titled chart of `lines` over steps (or the quantity `over`) from 0 to `last`; empty without a value.
+
+    `x`: another axis than from 0 to `last`.
 
     With `zero` the value axis starts at 0; it is logarithmic for a wide range of values, unless `linear`. Raises ValueError for
     a value that is not finite: a run writes none.
@@ -83,11 +87,38 @@ def chart(
         raise ValueError(f'{title}: a value is not finite')
     # axes, then curves with faint ones below, then labels
     ticks = [tick for tick in nice_ticks(0, last) if tick <= last and (tick.is_integer() or over not in INTEGER_AXES)]
-    x, y = Axis(0, last, ticks), _value_axis(min(values), max(values), zero, linear)
+    x, y = x or Axis(0, last, ticks), _value_axis(min(values), max(values), zero, linear)
     notes = ', '.join(filter(None, (unit, 'log scale' if y.log else '', f'over {over}' if over != 'step' else '')))
     curves = [_curve(line, x, y) for line in sorted(lines, key=lambda line: not line.faint)]
     labels = {'x': x.labels(), 'y': y.labels(), 'strips': _readings(lines, x, over)}
     return [{'title': title, 'notes': notes, 'tall': tall, 'curves': curves, **labels}]
+
+
+def log_axis(low: float, high: float) -> Axis:
+    """Return the axis of powers of ten from `low` to `high`, both above 0."""
+    return Axis(low, high, [tick for tick in log_ticks(low, high) if low <= tick <= high], log=True)
+
+
+def parallel_coordinates(title: str, axes: Mapping[str, Sequence[float | None]], labels: Sequence[str], best: int) -> Chart:
+    """Return a chart with one upright axis per quantity and one curve per row, the first `best` ones strong.
+
+    `axes`: position of each row on the axis, 0 .. 100; None where a row has no value. `labels` of the rows, shown under the
+    pointer.
+    """
+    places = [100 * number / max(len(axes) - 1, 1) for number in range(len(axes))]
+    upright = [{'line': Line('', (), GREY, faint=True), 'colour': GREY, 'path': f'M{x:.2f} 0V100', 'dots': ()} for x in places]
+    curves = []
+    for row, label in enumerate(labels):
+        points = [(x, values[row]) for x, values in zip(places, axes.values(), strict=True) if values[row] is not None]
+        path = ''.join(f'{"L" if number else "M"}{x:.2f} {100 - (y or 0):.2f}' for number, (x, y) in enumerate(points))
+        line = Line(label, (), int(row >= best), faint=row >= best)
+        curves.append({'line': line, 'colour': line.colour, 'path': path, 'dots': ()})
+    # Names do not fit under the axes of a narrow page: they have numbers there.
+    names = ', '.join(f'{number}: {name}' for number, name in enumerate(axes, 1))
+    numbers = [(place, str(number)) for number, place in enumerate(places, 1)]
+    notes = f'{names}; strong: the best {best} of {len(labels)}'
+    chart = {'title': title, 'notes': notes, 'tall': True, 'curves': [*upright, *curves[::-1]]}
+    return {**chart, 'x': numbers, 'y': (), 'strips': ()}
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:

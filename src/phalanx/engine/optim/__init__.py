@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from phalanx.engine.optim.layerwise import Lamb, Lars
 from phalanx.engine.optim.optimizers import adam, adamw, sgd
-from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, exponential, piecewise, polynomial, step
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {'sgd': sgd, 'adam': adam, 'adamw': adamw, 'lars': Lars, 'lamb': Lamb}
 NEED_DECAY = (Lars, Lamb)  # optimizers that reject groups without weight decay
@@ -16,6 +16,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     'constant': constant,
     'polynomial': polynomial,
     'cosine': cosine,
+    'exponential': exponential,
     'step': step,
     'piecewise': piecewise,
 }

@@ -1,0 +1,1 @@
+"""Search of settings: a space of recipe keys, trials on Optuna, and the page about them."""
