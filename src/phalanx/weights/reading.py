@@ -80,8 +80,9 @@ class LoadedWeights:
 
     @property
     def is_whole(self) -> bool:
-        """True if no tensor stayed entirely as initialised."""
-        return not any(fit.missing or fit.misshapen for fit in self.fits)
+        """True if no tensor that evaluation needs stayed entirely as initialised; an exported file lacks none of those."""
+        is_exported = self.origin.path.suffix == '.onnx'
+        return not any((fit.missing and not is_exported) or fit.misshapen for fit in self.fits)
 
     @property
     def fresh_norms(self) -> list[str]:

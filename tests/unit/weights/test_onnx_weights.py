@@ -96,6 +96,7 @@ def test_layers_go_where_the_original_computes_them(tmp_path: Path) -> None:
     layers = layers_with_weights(model)
     taken = load_weights(model, saved(layers, tmp_path / 'det.onnx'))  # has no thresholds, which only train
     assert all(name.startswith('head.threshold.') for fit in taken.fits for name in fit.missing)
+    assert taken.is_whole  # so a fine-tuning evaluates them as its checkpoint of step 0
     np.testing.assert_array_equal(model.backbone.stem.conv.weight.detach(), layers[0][1][0])
     names = onnx_layers(model)
     assert names.index('neck.inputs.3.conv') < names.index('neck.inputs.0.conv') < names.index('neck.outputs.3.conv')
