@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.engine.optim import SCHEDULES
-from phalanx.engine.optim.schedule import Schedule, constant, cosine, piecewise, polynomial, step
+from phalanx.engine.optim.schedule import Schedule, constant, cosine, exponential, piecewise, polynomial, step
 
 STEPS = 200  # of the runs below
 PER_EPOCH = 8.5  # steps: the data set need not divide evenly
 
 
 def test_every_schedule_is_tried() -> None:
-    built = (constant, polynomial, cosine, step, piecewise)
+    built = (constant, polynomial, exponential, cosine, step, piecewise)
     assert set(SCHEDULES.values()) == set(built)
 
 
@@ -32,6 +32,7 @@ def schedules(draw: st.DrawFn) -> tuple[Callable[[float], Schedule], int]:
     builders: list[Callable[[float], Schedule]] = [
         lambda lr: constant(lr, STEPS, PER_EPOCH, warmup_steps=warmup),
         lambda lr: polynomial(lr, STEPS, PER_EPOCH, power=power, steps=end, warmup_steps=warmup),
+        lambda lr: exponential(lr, STEPS, PER_EPOCH, factor=max(gamma, 1e-6), steps=end, warmup_steps=warmup),
         lambda lr: cosine(lr, STEPS, PER_EPOCH, steps=end, warmup_steps=warmup),
         lambda lr: step(lr, STEPS, PER_EPOCH, every=every, gamma=gamma, warmup_steps=warmup),
         lambda lr: piecewise(lr, STEPS, PER_EPOCH, boundaries=boundaries, factors=factors, warmup_steps=warmup),

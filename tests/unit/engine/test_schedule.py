@@ -20,7 +20,7 @@ TABLE = [
     (polynomial(1.0, 10, 5, steps=20), {10: 0.5}, 'a curve twice as long as training'),
     (polynomial(1.0, 12, 5, warmup_steps=2), {1: 0.5, 2: 1, 7: 0.5, 12: 0}, 'the curve begins after the warm-up'),
     (polynomial(1.0, 3, 5, warmup_steps=5), {5: 1, 6: 0}, 'a curve that ends before its warm-up'),
-    (exponential(1e-4, 4, 4, end_lr=1.0), {0: 1e-4, 1: 1e-3, 3: 0.1, 4: 1, 5: 1}, 'ten times per step'),
+    (exponential(1e-4, 4, 4, factor=1e4), {0: 1e-4, 1: 1e-3, 3: 0.1, 4: 1, 5: 1}, 'ten times per step'),
     (cosine(2.0, 12, 6), {0: 2, 4: 1.5, 6: 1, 8: 0.5, 12: 0}, 'cos 60 degrees is a half'),
     (cosine(2.0, 99, 6, epochs=2, end_lr=1.0), {6: 1.5, 12: 1, 20: 1}, 'down to end_lr'),
     (step(1.0, 99, 5, every=3, gamma=0.5), {0: 1, 2: 1, 3: 0.5, 6: 0.25}, 'halved every 3 steps'),

@@ -42,7 +42,7 @@ def check_rates(recipe: str, assignments: Assignments, rates: tuple[float, float
     origin = f'--lr_range {low:g}..{high:g}'
     keys = {
         'optimizer.lr': repr(low),
-        'schedule': f'{{name: exponential, end_lr: {high!r}}}',
+        'schedule': f'{{name: exponential, factor: {high / low!r}}}',
         'scaling.rule': 'none',  # the rate is the one of the axis
         'train.steps': str(steps),
         'train.epochs': 'null',

@@ -70,22 +70,22 @@ def exponential(
     steps_per_epoch: float,
     timeline: Timeline | None = None,
     *,
-    end_lr: float,
+    factor: float,
     steps: int | None = None,
     epochs: float | None = None,
     warmup_steps: int | None = None,
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
 ) -> Schedule:
-    """`lr * (end_lr / lr) ** progress`: a straight line in a plot of the logarithm, down or up (a learning-rate range test).
+    """`lr * factor ** progress`: a straight line in a plot of the logarithm, down or up (a learning-rate range test).
 
     The curve ends after `steps` or `epochs`; by default at the end of training.
     """
-    if end_lr <= 0:
-        raise ValueError(f'end_lr must be above 0, got {end_lr}')
+    if factor <= 0:
+        raise ValueError(f'factor must be above 0, got {factor}')
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     end = _length('curve', steps, epochs, steps_per_epoch, timeline, default=length)
-    return _add_warmup(lambda step: lr * (end_lr / lr) ** _progress(step, warmup, end) if lr else 0.0, warmup, warmup_start_lr)
+    return _add_warmup(lambda step: lr * factor ** _progress(step, warmup, end), warmup, warmup_start_lr)
 
 
 def cosine(
