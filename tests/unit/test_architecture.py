@@ -262,3 +262,9 @@ def test_one_module_alone_opens_images() -> None:
     calls = [node for node in ast.walk(tree(ROOT / 'data' / 'image.py')) if isinstance(node, ast.Call)]
     opens = [call for call in calls if ast.unparse(call.func) == 'PIL.Image.open']
     assert [[keyword.arg for keyword in call.keywords] for call in opens] == [['formats']]
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """Pytest imports them by name: it collects only one of two, and whether both run in one go depends on the command."""
+    names = [file.name for file in Path(__file__).parents[1].rglob('test_*.py')]
+    assert not [name for name in names if names.count(name) > 1]
