@@ -32,6 +32,7 @@ class VocFile(NamedTuple):
     name: str  # of the image, which may be that before it was renamed
     size: tuple[int, int]  # (width, height); (0, 0) if the file does not say
     objects: list[VocObject]
+    attributes: list[dict[str, str]] = []  # noqa: RUF012 - of objects, by CVAT: values by name
 
 
 def read_voc_file(path: Path, data: bytes) -> VocFile | None:
@@ -49,7 +50,8 @@ def read_voc_file(path: Path, data: bytes) -> VocFile | None:
         where = f'{path}: object {number}'
         if not parse_flag(element.findtext('deleted'), f'{where}: deleted'):  # LabelMe's web tool keeps these
             objects.append(_parse_object(element, where))
-    return VocFile((root.findtext('filename') or '').strip().replace('\\', '/'), shown, objects)
+    name = (root.findtext('filename') or '').strip().replace('\\', '/')
+    return VocFile(name, shown, objects, [_attributes(element) for element in root.iterfind('object/attributes')])
 
 
 def correct_sizes(files: Iterable[VocFile]) -> tuple[list[VocFile], int]:
@@ -114,6 +116,10 @@ def _parse_object(element: ElementTree.Element, where: str) -> VocObject:
     if degrees % 360:
         return _rotated(where, label, corners_of(x0, y0, x1, y1), degrees, difficult)
     return VocObject(where, label, (x0, y0, x1, y1), difficult=difficult)
+
+
+def _attributes(element: ElementTree.Element) -> dict[str, str]:
+    return {one.findtext('name') or '': one.findtext('value') or '' for one in element.iterfind('attribute')}
 
 
 def _rotation(element: ElementTree.Element, where: str) -> float:

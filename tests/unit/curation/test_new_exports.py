@@ -226,6 +226,16 @@ def test_choices_relations_and_ratings_of_label_studio_are_reported_as_unused() 
         ('ann/a.png.json', {'size': {'width': 64, 'height': 48}, 'tags': [{'name': 'dark'}], 'objects': [
             {'classTitle': 'car', 'geometryType': 'rectangle', 'points': {'exterior': [[1, 2], [4, 6]], 'interior': []}}]},
          'not used: 1 tags'),
+        ('x.json', coco({**BOX, 'attributes': {'colour': 'red', 'occluded': False, 'rotation': 0.0}}),
+         "not used: 1 attributes 'colour'"),
+        ('a.xml', '<annotation><filename>a.png</filename><object><name>car</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>4'
+         '</xmax><ymax>6</ymax></bndbox><attributes><attribute><name>colour</name><value>red</value></attribute><attribute>'
+         '<name>rotation</name><value>0.0</value></attribute></attributes></object></annotation>',
+         "not used: 1 attributes 'colour'"),
+        ('x.json', {'categories': {'label': {'labels': [{'name': 'car'}]}}, 'items': [
+            {'id': 'a', 'image': {'path': 'a.png'}, 'annotations': [
+                {'type': 'bbox', 'label_id': 0, 'bbox': [1, 2, 3, 4], 'attributes': {'colour': 'red', 'occluded': False}}]}]},
+         "not used: 1 attributes 'colour'"),
     ],
 )  # fmt: skip
 def test_tags_attributes_and_flags_are_reported_as_unused(name: str, content: object, unused: str) -> None:

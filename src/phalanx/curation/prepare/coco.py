@@ -108,6 +108,7 @@ def read_content(
                     else:
                         known = len(notes.get(OUTLINES, ()))
                         instances.append(_instance(one, key, real, labels, at, outlined, notes))
+                        found.count_attributes(one.get('attributes'))
                         if len(reasons := notes.get(OUTLINES, [])) > known:
                             found.without_outline.setdefault(image, reasons[-1])
                 instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))

@@ -35,6 +35,8 @@ def find_datumaro(tree: Tree, found: AnnotationSet) -> None:
                         annotations = get_member(item, 'annotations', list, where)
                         instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
                         found.samples.append(Sample(image, tree.split_of(path), tuple(filter(None, instances))))
+                        for one in annotations:
+                            found.count_attributes(one.get('attributes'))
 
 
 def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int], where: str) -> Instance | None:

@@ -75,6 +75,9 @@ class LeftOut(list[str]):
             self.append(str(error))
 
 
+USED_ATTRIBUTES = {'rotation', 'is_crowd', 'iscrowd', 'difficult'}  # of COCO, Datumaro and VOC files
+
+
 @dataclass
 class AnnotationSet:
     """Samples and notes of one format in a folder."""
@@ -89,6 +92,12 @@ class AnnotationSet:
     without_outline: dict[Path, str] = field(default_factory=dict)  # images with an outline that cannot be used: why
     unused: Counter[str] = field(default_factory=Counter)  # attributes and the like, which no family learns
     are_classes: bool = False  # texts that seem to be classes of whole images
+
+    def count_attributes(self, attributes: object) -> None:
+        """Count the attributes of an object (a mapping from name to value) that are set and not used."""
+        if isinstance(attributes, dict):
+            is_set = {name for name, value in attributes.items() if value not in (None, False, '', 'False', 'false')}
+            self.unused.update(f'attributes {name!r}' for name in is_set - USED_ATTRIBUTES)
 
     @contextmanager
     def dropping(self, image: Path) -> Iterator[None]:

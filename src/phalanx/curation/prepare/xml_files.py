@@ -45,6 +45,8 @@ def read_voc(tree: Tree, found: AnnotationSet) -> None:
                 size = check_size(file.size if any(file.size) else (None, None), image, f'{path}: size')
                 instances = [_voc_instance(one, tree, path, size) for one in file.objects]
                 found.samples.append(Sample(image, tree.split_of(path), tuple(instances)))
+                for attributes in file.attributes:
+                    found.count_attributes(attributes)
 
 
 def _voc_instance(one: VocObject, tree: Tree, file: Path, size: tuple[int, int]) -> Instance:
