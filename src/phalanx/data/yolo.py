@@ -50,6 +50,15 @@ def _may_be(values: list[float], size: int) -> bool:
     return is_inside and bool(seen) and close and all(place[2] in (0, 1, 2) for place in places if size == 3)
 
 
+def distinct_lines(text: str) -> dict[str, int]:
+    """Return the lines of a file with their numbers. One that repeats an earlier one is the same object, as in Ultralytics."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.split():
+            lines.setdefault(' '.join(words), number)
+    return lines
+
+
 def parse_row(line: str, where: str, keypoints: int = 0) -> YoloRow:
     """Parse a box, with or without a confidence or `keypoints` numbers behind it, or a polygon.
 

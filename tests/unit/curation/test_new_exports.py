@@ -78,6 +78,11 @@ def test_a_class_that_data_yaml_does_not_number_is_named_as_unknown() -> None:
     assert 'a.txt: object 1: class 0 is not one of 1, 2' in said
 
 
+def test_a_line_that_is_repeated_in_a_label_file_is_one_object() -> None:
+    rows, _, _ = read({'labels/a.txt': '0 .5 .5 .5 .5\n0  .5 .5 .5 .5 \n0 .5 .5 .25 .5\n'}, FIRST)
+    assert rows == {FIRST: ('', [('class_0', 16, 12, 48, 36), ('class_0', 24, 12, 40, 36)])}
+
+
 def test_names_of_data_yaml_are_words_whatever_yaml_makes_of_them() -> None:
     files = {'data.yaml': 'nc: 3\nnames: [no, 010, ~]\n', 'labels/a.txt': '\n'.join(f'{n} .5 .5 .5 .5' for n in range(3))}
     _, found, _ = read(files, FIRST)

@@ -10,7 +10,7 @@ from phalanx.curation.prepare.splits import yaml_settings
 from phalanx.curation.prepare.tree import SPLITS, Tree, fold, read_text, spellings
 from phalanx.data.checks import AnnotationError, check_unique
 from phalanx.data.shapes import polygon
-from phalanx.data.yolo import PoseGuess, YoloRow, keypoint_fields, names_in, parse_row
+from phalanx.data.yolo import PoseGuess, YoloRow, distinct_lines, keypoint_fields, names_in, parse_row
 
 MOST_CLASSES = 10_000
 NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
@@ -87,8 +87,8 @@ def _report_strangers(paths: Sequence[Path], tree: Tree, found: AnnotationSet) -
 
 def _rows(path: Path, keypoints: int) -> list[YoloRow]:
     """The objects of a file. Raises AnnotationError."""
-    lines = enumerate(read_text(path).splitlines(), 1)
-    rows = [parse_row(line, f'{path}:{number}', keypoints) for number, line in lines if line.strip()]
+    lines = distinct_lines(read_text(path))
+    rows = [parse_row(line, f'{path}:{number}', keypoints) for line, number in lines.items()]
     if high := [row.label for row in rows if row.label >= MOST_CLASSES]:
         raise AnnotationError(f'{path}: class {high[0]} is not below {MOST_CLASSES}')
     return rows

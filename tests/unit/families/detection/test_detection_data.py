@@ -390,6 +390,12 @@ def yolo(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_line_that_is_repeated_is_one_object(yolo: Path) -> None:
+    """Ultralytics drops it, too; merged exports write objects twice."""
+    (yolo / 'labels/train/a.txt').write_text('1 0.5 0.5 0.2 0.5\n0 .1 .1 .1 .1\n1  0.5 0.5 0.2 0.5 \n')
+    assert YoloText(root=yolo).split('train').read(Draw(0))[1].classes.tolist() == [1, 0]
+
+
 def test_yolo_boxes_are_fractions_around_their_middle(yolo: Path) -> None:
     """Of 60 x 40 pixels: 30 +- 6 by 20 +- 10, and 3 +- 6 by 2 +- 2."""
     data = YoloText(root=yolo)

@@ -6,7 +6,7 @@ from typing import Any
 from phalanx.config.read import ConfigError, load_yaml
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, read_class_names, read_lines, read_text
 from phalanx.data.samples import Split
-from phalanx.data.yolo import PoseGuess, keypoint_fields, names_in, parse_row
+from phalanx.data.yolo import PoseGuess, distinct_lines, keypoint_fields, names_in, parse_row
 from phalanx.families.detection.data.annotated import KEYPOINTS, POLYGONS, AnnotatedImages, Annotations
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
@@ -73,20 +73,19 @@ class YoloText:
         return images
 
     def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems, poses: PoseGuess) -> None:
-        lines: list[str] = []
+        lines: dict[str, int] = {}
         with problems:
-            lines = read_text(path).splitlines()
+            lines = distinct_lines(read_text(path))
         # Each faulty line is a problem of its own, so that all are reported at once.
-        for number, line in enumerate(lines, 1):
+        for line, number in lines.items():
             with problems:
-                if line.strip():
-                    row = parse_row(line, f'{path}:{number}', self._keypoints or 0)
-                    if row.label >= len(self.class_names):
-                        raise ValueError(f'{path}:{number}: class {row.label} is not one of 0 to {len(self.class_names) - 1}')
-                    if row.kind in KINDS:
-                        annotations.notes[KINDS[row.kind]] += 1
-                    poses.add(row)
-                    annotations.add_box(image, row.box, row.label)
+                row = parse_row(line, f'{path}:{number}', self._keypoints or 0)
+                if row.label >= len(self.class_names):
+                    raise ValueError(f'{path}:{number}: class {row.label} is not one of 0 to {len(self.class_names) - 1}')
+                if row.kind in KINDS:
+                    annotations.notes[KINDS[row.kind]] += 1
+                poses.add(row)
+                annotations.add_box(image, row.box, row.label)
 
 
 def label_path(image: str) -> str:
