@@ -68,7 +68,7 @@ def train(
         flags += ['--nproc_per_node', str(nproc_per_node)] if nproc_per_node is not None else []
         sets = ['--set', *(text for text, _ in assignments)] if assignments else []
         words = ['train', str(recipe), '--save_dir', str(job.folder), *(['--fresh'] if fresh else []), *flags, *sets]
-        run_command(words, lambda line: callback and callback(json.loads(line)), stop)
+        run_command(words, lambda line: callback and callback(json.loads(line)), lambda: stop is not None and stop.is_set())
         return Trained(job, None, job.recipe.device)
     trained: list[Trained] = []
 

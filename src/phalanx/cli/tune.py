@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
@@ -80,7 +79,7 @@ def _test_rates(given: argparse.Namespace, say: Say) -> int:
     job, assigned = check_rates(given.recipe, assigned, parse_range(given.lr_range), given.steps)
     folder = _folder(given, job, 'rates')
     say(f'{given.steps} steps with a learning rate that rises from step to step')
-    points = run_rates(given.recipe, assigned, folder / 'run', split_devices(given)[0], threading.Event())
+    points = run_rates(given.recipe, assigned, folder / 'run', split_devices(given)[0])
     page = folder / 'rates.html'
     write_rates(page, job.name, points)
     rate = suggest_rate(points)

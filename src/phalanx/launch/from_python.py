@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -22,12 +21,13 @@ KEPT = 4000  # characters of the output
 
 
 def run_command(
-    words: Sequence[str], hear: Callable[[bytes], object], stop: threading.Event | None, *, quiet: bool = False
+    words: Sequence[str], hear: Callable[[bytes], object], is_stopped: Callable[[], bool], *, quiet: bool = False
 ) -> None:
     """Run `phalanx WORDS...` and show its output here, unless `quiet`.
 
-    `hear` gets each line that rank 0 writes to EVENTS. Ctrl-C, and `stop` once it is set, stop the command as a signal does.
-    The command lives as long as this process: it stops when its standard input closes. Raises the error for its exit status:
+    `hear` gets each line that rank 0 writes to EVENTS. Ctrl-C, and `is_stopped` once it returns True, stop the command as a
+    signal does. The command lives as long as this process: it stops when its standard input closes. Raises the error for its
+    exit status:
     RequestError, StoppedError or RunError.
     """
     with tempfile.TemporaryDirectory(prefix='phalanx-') as scratch:
@@ -43,7 +43,7 @@ def run_command(
         )
         with file.open('rb') as events, process:
             try:
-                status, output = _follow(process, events, hear, stop, quiet=quiet)
+                status, output = _follow(process, events, hear, is_stopped, quiet=quiet)
             except BaseException:
                 process.terminate()  # ends with a checkpoint; `with` waits for it
                 raise
@@ -66,7 +66,7 @@ def _follow(
     process: subprocess.Popen[bytes],
     events: IO[bytes],
     hear: Callable[[bytes], object],
-    stop: threading.Event | None,
+    is_stopped: Callable[[], bool],
     *,
     quiet: bool,
 ) -> tuple[int, str]:
@@ -86,7 +86,7 @@ def _follow(
                     sys.stdout.flush()
             for line in _whole_lines(events):
                 hear(line)
-            if stop is not None and stop.is_set() and not is_asked:
+            if not is_asked and is_stopped():
                 is_asked = True
                 process.send_signal(signal.SIGTERM)
         except KeyboardInterrupt:

@@ -1,12 +1,16 @@
-"""Atomic file writes, and the only functions that remove anything from a disk."""
+"""Atomic file writes, locks, and the only functions that remove anything from a disk."""
 
 import contextlib
 import errno
+import fcntl
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+log = logging.getLogger('phalanx')
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket path is limited to
 # 107 characters; if it is longer, Python loses the batch silently.
@@ -74,3 +78,14 @@ def flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def exclude_others(path: Path) -> Iterator[None]:
+    """Exclude other processes and threads that use this context with the same file."""
+    with path.open('a') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # on a disk without locks two processes may work in the same place
+            log.info('%s: cannot be locked: %s', path, error)
+        yield

@@ -8,7 +8,6 @@ FOLDER/lock         held by the process that downloads
 
 import contextlib
 import errno
-import fcntl
 import http.client
 import json
 import logging
@@ -27,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 import phalanx
-from phalanx.system.disk import hash_file, remove_own, write_atomically
+from phalanx.system.disk import exclude_others, hash_file, remove_own, write_atomically
 from phalanx.system.errors import CheckpointError
 
 log = logging.getLogger('phalanx')
@@ -82,7 +81,7 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Locked: the processes of a node ask for the same file, and one fetches it for all.
-        with _lock(folder / 'lock'):
+        with exclude_others(folder / 'lock'):
             file = find_fetched(folder) or _fetch(address, folder, dict(headers or {}), sha256, pause)
     except OSError as error:
         raise FetchError(f'{folder}: {error.strerror}; another folder can be named in PHALANX_CACHE') from None
@@ -254,17 +253,6 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
         # A redirect must be as safe as the address itself.
         check_address(newurl, self.sha256)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Exclude other processes and threads that use this context with the same file."""
-    with path.open('a') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:  # on a disk without locks two processes may fetch into the same place
-            log.info('%s: cannot be locked: %s', path, error)
-        yield
 
 
 def _read_json(path: Path) -> dict[str, Any]:

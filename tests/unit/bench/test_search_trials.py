@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ class Runs:
     def __init__(self, score: Callable[[dict[str, str]], float]) -> None:
         self.score, self.started = score, list[Path]()
 
-    def __call__(self, words: Sequence[str], hear: Callable[[bytes], object], stop: threading.Event, *, quiet: bool) -> None:
+    def __call__(
+        self, words: Sequence[str], hear: Callable[[bytes], object], is_stopped: Callable[[], bool], *, quiet: bool
+    ) -> None:
         folder = Path(words[words.index('--save_dir') + 1])
         settings = dict(word.split('=', 1) for word in words[words.index('--set') + 1 :])
         self.started.append(folder)
@@ -39,7 +40,7 @@ class Runs:
         for number, event in enumerate(events, 1):
             hear(json.dumps(event).encode())
             write_lines(folder / 'metrics.jsonl', events[:number])
-            if stop.is_set():
+            if is_stopped():
                 raise StoppedError('stopped')
 
 

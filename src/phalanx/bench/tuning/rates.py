@@ -1,7 +1,5 @@
 """Learning-rate range test (Smith, Cyclical Learning Rates, 2017): one short run whose rate rises, and its loss."""
 
-import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -54,11 +52,11 @@ def check_rates(recipe: str, assignments: Assignments, rates: tuple[float, float
     return open_job(recipe, assigned), assigned
 
 
-def run_rates(recipe: str, assignments: Assignments, folder: Path, flags: Sequence[str], stop: threading.Event) -> list[Point]:
+def run_rates(recipe: str, assignments: Assignments, folder: Path, flags: Sequence[str]) -> list[Point]:
     """Train with rising rate, and return the smoothed losses. Raises RequestError, StoppedError, and RunError without any."""
     words = ['train', recipe, '--save_dir', str(folder), '--fresh', *flags, '--set', *(text for text, _ in assignments)]
     try:
-        run_command(words, lambda line: json.loads(line), stop, quiet=True)
+        run_command(words, lambda line: None, lambda: False, quiet=True)
     except RunError:
         # The loss of a rate that is too high ends the run; what it logged until then is the result.
         if not (folder / 'metrics.jsonl').is_file():

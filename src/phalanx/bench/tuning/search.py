@@ -30,6 +30,7 @@ from phalanx.engine.job import Job, open_job
 from phalanx.engine.overview import is_locked, read_facts
 from phalanx.launch.from_python import run_command
 from phalanx.report.readable import format_number
+from phalanx.system.disk import exclude_others
 from phalanx.system.errors import RequestError, RunError, StoppedError
 
 WARM_UP = 5  # trials before any is ended early
@@ -102,7 +103,7 @@ class Search:
 
     def write_page(self) -> Path:
         """Write the page about all trials so far; return its path."""
-        with _locked(self.folder / 'locks' / 'page'):
+        with exclude_others(self.folder / 'locks' / 'page'):
             return write_page(self.folder, self.study, self.trials(), self.metric, self.request.space)
 
     # Choosing trials.
@@ -111,7 +112,7 @@ class Search:
     def _next(self) -> Iterator[Trial | None]:
         """Context of the next trial, which this process owns meanwhile; None when there are enough."""
         with contextlib.ExitStack() as own:
-            with _locked(self.folder / 'locks' / 'next'):
+            with exclude_others(self.folder / 'locks' / 'next'):
                 trial = self._continued(own) or self._new(own)
             yield trial
 
@@ -172,7 +173,7 @@ class Search:
         words = ['train', self.request.recipe, '--save_dir', str(folder), *flags, '--set', *sets]
         follower = Follower(self.study, trial, self.metric, stop, prunes=self.request.prunes)
         try:
-            run_command(words, follower.hear, follower.stop, quiet=True)
+            run_command(words, follower.hear, follower.is_stopped, quiet=True)
         except StoppedError:
             if not follower.is_pruned:
                 raise
@@ -237,9 +238,8 @@ class Follower:
         (known,) = (one for one in study.get_trials(deepcopy=False) if one.number == trial.number)
         self._reported = set(known.intermediate_values)
 
-    @property
-    def stop(self) -> '_AnyEvent':
-        return _AnyEvent(lambda: self.is_pruned or self._stopped.is_set())
+    def is_stopped(self) -> bool:
+        return self.is_pruned or self._stopped.is_set()
 
     def hear(self, line: bytes) -> None:
         event: Mapping[str, Any] = json.loads(line)
@@ -254,31 +254,12 @@ class Follower:
                 self.is_pruned |= self.prunes and share < 100 and self.trial.should_prune()
 
 
-class _AnyEvent(threading.Event):
-    """Event that is set once `check` is true."""
-
-    def __init__(self, check: Callable[[], bool]) -> None:
-        super().__init__()
-        self._check = check
-
-    def is_set(self) -> bool:
-        return self._check()
-
-
 def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Context in which this thread alone, of all processes, holds the lock `file`."""
-    with file.open('a') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def run_in_parallel(search: Search, flags: Sequence[Sequence[str]]) -> None:
