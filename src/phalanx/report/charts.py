@@ -102,8 +102,8 @@ def log_axis(low: float, high: float) -> Axis:
 def parallel_coordinates(title: str, axes: Mapping[str, Sequence[float | None]], labels: Sequence[str], best: int) -> Chart:
     """Return a chart with one upright axis per quantity and one curve per row, the first `best` ones strong.
 
-    `axes`: position of each row on the axis, 0 .. 100; None where a row has no value. `labels` of the rows, shown under the
-    pointer.
+    `axes`: position of each row on the axis, 0 .. 100; None where a row has no value. `labels` of the rows, the best first, of
+    which the legend has the strong ones.
     """
     places = [100 * number / max(len(axes) - 1, 1) for number in range(len(axes))]
     upright = [{'line': Line('', (), GREY, faint=True), 'colour': GREY, 'path': f'M{x:.2f} 0V100', 'dots': ()} for x in places]

@@ -201,14 +201,6 @@ def upload(file: Path, url: StorePath) -> None:
     ask('put', str(file.absolute()), str(url))
 
 
-def upload_bytes(data: bytes, url: StorePath) -> None:
-    """Write `data` to a bucket; the object appears as a whole. Raises StoreError."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        upload(Path(file.name), url)
-
-
 def fetched() -> dict[str, Any]:
     """Counts since the fetcher began, empty without one: `bytes` from buckets, `asked` and `hits` of files, `retries`."""
     return dict(ask('counts')) if uses_buckets() else {}
