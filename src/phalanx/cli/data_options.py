@@ -37,7 +37,9 @@ def new_parser() -> Parser:
     parser.add_argument('--weights', type=parse_path, metavar='FILE', help=of_texts)
     kept = 'keep all characters that the published weights read, not only those of the training texts'
     parser.add_argument('--keep_characters', action='store_true', help=kept)
-    parser.add_argument('--no_trial', action='store_true', help='skip the trial of the recipe, which estimates its time')
+    parser.add_argument(
+        '--no_trial', action='store_true', help='skip the trial of the recipe; --minutes still times a few steps'
+    )
     return parser
 
 

@@ -40,8 +40,6 @@ def _check(given: argparse.Namespace) -> None:
         raise RequestError(f'--val {given.val}: give a share between 0 and 1')
     if given.minutes is not None and not given.minutes > 0:
         raise RequestError(f'--minutes {given.minutes}: must be above 0')
-    if given.minutes is not None and given.no_trial:
-        raise RequestError('--minutes: needs the trial, which measures this node; leave out --no_trial')
     if given.masks and given.format not in (None, 'masks'):
         raise RequestError(f'--masks: is for --format masks, not {given.format}; leave one of them out')
     if given.groups:

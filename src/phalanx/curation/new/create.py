@@ -42,6 +42,7 @@ from phalanx.system.paths import normalise_path
 SHOWN = 5  # examples per list of problems
 UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
+TIMED = 2  # the same without the trial, for --minutes only
 WARM = 2
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
@@ -254,10 +255,12 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     # time a few steps; a recipe that cannot be trained is reported as such
-    if not given.no_trial:
-        print(f'  trying {TRIED + 1} training steps ...', flush=True)
+    steps = TIMED if given.no_trial else TRIED
+    if given.minutes or not given.no_trial:
+        for_what = ', from which --minutes gives the length' if given.no_trial else ''
+        print(f'  trying {WARM + steps} training steps{for_what} ...', flush=True)
         try:
-            rate, work, slowdown = try_steps(path)
+            rate, work, slowdown = try_steps(path, steps)
             rate *= 1 if node.has_gpu else plan.speed_up(torch.get_num_threads())
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
@@ -272,7 +275,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
                 length = choose_length(plan.extend(length, fitting, samples))
         seconds = length.seconds(written.counts['val'], rate)
         write()
-        if weights:
+        if weights and not given.no_trial:
             settings = _try_settings(path, written, rate, seconds)
             write()
     if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
@@ -339,8 +342,8 @@ class Trial(NamedTuple):
     slowdown: float  # wall time per processor time: above 1 if other work takes processor time away
 
 
-def try_steps(path: Path) -> Trial:
-    """Train a few steps, loaded without workers. Raises the errors of training.
+def try_steps(path: Path, steps: int) -> Trial:
+    """Train WARM and `steps` timed steps, loaded without workers. Raises the errors of training.
 
     Other work on the node hardly changes the processor time of one thread; several would also wait for each other there.
     """
@@ -361,7 +364,7 @@ def try_steps(path: Path) -> Trial:
         moments, begin = [read()], time.perf_counter()
         try:
             torch.set_num_threads(1)
-            for _ in range(min(WARM + TRIED, trainer.until)):
+            for _ in range(min(WARM + steps, trainer.until)):
                 batch = next(batches)
                 trainer.train_step(batch)
                 trainer.progress.step += 1
