@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 SECRET = 'never-to-be-written'
 
@@ -80,6 +81,17 @@ def serve(store: Store) -> Iterator[str]:
             store.requests.append((self.command, path))
             store.objects[path] = self.rfile.read(int(self.headers['Content-Length']))
             self.answer(200, b'', tag=etag(store.objects[path]))
+
+        def do_POST(self) -> None:
+            """Remove the objects that the body lists, and name them."""
+            body = self.rfile.read(int(self.headers['Content-Length'])).decode()
+            keys = re.findall('<Key>(.*?)</Key>', body)
+            for key in keys:
+                path = f'{unquote(urlsplit(self.path).path).rstrip("/")}/{unescape(key)}'
+                store.requests.append(('DELETE', path))
+                store.objects.pop(path, None)
+            removed = ''.join(f'<Deleted><Key>{key}</Key></Deleted>' for key in keys)
+            self.answer(200, f'<DeleteResult>{removed}</DeleteResult>'.encode())
 
         def answer(self, status: int, data: bytes, tag: str = '') -> None:
             self.send_response(status)

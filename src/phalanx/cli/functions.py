@@ -25,6 +25,7 @@ from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.report import Callback
 from phalanx.system.errors import RequestError, StoppedError
+from phalanx.system.paths import parse_path
 from phalanx.system.stops import interrupting_signal, keep_handlers
 
 SETTINGS = ('PHALANX_LOG_DIR', 'PHALANX_LOG_MODE', 'GLOO_SOCKET_IFNAME')
@@ -57,7 +58,7 @@ def train(
     had made a step), and RunError, BadSampleError, CheckpointError or OSError if the run failed.
     """
     assignments = _assignments(overrides)
-    job = open_job(str(recipe), assignments, Path(save_dir) if save_dir is not None else None)
+    job = open_job(str(recipe), assignments, parse_path(str(save_dir)) if save_dir is not None else None)
     if gpus is not None or nproc_per_node is not None:
         if dist.is_launched():
             rank = f'rank {max(dist.rank(), dist.rank_of_environment())}'
@@ -67,7 +68,7 @@ def train(
         flags = [*(['--gpus', ','.join(map(str, gpus))] if gpus is not None else [])]
         flags += ['--nproc_per_node', str(nproc_per_node)] if nproc_per_node is not None else []
         sets = ['--set', *(text for text, _ in assignments)] if assignments else []
-        words = ['train', str(recipe), '--save_dir', str(job.folder), *(['--fresh'] if fresh else []), *flags, *sets]
+        words = ['train', str(recipe), '--save_dir', str(job.place), *(['--fresh'] if fresh else []), *flags, *sets]
         run_command(words, lambda line: callback and callback(json.loads(line)), lambda: stop is not None and stop.is_set())
         return Trained(job, None, job.recipe.device)
     trained: list[Trained] = []
@@ -83,7 +84,7 @@ def train(
                 f'stopped by {interrupting_signal(signalled).name} before the first step; the same call starts again'
             ) from None
     if not trained:
-        raise StoppedError(f'stopped; the same call continues from there ({job.folder})')
+        raise StoppedError(f'stopped; the same call continues from there ({job.place})')
     return trained[0]
 
 

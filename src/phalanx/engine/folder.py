@@ -14,6 +14,8 @@ from typing import IO, Any
 from phalanx.config.bind import DEFAULT
 from phalanx.config.read import Node, insert, load_yaml, to_plain
 from phalanx.engine.job import Job
+from phalanx.engine.mirror import fetch_run
+from phalanx.system.disk import LOCK
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path
 from phalanx.weights.checkpoint import Checkpoints, describe_checkpoint, resolve_pointer
@@ -33,7 +35,6 @@ HARMLESS = (
     'evaluate.',
     'device',
 )
-LOCK = 'lock'  # file in the run folder, locked while a run writes there
 START = 'start.json'  # file in the run folder: its last start, see `describe_start`
 NEW_LOG = 'new.'  # prefix of the log of a rank until the earlier run, whose logs have the same names, is set aside
 FROM_FILES = 'found at the start'  # origin label for values resolved from data files at start
@@ -111,13 +112,17 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
     # A run that is active now would continue to write there: fail before anything is started. (`run` locks for real.)
     if (job.folder / LOCK).is_file() and os.access(job.folder / LOCK, os.W_OK):
         lock_folder(job.folder).close()
-    if resume not in (None, 'auto') and not resolve_pointer(parse_path(str(resume))).is_dir():
+    if job.mirror is not None:
+        job.mirror.restore()
+        if fresh and job.mirror.has_run() and not is_continued(job.folder):
+            raise RequestError(f'--fresh: {job.mirror.url} has a run, which cannot be set aside there; use another --save_dir')
+    if resume not in (None, 'auto') and not resolve_pointer(fetch_run(parse_path(str(resume)))).is_dir():
         raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
     # Without --resume or --fresh, a changed recipe is probably a mistake: the folder would mix two experiments.
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).has_steps() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)
         raise RequestError(
-            f'{job.folder} holds a run of another recipe:\n{listed}\n'
+            f'{job.place} holds a run of another recipe:\n{listed}\n'
             'continue it with the new settings (--resume auto), set it aside and start again (--fresh), '
             'or use another --save_dir'
         )
@@ -134,16 +139,22 @@ def describe_start() -> dict[str, str]:
     return {}
 
 
+def is_continued(folder: Path) -> bool:
+    """True if an earlier start of the same job began the run, see `describe_start`."""
+    if not (start := describe_start()) or not (folder / START).is_file():
+        return False
+    earlier = json.loads((folder / START).read_text(encoding='utf-8'))
+    return bool(earlier.get('job') == start['job'] and earlier['number'] != start['number'])
+
+
 def set_aside(folder: Path) -> Path | None:
     """Rename an earlier run so that a new one can start in its place; return its new path, None if there is none.
 
     Nothing is deleted, and nothing is moved if an earlier start of the same job began the run, see `describe_start`: a job that
     is started again repeats `--fresh`, but must continue. Raises RequestError if the folder is not a run folder.
     """
-    if (start := describe_start()) and (folder / START).is_file():
-        earlier = json.loads((folder / START).read_text(encoding='utf-8'))
-        if earlier.get('job') == start['job'] and earlier['number'] != start['number']:
-            return None
+    if is_continued(folder):
+        return None
     if not folder.exists() or (folder.is_dir() and all(path.name == 'log' for path in folder.iterdir())):
         return None  # ranks of other launchers make their logs first
     if not (folder / 'config.yml').is_file() or not folder.name:

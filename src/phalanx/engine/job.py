@@ -10,12 +10,14 @@ from pathlib import Path
 from phalanx.config.bind import bind, key_types
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, read, to_plain
 from phalanx.config.shipped import shipped_recipes
+from phalanx.engine.mirror import Mirror, fetch_run, mirror_of
 from phalanx.engine.plugins import load_plugins
 from phalanx.engine.schema import Recipe
 from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.task import Task
 from phalanx.paddle.configs import Translation, dialect_of, translate
+from phalanx.system.buckets import is_url
 from phalanx.system.paths import normalise_path, parse_path
 
 log = logging.getLogger('phalanx')
@@ -34,6 +36,12 @@ class Job:
     folder: Path
     notes: tuple[str, ...] = ()  # ignored keys of an original configuration, and keys of former versions
     differs: tuple[str, ...] = ()  # deliberate differences from the original configuration
+    mirror: Mirror | None = None  # of a run folder in a bucket
+
+    @property
+    def place(self) -> Path:
+        """The run folder as users name it, which may be in a bucket."""
+        return self.mirror.url if self.mirror else self.folder
 
     def digest(self) -> str:
         """Digest of the resolved recipe."""
@@ -43,7 +51,8 @@ class Job:
 def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:
     """Open the job of a recipe: a path, a shipped name, a configuration of a Paddle project, or a run folder.
 
-    `assignments` are (text, origin). Raises ConfigError with every problem found.
+    `assignments` are (text, origin). A run folder in a bucket has one on this machine (`Mirror`). Raises ConfigError with
+    every problem found.
     """
     load_plugins()
     path = find_recipe(recipe)
@@ -52,7 +61,11 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
     bound.buckets.announce()
     # A run folder is named by itself: its recipe is always called config.yml.
     name = normalise_path(path.parent).name if path.name == 'config.yml' else path.stem
-    return Job(bound, task, resolved, name, folder or run_folder(path), translation.notes, translation.differs)
+    is_run_in_bucket = is_url(recipe) and path.name == 'config.yml'
+    place = folder or (parse_path(recipe.removesuffix('/config.yml')) if is_run_in_bucket else run_folder(path))
+    mirror = mirror_of(place)
+    place = mirror.folder if mirror else place
+    return Job(bound, task, resolved, name, place, translation.notes, translation.differs, mirror)
 
 
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
@@ -128,6 +141,8 @@ def run_folder(recipe: Path) -> Path:
 def find_recipe(recipe: str) -> Path:
     """Return the file of a recipe: a path, a run folder, or a shipped name. Raises ConfigError with the nearest name."""
     path = parse_path(recipe)
+    if path.suffix not in ('.yml', '.yaml'):
+        path = fetch_run(path)
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):

@@ -1,6 +1,5 @@
 """Overview of the runs in a folder: recipe, differences, metric, time and state of each."""
 
-import fcntl
 import json
 import os
 import time
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.config.read import ConfigError, load_yaml
-from phalanx.engine.folder import HARMLESS, LOCK, leaves
+from phalanx.engine.folder import HARMLESS, leaves
 from phalanx.report.page import read_lines
+from phalanx.system.disk import LOCK, is_locked
 from phalanx.system.errors import RequestError
 
 DEEPEST = 4  # levels below the folder in which runs are looked for
@@ -151,22 +151,6 @@ def _best_score(metrics: Path, name: str | None) -> Score | None:
 def _how_it_ended(last: dict[str, Any]) -> str:
     """Return the state of a run that ended before its last step, from the last line of its journal."""
     return 'failed' if last['kind'] == 'warning' and last['text'].startswith('the run failed') else 'stopped'
-
-
-def is_locked(lock: Path) -> bool:
-    """Return True while a run of another process holds this lock. False for a lock that cannot be read, or without locks.
-
-    Not for a process that trains itself: to close a file ends all locks that this process has on it.
-    """
-    try:
-        # A shared lock needs no right to write, and several readers can have it at a time.
-        with lock.open('rb') as file:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _time_spent(journal: Sequence[dict[str, Any]], metrics: Path) -> float:

@@ -41,6 +41,7 @@ from phalanx.engine.folder import (
 )
 from phalanx.engine.job import Job
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
+from phalanx.engine.mirror import fetch_run
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
@@ -219,6 +220,8 @@ def run(
             trainer.restore(checkpoint)
             resumed_from = checkpoint.path
             del checkpoint  # frees host memory: it is as large as model, optimizer and EMA together
+        if job.mirror is not None and dist.rank() == 0:  # before the report, so that its last files are uploaded too
+            stack.enter_context(job.mirror.publishing())
         # Only the main rank prints and writes; the reports of the others are silent.
         report = Report(
             job.folder,
@@ -230,6 +233,8 @@ def run(
             callback=callback,
         )
         stack.enter_context(report)
+        if job.mirror is not None:
+            job.mirror.warn = report.warning
         # Banner: remarks on the recipe, warnings, initial weights, where the run continues, and the ranks.
         for note in job.notes:
             report.note(note)
@@ -272,7 +277,7 @@ def run_facts(job: Job, trainer: Trainer) -> dict[str, str]:
     shares = f'{pluralize(stream.world_size, "rank")} x {pluralize(stream.micro_batches, "micro-batch", "micro-batches")}'
     return {
         'recipe': job.name,
-        'run folder': str(job.folder),
+        'run folder': f'{job.place}, here in {job.folder}' if job.mirror else str(job.folder),
         'model': f'{job.resolved.value["model"].value["name"].value}, {parameters / 1e6:.2f} M parameters',
         'data': f'{stream.size} training, {len(trainer.evalset)} evaluation samples',
         'length': f'{pluralize(trainer.steps, "step")} = {stream.epoch(trainer.steps):.1f} epochs',
@@ -389,6 +394,8 @@ def prepare_folder(
     The folder is locked against other runs until `stack` is closed.
     """
     notes: list[str] = []
+    if job.mirror is not None:  # a restart may have moved this rank to another machine
+        job.mirror.restore()
     if fresh and dist.restart_count() == 0 and (aside := set_aside(job.folder)):
         notes.append(f'the earlier run was moved to {aside}')
         name_logs(aside / 'log', job.folder / 'log')
@@ -430,7 +437,7 @@ def find_checkpoint(path: str) -> tuple[LoadedCheckpoint, list[str]]:
     """Load the checkpoint at `--resume PATH` (a run's newest, or one itself); return it and damaged ones. Raises
     CheckpointError.
     """
-    checkpoints = Checkpoints(parse_path(path), keep=1)
+    checkpoints = Checkpoints(fetch_run(parse_path(path)), keep=1)
     checkpoint, damaged = checkpoints.newest() if checkpoints.root.is_dir() else (load(resolve_pointer(checkpoints.folder)), [])
     if checkpoint is None:
         raise CheckpointError(f'--resume {path}: it contains no complete checkpoint; ' + '; '.join(damaged))

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from phalanx.launch.names import START_PORT
+from phalanx.system.buckets import is_url
 
 IMAGE = 'EDIT/image-with-phalanx:tag'  # built from the Dockerfile of the repository
 VOLUME = '/data'
@@ -29,7 +30,7 @@ def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) ->
         'scontrol requeue "$SLURM_JOB_ID"     # stopped by a preemption or the time limit, after a checkpoint: go on later'
     )
     begin, again = '', f'  {requeue}'
-    if watched is not None:
+    if watched is not None and not is_url(watched[2]):
         checkpoints = shlex.quote(f'{watched[2]}/checkpoints')
         begin = f"""
 # A start that trains no step before the time limit would do so for ever: then the job ends.
@@ -154,6 +155,8 @@ def _save_on_volume(command: Sequence[str]) -> list[str]:
     if (given := _save_dir(command)) is None:
         return [*words, '--save_dir', f'{VOLUME}/runs/{name}']
     at, option, folder = given
+    if is_url(folder):
+        return words
     return [*words[:at], option + str(PurePosixPath(VOLUME) / folder), *words[at + 1 :]]  # an absolute folder stays
 
 

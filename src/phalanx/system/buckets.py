@@ -68,7 +68,7 @@ def redact(text: str) -> str:
 
 
 class StorePath(PosixPath):
-    """Path of an object, or of a folder of objects. Reading only; raises StoreError and FileNotFoundError.
+    """Path of an object, or of a folder of objects. Read only; raises StoreError and FileNotFoundError.
 
     Relative paths, from `relative_to`, are ordinary ones.
     """
@@ -199,6 +199,16 @@ def fetch_ahead(urls: Iterable[str]) -> None:
 def upload(file: Path, url: StorePath) -> None:
     """Write a file to a bucket; the object appears as a whole. Raises StoreError."""
     ask('put', str(file.absolute()), str(url))
+
+
+def remove_object(url: StorePath) -> None:
+    """Remove an object that Phalanx wrote. Raises StoreError."""
+    ask('remove', str(url))
+
+
+def forget(url: StorePath) -> None:
+    """Forget which objects are at or below a URL: another machine writes there."""
+    ask('forget', str(url))
 
 
 def fetched() -> dict[str, Any]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 log = logging.getLogger('phalanx')
 
+LOCK = 'lock'  # file in a run folder, locked while a run writes there
+
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket path is limited to
 # 107 characters; if it is longer, Python loses the batch silently.
 LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
@@ -89,3 +91,19 @@ def exclude_others(path: Path) -> Iterator[None]:
         except OSError as error:  # on a disk without locks two processes may work in the same place
             log.info('%s: cannot be locked: %s', path, error)
         yield
+
+
+def is_locked(lock: Path) -> bool:
+    """Return True while a run of another process holds this lock. False for a lock that cannot be read, or without locks.
+
+    Not for a process that trains itself: to close a file ends all locks that this process has on it.
+    """
+    try:
+        # A shared lock needs no right to write, and several readers can have it at a time.
+        with lock.open('rb') as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -38,6 +38,7 @@ GIVE_UP_S = 300  # repeating a request; shorter than a rank waits for its loader
 FIRST_S = 60  # the same before a bucket has answered once: its name or address may be wrong
 LONGEST_PAUSE_S = 5
 WARN_S = 15  # seconds between two warnings
+PART_RETRIES = 10  # of the parts of a file that is uploaded
 STREAMED = 2**23  # bytes of an object above which it is written while it arrives
 # Requests that would fail again.
 FINAL = (
@@ -48,12 +49,16 @@ CLIENT = {'connect_timeout': '5s', 'read_timeout': '30s', 'timeout': '3600s'}
 CREDENTIALS = 'credentials come from the environment (AWS_ACCESS_KEY_ID, ...), a profile, or the role of the machine'
 
 
+class ChangedError(ValueError):
+    """Object that is not the one that was listed."""
+
+
 class Fetcher:
     """Buckets, their cache, and the answers to requests."""
 
     def __init__(self, folder: Path, gib: float) -> None:
         self.folder, self.limit = folder, int(gib * GIB)
-        self.stores: dict[str, Any] = {}  # by the URL of the bucket
+        self.stores: dict[tuple[str, int], Any] = {}  # by the URL of the bucket and the number of retries
         self.reached: set[str] = set()  # buckets that have answered
         self.objects: dict[str, Meta | None] = {}  # by URL
         self.listed: dict[str, list[str]] = {}  # names below a folder, by its URL
@@ -74,6 +79,8 @@ class Fetcher:
             'is_folder': self.is_folder,
             'ahead': self.ahead,
             'put': self.put,
+            'remove': self.remove,
+            'forget': self.forget,
             'counts': self.counted,
         }
         url = values[-1] if values else ''
@@ -81,6 +88,8 @@ class Fetcher:
             return await kinds[kind](*values)
         except FileNotFoundError:
             return {'error': MISSING, 'errno': errno.ENOENT, 'url': url}
+        except ChangedError as error:
+            return {'error': str(error), 'errno': errno.ESTALE, 'url': url}
         except FINAL as error:
             return {'error': f'the store refuses: {_reason(error)}', 'errno': errno.EACCES, 'url': url}
         except (OSError, exceptions.BaseError) as error:
@@ -115,7 +124,7 @@ class Fetcher:
         async def attempt() -> None:
             got = await obstore.get_async(self._store(bucket), key)
             if _meta(got.meta) != meta:
-                raise ValueError('the object has changed since the run began; start the run again')
+                raise ChangedError('the object has changed since the run began; start the run again')
             with part.open('wb') as out:
                 chunks = got.stream(min_chunk_size=STREAMED)
                 async for chunk in chunks:
@@ -201,10 +210,25 @@ class Fetcher:
 
     async def put(self, file: str, url: str) -> bool:
         bucket, key = _split(url)
-        await self._repeat(url, lambda: obstore.put_async(self._store(bucket), key, Path(file)))
+        # A large file has many parts: one that fails is repeated by obstore, not the whole file.
+        await self._repeat(url, lambda: obstore.put_async(self._store(bucket, PART_RETRIES), key, Path(file)))
+        return self._forget_one(url)
+
+    async def remove(self, url: str) -> bool:
+        bucket, key = _split(url)
+        await self._repeat(url, lambda: obstore.delete_async(self._store(bucket), key))
+        return self._forget_one(url)
+
+    def _forget_one(self, url: str) -> bool:
         self.objects.pop(url, None)
         for folder in [folder for folder in self.listed if url.startswith(folder)]:
             del self.listed[folder]
+        return True
+
+    async def forget(self, url: str) -> bool:
+        """Forget what is known of the objects at and below a URL."""
+        self.objects = {other: meta for other, meta in self.objects.items() if not f'{other}/'.startswith(f'{url}/')}
+        self.listed = {folder: names for folder, names in self.listed.items() if not _overlap(folder, f'{url}/')}
         return True
 
     async def _once(self, url: str, make: Callable[[], Any]) -> None:
@@ -244,16 +268,17 @@ class Fetcher:
             with contextlib.suppress(OSError):  # whoever started this process may have closed its output
                 sys.stderr.write(f'phalanx: {message}\n')
 
-    def _store(self, bucket: str) -> Any:
-        if bucket not in self.stores:
+    def _store(self, bucket: str, retries: int = 0) -> Any:
+        if (bucket, retries) not in self.stores:
             options = {**CLIENT, 'allow_http': bucket.startswith('http:') or os.environ.get('AWS_ALLOW_HTTP') == 'true'}
             more: dict[str, Any] = {}
             if bucket.startswith('s3:') and os.environ.get('AWS_PROFILE'):
                 from obstore.auth.boto3 import Boto3CredentialProvider  # ImportError names boto3
 
                 more['credential_provider'] = Boto3CredentialProvider()
-            self.stores[bucket] = from_url(bucket, client_options=options, retry_config={'max_retries': 0}, **more)
-        return self.stores[bucket]
+            retry: Any = {'max_retries': retries}
+            self.stores[bucket, retries] = from_url(bucket, client_options=options, retry_config=retry, **more)
+        return self.stores[bucket, retries]
 
     def _files(self) -> list[tuple[float, int, Path]]:
         """Time of the last use, size and path of each file in the cache."""
@@ -276,6 +301,10 @@ class Fetcher:
                 break
             remove_own(file)  # named by a digest, in the folder of the cache
             self.used -= size
+
+
+def _overlap(first: str, second: str) -> bool:
+    return first.startswith(second) or second.startswith(first)
 
 
 def _split(url: str) -> tuple[str, str]:

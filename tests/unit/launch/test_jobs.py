@@ -88,6 +88,7 @@ def test_the_trainjob_runs_the_command_on_every_node_with_its_run_folder_on_the_
         (('--save_dir', 'runs/a'), ('--save_dir', '/data/runs/a')),
         (('--save_dir=runs/a',), ('--save_dir=/data/runs/a',)),
         (('--save_dir', '/mnt/a'), ('--save_dir', '/mnt/a')),
+        (('--save_dir', 's3://b/a'), ('--save_dir', 's3://b/a')),
     ],
 )
 def test_a_run_folder_that_was_given_is_on_the_volume_too(

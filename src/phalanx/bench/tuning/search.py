@@ -25,12 +25,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from phalanx.bench.tuning.page import write_page
 from phalanx.bench.tuning.space import Assignments, Dimension
-from phalanx.engine.folder import LOCK
 from phalanx.engine.job import Job, open_job
-from phalanx.engine.overview import is_locked, read_facts
+from phalanx.engine.overview import read_facts
 from phalanx.launch.from_python import run_command
 from phalanx.report.readable import format_number
-from phalanx.system.disk import exclude_others
+from phalanx.system.disk import LOCK, exclude_others, is_locked
 from phalanx.system.errors import RequestError, RunError, StoppedError
 
 WARM_UP = 5  # trials before any is ended early
