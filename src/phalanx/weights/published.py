@@ -7,10 +7,13 @@ from phalanx.config.shipped import shipped_recipes
 
 APACHE = 'Apache-2.0'
 PADDLEDET = 'https://paddledet.bj.bcebos.com/models'
-OBJECTS365 = 'https://bj.bcebos.com/v1/paddledet/models/pretrained'
+PADDLEDET_MODELS = 'https://bj.bcebos.com/v1/paddledet/models'
+OBJECTS365 = f'{PADDLEDET_MODELS}/pretrained'
 PADDLESEG = 'https://paddleseg.bj.bcebos.com/dygraph'
 BACKBONES = 'https://bj.bcebos.com/paddleseg/dygraph'
 PADDLEOCR = 'https://paddleocr.bj.bcebos.com'
+DFINE = 'https://github.com/Peterande/storage/releases/download/dfinev1.0'
+RTDETR = 'https://github.com/lyuwenyu/storage/releases/download'
 RAPIDOCR = 'https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx'
 RAPIDTABLE = 'https://www.modelscope.cn/models/RapidAI/RapidTable/resolve/v2.0.0'
 RAPIDLAYOUT = 'https://www.modelscope.cn/models/RapidAI/RapidLayout/resolve/v1.2.0/onnx/pp_layout'
@@ -67,6 +70,51 @@ PUBLISHED: dict[str, Published] = {  # for one network, the best choice first
             ('ppyoloe_crn_m_obj365_pretrained', 'ppyoloe, size: m', 'Objects365', 'mAP50 25.0', OBJECTS365),
             ('ppyoloe_crn_l_obj365_pretrained', 'ppyoloe, size: l', 'Objects365', 'mAP50 30.8', OBJECTS365),
             ('ppyoloe_crn_x_obj365_pretrained', 'ppyoloe, size: x', 'Objects365', 'mAP50 32.7', OBJECTS365),
+        )
+    },
+    **{
+        f'dfine_{size}_{name}': Published(
+            f'dfine, size: {size}', trained_on, f'mAP {figure}', f'{DFINE}/dfine_{size}_{file}.pth'
+        )
+        for size, name, file, trained_on, figure in (
+            *(
+                (size, 'coco', 'coco', 'COCO', figure)
+                for size, figure in zip('nsmlx', ('42.8', '48.5', '52.3', '54.0', '55.8'), strict=True)
+            ),
+            ('s', 'obj2coco', 'obj2coco', 'COCO', '50.7'),
+            ('m', 'obj2coco', 'obj2coco', 'COCO', '55.1'),
+            ('l', 'obj2coco', 'obj2coco_e25', 'COCO', '57.3'),
+            ('x', 'obj2coco', 'obj2coco', 'COCO', '59.3'),
+            ('s', 'obj365', 'obj365', 'Objects365', '31.0'),
+            ('m', 'obj365', 'obj365', 'Objects365', '38.6'),
+            ('l', 'obj365', 'obj365_e25', 'Objects365', '44.7'),
+            ('x', 'obj365', 'obj365', 'Objects365', '49.5'),
+        )
+    },
+    **{
+        name: Published(f'rtdetrv2, size: {size}', 'COCO', f'mAP {figure}', f'{RTDETR}/{file}.pth')
+        for name, size, figure, file in (
+            ('rtdetrv2_r18vd_120e_coco', 'r18vd', '48.1', 'v0.2/rtdetrv2_r18vd_120e_coco_rerun_48.1'),
+            ('rtdetrv2_r34vd_120e_coco', 'r34vd', '49.9', 'v0.1/rtdetrv2_r34vd_120e_coco_ema'),
+            ('rtdetrv2_r50vd_m_7x_coco', 'r50vd_m', '51.9', 'v0.1/rtdetrv2_r50vd_m_7x_coco_ema'),
+            ('rtdetrv2_r50vd_6x_coco', 'r50vd', '53.4', 'v0.1/rtdetrv2_r50vd_6x_coco_ema'),
+            ('rtdetrv2_r101vd_6x_coco', 'r101vd', '54.3', 'v0.1/rtdetrv2_r101vd_6x_coco_from_paddle'),
+            ('rtdetrv2_hgnetv2_l_6x_coco', 'hgnetv2_l', '52.9', 'v0.1/rtdetrv2_hgnetv2_l_6x_coco_from_paddle'),
+            ('rtdetrv2_hgnetv2_x_6x_coco', 'hgnetv2_x', '54.7', 'v0.1/rtdetrv2_hgnetv2_x_6x_coco_from_paddle'),
+        )
+    },
+    **{
+        f'rtdetr_{size}_6x_coco': Published(
+            f'rtdetr, size: {size}', 'COCO', f'mAP {figure}', f'{PADDLEDET_MODELS}/{file}.pdparams'
+        )
+        for size, figure, file in (
+            ('r18vd', '46.5', 'rtdetr_r18vd_dec3_6x_coco'),
+            ('r34vd', '48.9', 'rtdetr_r34vd_dec4_6x_coco'),
+            ('r50vd_m', '51.3', 'rtdetr_r50vd_m_6x_coco'),
+            ('r50vd', '53.1', 'rtdetr_r50vd_6x_coco'),
+            ('r101vd', '54.3', 'rtdetr_r101vd_6x_coco'),
+            ('hgnetv2_l', '53.0', 'rtdetr_hgnetv2_l_6x_coco'),
+            ('hgnetv2_x', '54.8', 'rtdetr_hgnetv2_x_6x_coco'),
         )
     },
     **{

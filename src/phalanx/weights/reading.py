@@ -310,7 +310,7 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
         stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         result.append(Naming(theirs, original.is_redundant))
-    result += namings_of_detectors(state)
+    result += namings_of_detectors(state, paddle_layout(model) if paddles else None)
     # Libraries that have the same backbone.
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}
     of_libraries = LIBRARIES.get(type(getattr(model, 'backbone', None)), ())

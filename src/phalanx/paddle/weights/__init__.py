@@ -48,5 +48,6 @@ def paddle_layout(model: nn.Module) -> dict[str, Tensor]:
     Without `num_batches_tracked`, which Paddle does not have. The tensors are views: filling them fills the model.
     """
     linear = {f'{name}.weight' for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear |= {f'{name}.in_proj_weight' for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith('.num_batches_tracked')}
     return {name: tensor.T if name in linear else tensor for name, tensor in state.items()}

@@ -18,4 +18,4 @@ from phalanx.families.detection.models.dfine import dfine
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.detection.models.rtdetr import rtdetrv2
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe, 'dfine': dfine, 'rtdetrv2': rtdetrv2}
+MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe, 'dfine': dfine, 'rtdetr': rtdetrv2, 'rtdetrv2': rtdetrv2}

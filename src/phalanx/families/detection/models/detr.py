@@ -4,7 +4,7 @@ Shapes: B batch, Q queries, D denoising queries before them, C channels, K class
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol, Self
 
@@ -17,8 +17,9 @@ from phalanx.families.detection.models.deformable import DeformableAttention, Sa
 from phalanx.families.detection.models.denoising import Denoising, Noisy
 from phalanx.families.detection.models.hybrid_encoder import HybridEncoder
 from phalanx.families.detection.models.ppyoloe import check_input_size
+from phalanx.families.detection.models.shape import QueryOptions, Shape
 from phalanx.families.detection.queries import Decoded, Queries, QueryRaw, in_pixels
-from phalanx.nn.backbones import Backbone
+from phalanx.nn.backbones import Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import fuse
 from phalanx.nn.layers import ConvBN
 
@@ -247,3 +248,40 @@ def project_maps(count: int, in_channels: int, channels: int, *, always: bool) -
     for conv in convs:
         nn.init.xavier_uniform_(conv.conv.weight)
     return nn.ModuleList(convs)
+
+
+def build(
+    name: str,
+    num_classes: int,
+    shape: Shape,
+    options: QueryOptions,
+    encoder: Callable[[Sequence[int]], HybridEncoder],
+    decoder: Decoder,
+    *,
+    projects: bool,
+) -> DETR:
+    """Network `name`. `encoder` is built from the channels of the backbone's maps.
+
+    `projects`: maps are projected for the decoder even if their channels are those of the decoder.
+    """
+    options.check()
+    maps = shape.backbone(shape.strides)
+    places = select_maps(maps, shape.strides, name)
+    channels, noise = shape.decoder_channels, options
+    denoising = Denoising(
+        num_classes,
+        channels,
+        count=noise.denoising,
+        label_noise=noise.label_noise,
+        box_noise=noise.box_noise,
+        swaps=noise.swaps,
+    )
+    return DETR(
+        maps,
+        places,
+        encoder([maps.channels[place] for place in places]),
+        project_maps(len(places), shape.channels, channels, always=projects),
+        QuerySelection(channels, num_classes, options.queries),
+        denoising if options.denoising else None,
+        decoder,
+    )

@@ -6,31 +6,22 @@ https://arxiv.org/abs/2410.13842. Shapes as in `detr`.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.detection.models.denoising import Denoising
-from phalanx.families.detection.models.detr import (
-    DETR,
-    MLP,
-    DecoderLayer,
-    QuerySelection,
-    Sizes,
-    initialise_heads,
-    project_maps,
-    query_pos_head,
-)
+from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
 from phalanx.families.detection.models.hybrid_encoder import dfine_encoder
-from phalanx.families.detection.models.rtdetr import check_sizes
+from phalanx.families.detection.models.shape import QueryOptions, Shape
 from phalanx.families.detection.queries import Decoded, Queries, centres, inverse_sigmoid
-from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
+from phalanx.nn.backbones import BACKBONES, Backbone
 from phalanx.nn.backbones.hgnetv2 import hgnetv2
 from phalanx.nn.precision import at_least_float32
 
 BINS, REACH = 33, 0.5  # of the distribution of a distance; REACH: `up` of the original
 TOP, QUALITY_HIDDEN = 4, 64  # of the estimator of the quality of a location (LQE)
+POINTS = (3, 6, 3)
 
 
 def bin_distances(scale: float) -> Tensor:
@@ -121,44 +112,72 @@ class LocationQuality(nn.Module):
         return adjusted
 
 
+SIZES = {
+    'n': Shape(
+        backbone=partial(hgnetv2),
+        strides=(16, 32),
+        channels=128,
+        encoder_hidden=512,
+        encoder_expansion=0.34,
+        encoder_depth=0.5,
+        decoder_channels=128,
+        decoder_hidden=512,
+        decoder_layers=3,
+        points=(6, 6),
+    ),
+    's': Shape(backbone=partial(hgnetv2), encoder_expansion=0.5, encoder_depth=0.34, decoder_layers=3, points=POINTS),
+    'm': Shape(backbone=partial(hgnetv2, size='b2'), encoder_depth=0.67, decoder_layers=4, points=POINTS),
+    'l': Shape(backbone=partial(hgnetv2, size='b4', affine=False), points=POINTS),
+    'x': Shape(backbone=partial(hgnetv2, size='b5', affine=False), channels=384, encoder_hidden=2048, points=POINTS),
+}
+
+
 def dfine(
     num_classes: int,
     *,
-    backbone: Annotated[partial[Backbone], BACKBONES] = partial(hgnetv2),
-    strides: tuple[int, ...] = (16, 32),
-    channels: int = 128,
-    encoder_hidden: int = 512,
-    encoder_expansion: float = 0.34,
-    encoder_depth: float = 0.5,
-    decoder_layers: int = 3,
-    decoder_hidden: int = 512,
+    size: Literal['n', 's', 'm', 'l', 'x'] = 'n',
+    backbone: Annotated[partial[Backbone] | None, BACKBONES] = None,
+    strides: tuple[int, ...] | None = None,
+    channels: int | None = None,
+    encoder_hidden: int | None = None,
+    decoder_channels: int | None = None,
+    decoder_layers: int | None = None,
+    decoder_hidden: int | None = None,
+    points: tuple[int, ...] | None = None,
+    scale: float | None = None,
     queries: int = 300,
-    points: tuple[int, ...] = (6, 6),
-    scale: float = 4.0,
     denoising: int = 100,
     label_noise: float = 0.5,
     box_noise: float = 1.0,
 ) -> DETR:
-    """D-FINE; the defaults are those of size N.
+    """D-FINE of one size as published; the options from `backbone` to `scale` replace those of the size.
 
     `strides` of the maps; `points` are read from each of them per head; `scale` (`reg_scale`): how fine the bins of the
     distances are. `denoising`: queries from noisy true boxes in training, 0 for none. Raises ValueError for another number of
     `points` than of strides, and sizes that do not fit.
     """
-    check_sizes(channels, decoder_layers, queries, denoising, points, strides)
-    maps = backbone(strides)
-    places = select_maps(maps, strides, 'dfine')
-    in_channels = [maps.channels[place] for place in places]
-    layers = [DecoderLayer(channels, decoder_hidden, points, 'bilinear', gated=True) for _ in range(decoder_layers)]
-    encoder = dfine_encoder(in_channels, channels, hidden=encoder_hidden, expansion=encoder_expansion, depth=encoder_depth)
-    return DETR(
-        maps,
-        places,
-        encoder,
-        project_maps(len(strides), channels, channels, always=False),
-        QuerySelection(channels, num_classes, queries),
-        Denoising(num_classes, channels, count=denoising, label_noise=label_noise, box_noise=box_noise, swaps=True)
-        if denoising
-        else None,
-        DFINEDecoder(layers, channels, num_classes, scale),
+    shape = SIZES[size].changed(
+        {
+            'backbone': backbone,
+            'strides': strides,
+            'channels': channels,
+            'encoder_hidden': encoder_hidden,
+            'decoder_channels': decoder_channels,
+            'decoder_layers': decoder_layers,
+            'decoder_hidden': decoder_hidden,
+            'points': points,
+        }
+    )
+    width, unit = shape.decoder_channels, scale or (8.0 if size == 'x' else 4.0)
+    layers = [
+        DecoderLayer(width, shape.decoder_hidden, shape.points, 'bilinear', gated=True) for _ in range(shape.decoder_layers)
+    ]
+    return build(
+        'dfine',
+        num_classes,
+        shape,
+        QueryOptions(queries, denoising, label_noise, box_noise, swaps=True),
+        partial(dfine_encoder, shape=shape),
+        DFINEDecoder(layers, width, num_classes, unit),
+        projects=False,
     )

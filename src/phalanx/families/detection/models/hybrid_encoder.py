@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.families.detection.models.shape import Shape
 from phalanx.nn.backbones.csp_rep_resnet import RepBlock
 from phalanx.nn.layers import ConvBN, ConvBNSiLU, initialise_convs
 
@@ -117,17 +118,24 @@ class CSPELAN(nn.Module):
         return mixed
 
 
-def rtdetr_encoder(in_channels: Sequence[int], channels: int, *, hidden: int, expansion: float, depth: float) -> HybridEncoder:
+def rtdetr_encoder(in_channels: Sequence[int], shape: Shape) -> HybridEncoder:
     """Hybrid encoder of RT-DETR and RT-DETRv2."""
-    fusion = partial(CSPRep, 2 * channels, channels, blocks=round(3 * depth), expansion=expansion)
+    channels = shape.channels
+    blocks = round(3 * shape.encoder_depth)
+    fusion = partial(CSPRep, 2 * channels, channels, blocks=blocks, expansion=shape.encoder_expansion)
     halve = partial(_convolution_of_stride_2, ConvBNSiLU)
-    return HybridEncoder(in_channels, channels, hidden=hidden, fusion=fusion, lateral=ConvBNSiLU, downsampling=halve)
+    return HybridEncoder(
+        in_channels, channels, hidden=shape.encoder_hidden, fusion=fusion, lateral=ConvBNSiLU, downsampling=halve
+    )
 
 
-def dfine_encoder(in_channels: Sequence[int], channels: int, *, hidden: int, expansion: float, depth: float) -> HybridEncoder:
+def dfine_encoder(in_channels: Sequence[int], shape: Shape) -> HybridEncoder:
     """Hybrid encoder of D-FINE: no activations outside its blocks, and depthwise downsampling."""
-    fusion = partial(CSPELAN, channels, round(expansion * channels // 2), round(3 * depth))
-    return HybridEncoder(in_channels, channels, hidden=hidden, fusion=fusion, lateral=ConvBN, downsampling=_depthwise_halving)
+    channels = shape.channels
+    fusion = partial(CSPELAN, channels, round(shape.encoder_expansion * channels // 2), round(3 * shape.encoder_depth))
+    return HybridEncoder(
+        in_channels, channels, hidden=shape.encoder_hidden, fusion=fusion, lateral=ConvBN, downsampling=_depthwise_halving
+    )
 
 
 def _convolution_of_stride_2(build: Callable[..., nn.Module], channels: int) -> nn.Module:

@@ -1,29 +1,24 @@
-"""RT-DETRv2. Lv et al., https://arxiv.org/abs/2407.17140. Shapes as in `detr`."""
+"""RT-DETR and RT-DETRv2. Shapes as in `detr`.
+
+Zhao et al., DETRs Beat YOLOs on Real-time Object Detection, https://arxiv.org/abs/2304.08069; Lv et al., RT-DETRv2,
+https://arxiv.org/abs/2407.17140.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, cast
 
 from torch import Tensor, nn
 
-from phalanx.families.detection.models.deformable import Sampling
-from phalanx.families.detection.models.denoising import Denoising
-from phalanx.families.detection.models.detr import (
-    DETR,
-    MLP,
-    DecoderLayer,
-    QuerySelection,
-    Sizes,
-    initialise_heads,
-    project_maps,
-    query_pos_head,
-)
+from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
 from phalanx.families.detection.models.hybrid_encoder import rtdetr_encoder
+from phalanx.families.detection.models.shape import QueryOptions, Shape
 from phalanx.families.detection.queries import Decoded, Queries, inverse_sigmoid
-from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
-from phalanx.nn.backbones.resnet_vd import resnet18_vd
-
-STRIDES = (8, 16, 32)
+from phalanx.nn.backbones import BACKBONES, Backbone
+from phalanx.nn.backbones.hgnetv2 import hgnetv2
+from phalanx.nn.backbones.resnet34_vd import resnet34_vd
+from phalanx.nn.backbones.resnet_vd import resnet18_vd, resnet50_vd, resnet101_vd
 
 
 class RTDETRDecoder(nn.Module):
@@ -55,61 +50,67 @@ class RTDETRDecoder(nn.Module):
         return Decoded(tuple(layers))
 
 
+SMALL = Shape(backbone=partial(resnet18_vd), encoder_expansion=0.5, decoder_layers=3)
+LARGE = Shape(backbone=partial(resnet50_vd))
+WIDE = replace(LARGE, channels=384, encoder_hidden=2048)
+SIZES = {
+    'r18vd': SMALL,
+    'r34vd': replace(SMALL, backbone=partial(resnet34_vd), decoder_layers=4),
+    'r50vd_m': replace(LARGE, encoder_expansion=0.5),
+    'r50vd': LARGE,
+    'r101vd': replace(WIDE, backbone=partial(resnet101_vd)),
+    'hgnetv2_l': replace(LARGE, backbone=partial(hgnetv2, size='b4', affine=False)),
+    'hgnetv2_x': replace(WIDE, backbone=partial(hgnetv2, size='b5', affine=False)),
+}
+
+
 def rtdetrv2(
     num_classes: int,
     *,
-    backbone: Annotated[partial[Backbone], BACKBONES] = partial(resnet18_vd),
-    channels: int = 256,
-    encoder_hidden: int = 1024,
-    encoder_expansion: float = 0.5,
-    encoder_depth: float = 1.0,
-    decoder_layers: int = 3,
+    size: Literal['r18vd', 'r34vd', 'r50vd_m', 'r50vd', 'r101vd', 'hgnetv2_l', 'hgnetv2_x'] = 'r18vd',
+    backbone: Annotated[partial[Backbone] | None, BACKBONES] = None,
+    channels: int | None = None,
+    encoder_hidden: int | None = None,
+    decoder_channels: int | None = None,
+    decoder_layers: int | None = None,
     eval_layers: int | None = None,
-    decoder_hidden: int = 1024,
-    queries: int = 300,
-    points: tuple[int, ...] = (4, 4, 4),
+    decoder_hidden: int | None = None,
+    points: tuple[int, ...] | None = None,
     sampling: Literal['bilinear', 'discrete'] = 'bilinear',
+    queries: int = 300,
     denoising: int = 100,
     label_noise: float = 0.5,
     box_noise: float = 1.0,
 ) -> DETR:
-    """RT-DETRv2; the defaults are those of R18-vd.
+    """RT-DETR or RT-DETRv2 of one size as published; the options from `backbone` to `points` replace those of the size.
 
-    `points` are read from each map per head; `discrete` sampling reads the nearest position, for runtimes without bilinear
-    sampling. `denoising`: queries from noisy true boxes in training, 0 for none. `eval_layers`: decoder layers used in
-    evaluation (default: all). Raises ValueError for another number of `points` than maps, and numbers that do not fit.
+    With bilinear sampling of four `points` from each map per head, the two networks are the same. `discrete` sampling reads the
+    nearest position, for runtimes without it. `denoising`: queries from noisy true boxes in training, 0 for none.
+    `eval_layers`: decoder layers used in evaluation (default: 3 for r50vd_m, else all). Raises ValueError for another number of
+    `points` than maps, and numbers that do not fit.
     """
-    check_sizes(channels, decoder_layers, queries, denoising, points, STRIDES)
-    if eval_layers is not None and not 1 <= eval_layers <= decoder_layers:
-        raise ValueError(f'eval_layers must be from 1 to the {decoder_layers} layers of the decoder, got {eval_layers}')
-    maps = backbone(STRIDES)
-    places = select_maps(maps, STRIDES, 'rtdetrv2')
-    in_channels = [maps.channels[place] for place in places]
-    method: Sampling = sampling
-    layers = [DecoderLayer(channels, decoder_hidden, points, method, gated=False) for _ in range(decoder_layers)]
-    encoder = rtdetr_encoder(in_channels, channels, hidden=encoder_hidden, expansion=encoder_expansion, depth=encoder_depth)
-    return DETR(
-        maps,
-        places,
-        encoder,
-        project_maps(len(STRIDES), channels, channels, always=True),
-        QuerySelection(channels, num_classes, queries),
-        Denoising(num_classes, channels, count=denoising, label_noise=label_noise, box_noise=box_noise, swaps=False)
-        if denoising
-        else None,
-        RTDETRDecoder(layers, channels, num_classes, eval_layers or decoder_layers),
+    shape = SIZES[size].changed(
+        {
+            'backbone': backbone,
+            'channels': channels,
+            'encoder_hidden': encoder_hidden,
+            'decoder_channels': decoder_channels,
+            'decoder_layers': decoder_layers,
+            'decoder_hidden': decoder_hidden,
+            'points': points,
+        }
     )
-
-
-def check_sizes(
-    channels: int, layers: int, queries: int, denoising: int, points: Sequence[int], strides: Sequence[int]
-) -> None:
-    """Raise ValueError for sizes of a detector with queries that do not fit."""
-    if channels < 8 or channels % 8:
-        raise ValueError(f'channels must be a multiple of 8 (the heads of the attention), got {channels}')
-    if min(layers, queries) < 1 or denoising < 0:
-        raise ValueError(
-            f'decoder_layers and queries must be at least 1, denoising at least 0; got {layers}, {queries}, {denoising}'
-        )
-    if len(points) != len(strides) or min(points) < 1:
-        raise ValueError(f'points must be {len(strides)} numbers of at least 1, one for each map; got {list(points)}')
+    count, width, method = shape.decoder_layers, shape.decoder_channels, sampling
+    used = eval_layers or (min(3, count) if size == 'r50vd_m' else count)
+    if not 1 <= used <= count or eval_layers == 0:
+        raise ValueError(f'eval_layers must be from 1 to the {count} layers of the decoder, got {eval_layers}')
+    layers = [DecoderLayer(width, shape.decoder_hidden, shape.points, method, gated=False) for _ in range(count)]
+    return build(
+        'rtdetrv2',
+        num_classes,
+        shape,
+        QueryOptions(queries, denoising, label_noise, box_noise, swaps=False),
+        partial(rtdetr_encoder, shape=shape),
+        RTDETRDecoder(layers, width, num_classes, used),
+        projects=True,
+    )
