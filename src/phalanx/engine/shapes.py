@@ -111,8 +111,8 @@ IMITATIONS: dict[Any, Callable[..., Any]] = {
     ATEN._local_scalar_dense.default: _read,
     ATEN._to_copy.default: _copy,
     ATEN._fused_sdp_choice.default: _choose_attention,
-    ATEN._ctc_loss.Tensor: _ctc,
-    ATEN._ctc_loss_backward.Tensor: _ctc_backward,
+    ATEN._ctc_loss.default: _ctc,
+    ATEN._ctc_loss_backward.default: _ctc_backward,
 }
 
 # Functions that autocast runs in half precision and in float32 on CUDA (torch's documentation of torch.amp).

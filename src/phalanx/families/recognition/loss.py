@@ -34,8 +34,9 @@ class CTC:
         losses = F.ctc_loss(
             logits.log_softmax(2).transpose(0, 1),  # [T, B, K+1]
             texts.ctc,
-            torch.full_like(texts.lengths, T),  # lengths on the host, as torch's CTC expects them
-            texts.lengths,
+            # Lengths as numbers: torch expects tensors of them on the host, and on the device while operations are counted.
+            (T,) * B,  # type: ignore[arg-type]
+            tuple(texts.lengths.tolist()),  # type: ignore[arg-type]
             reduction='none',
             zero_infinity=True,
         )  # [B]
