@@ -1,9 +1,11 @@
 """Writers of exported files: tracing with torch.export; ONNX, OpenVINO and torch formats; their README."""
 
+import contextlib
 import json
+import operator
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -41,13 +43,29 @@ def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> tor
         shape[axis] = -(-max(shape[axis], least) // step) * step
         dims[axis] = step * torch.export.Dim(names[axis], min=-(-LEAST[axis] // step))
     try:
-        return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
+        with _sizes_of_pooling():
+            return torch.export.export(network, (images.new_zeros(shape),), dynamic_shapes=(dims,))
     except (ValueError, RuntimeError) as error:
         axes = ','.join(names[axis] for axis in varying)
         cure = '' if set(varying) <= {0} else '\n--dynamic batch --image_size HEIGHT,WIDTH exports it for one size'
         raise ExportError(
             f'torch cannot trace the network with variable {axes}: {str(error).partition(chr(10))[0]}{cure}'
         ) from None
+
+
+@contextlib.contextmanager
+def _sizes_of_pooling() -> Iterator[None]:
+    """Let pooling round down variable sizes as newer releases of torch do.
+
+    torch 2.11 asks whether the division leaves a remainder, and takes the answer for one size as a condition on all.
+    """
+    meta: Any = torch._meta_registrations
+    own = meta.div_rtn
+    meta.div_rtn = operator.floordiv
+    try:
+        yield
+    finally:
+        meta.div_rtn = own
 
 
 def write_onnx(
