@@ -78,7 +78,19 @@ def profile_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -
             torch.cuda.synchronize(trainer.device)
     numbers = 2 * len(trainer.with_loss.names) + len(trainer.flags.collect())
     tensors = sum(parameter.requires_grad for parameter in trainer.model.parameters())
-    return split_steps(seen.events() or (), numbers, tensors)
+    events = seen.events() or ()
+    assert seen.profiler is not None
+    _link(events, seen.profiler.kineto_results)
+    return split_steps(events, numbers, tensors)
+
+
+def _link(events: Iterable[Any], trace: Any) -> None:
+    """Add `linked_correlation_id`, the operation that launched each work of a device, which torch 2.11 leaves out."""
+    begin = trace.trace_start_ns()
+    links = {((e.start_ns() - begin) / 1000, e.device_resource_id()): e.linked_correlation_id() for e in trace.events()}
+    for event in events:
+        if not hasattr(event, 'linked_correlation_id'):
+            event.linked_correlation_id = links.get((event.time_range.start, event.device_resource_id), 0)
 
 
 @contextlib.contextmanager
