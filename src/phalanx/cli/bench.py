@@ -18,7 +18,7 @@ from phalanx.cli.ranks import launch_ranks
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.fit import agree_on_micro_batches, memory_of_device, parse_size, predict_fit
+from phalanx.engine.fit import agree_on_micro_batches, memory_of_device, predict_fit
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.precision import DTYPES
@@ -113,11 +113,9 @@ def bench_memory(given: argparse.Namespace, _: Sequence[str]) -> int:
     job = open_job(given.recipe, collect_assignments(given))
     if given.ranks < 1:
         raise RequestError('--ranks must be at least 1')
-    try:
-        device_mb = parse_size(given.device) if given.device else memory_of_device(pick_device(job.recipe.device))
-    except ValueError as error:
-        raise RequestError(f'--device: {error}') from None
-    figures = predict_memory(job, check_parts(job, given.ranks), ranks=given.ranks, device_mb=device_mb)
+    device = pick_device(job.recipe.device)
+    device_mb, is_gpu = given.device or memory_of_device(device), bool(given.device) or device.type == 'cuda'
+    figures = predict_memory(job, check_parts(job, given.ranks), ranks=given.ranks, device_mb=device_mb, is_gpu=is_gpu)
     print(json.dumps(figures) if given.json else format_memory(figures))
     return 0
 

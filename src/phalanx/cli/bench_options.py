@@ -1,5 +1,7 @@
 """Options of `phalanx bench` and `phalanx plan`. Nothing here loads torch, so `--help` does not wait for it."""
 
+import argparse
+
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_recipe
 from phalanx.launch.flags import add_flags
 from phalanx.system.paths import parse_path
@@ -40,7 +42,7 @@ def bench_parser() -> Parser:
     memory = add_command(commands, 'memory', 'predicted memory of a step, and the batch that fits a device')
     add_recipe(memory)
     add_json(memory)
-    memory.add_argument('--device', metavar='"24 GB"', help='memory of each device (default: of the device here)')
+    memory.add_argument('--device', type=_memory, metavar='"24 GB"', help='memory of each device (default: of the device here)')
     memory.add_argument('--ranks', type=int, default=1, metavar='N', help='ranks that share the global batch (1)')
     # bench comm
     summing = add_command(commands, 'comm', 'all-reduce between ranks: time and bandwidth, by size')
@@ -87,3 +89,13 @@ def plan_parser() -> Parser:
     )
     add_json(parser)
     return parser
+
+
+def _memory(text: str) -> float:
+    """MiB."""
+    from phalanx.engine.fit import parse_size  # it imports torch
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -35,6 +35,9 @@ from phalanx.system.errors import RequestError, SameRequestError
 log = logging.getLogger('phalanx')
 
 PARTS = ('parameters', 'gradients', 'optimizer', 'ema', 'activations', 'batch')
+# Of cuBLAS on a GPU, which torch allocates with its tensors: 32 MiB on Hopper (less on older GPUs) for each of the two threads
+# that multiply, forward and backward.
+WORKSPACES_MB = 64
 MIB = 2**20
 TRIED = 32  # samples of which the largest stands for all
 # Of the memory of a device, tensors can use what is left after the context of CUDA and its libraries, and after the gaps
@@ -66,9 +69,9 @@ class StepMemory:
     compression of gradients. Use it before this process joins a group: the Trainer must be alone.
     """
 
-    def __init__(self, recipe: Recipe, parts: Parts, ranks: int = 1) -> None:
+    def __init__(self, recipe: Recipe, parts: Parts, ranks: int = 1, workspaces_mb: float = 0) -> None:
         """`parts` are those of the run and stay as they are. Several `ranks` keep their gradients in buckets of DDP."""
-        self.has_buckets = ranks > 1
+        self.has_buckets, self.workspaces_mb = ranks > 1, workspaces_mb
         self.sample = largest_sample(parts.task, parts.train, recipe.train.seed)
         own = Parts(recipe, parts.task)
         vars(own).update(train=parts.train, evaluation=parts.train)
@@ -109,7 +112,7 @@ class StepMemory:
                 self._make_optimizer_state()
             tracker.begin()
             self._step(on_device)
-        return {part: tracker.peak[part] / MIB for part in PARTS}
+        return {**{part: tracker.peak[part] / MIB for part in PARTS}, 'workspaces': self.workspaces_mb}
 
     def _make_optimizer_state(self) -> None:
         """Most optimizers make it in their first step."""
@@ -260,7 +263,8 @@ def predict_fit(job: Job, parts: Parts | None = None) -> int | str:
         return f'train.micro_batches: {alone}' if train.micro_batches == 'auto' else train.micro_batches
     ranks = int(os.environ['WORLD_SIZE']) if dist.is_launched() and not dist.is_initialized() else 1
     try:
-        return choose_micro_batches(job.recipe, parts or Parts(job.recipe, job.task), memory_of_device(device), ranks)
+        memory = StepMemory(job.recipe, parts or Parts(job.recipe, job.task), ranks, WORKSPACES_MB * (device.type == 'cuda'))
+        return choose_micro_batches(job.recipe, memory, memory_of_device(device), ranks)
     except RequestError as error:
         return str(error)
     except (RuntimeError, ValueError, OSError) as error:
@@ -280,13 +284,12 @@ def agree_on_micro_batches(job: Job, own: int | str) -> Job:
     return replace(job, recipe=replace(job.recipe, train=replace(job.recipe.train, micro_batches=max(needed))))
 
 
-def choose_micro_batches(recipe: Recipe, parts: Parts, total: float, ranks: int) -> int:
+def choose_micro_batches(recipe: Recipe, memory: StepMemory, total: float, ranks: int) -> int:
     """Micro-batches of a rank with a device of `total` MiB: those of the recipe, or the fewest that fit for `auto`.
 
     Raises RequestError, with the number that would fit, if a step is larger than the device.
     """
-    train = recipe.train
-    memory, share = StepMemory(recipe, parts, ranks), -(-train.global_batch(ranks) // ranks)
+    train, share = recipe.train, -(-recipe.train.global_batch(ranks) // ranks)
     if train.micro_batches != 'auto' and memory.peak_mb(share, train.micro_batches) <= total:
         return train.micro_batches
     fitting, why = None, ''

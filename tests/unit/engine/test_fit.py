@@ -123,6 +123,7 @@ def test_bench_memory_prints_one_object(capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(capsys.readouterr().out)
     assert found['peak_mb'] == pytest.approx(sum(found['parts'].values()))
     assert set(found['parts']) >= {'parameters', 'gradients', 'optimizer', 'activations', 'batch'}
+    assert found['parts']['workspaces'] == 64  # a named device is a GPU
     assert found['fits'] and found['largest_batch_size_per_rank'] > found['samples'] and found['fitting_micro_batches'] == 1
 
 
