@@ -10,6 +10,7 @@ Statistics are shared over ranks, not over micro-batches: with `norm_sync: globa
 statistics over all ranks. Shapes: B batch, C channels, R ranks.
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,18 @@ from torch.nn import functional as F
 from phalanx.parallel import dist
 
 NormSync = Literal['off', 'node', 'global', 'frozen']
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Mean and variance [C] of the latest batch of a norm.
+
+    An object of its own, since setting an attribute of a module takes longer than the rest of the norm's Python code.
+    """
+
+    mean: Tensor
+    var: Tensor
+    factor: float = 0.0  # from that variance to the biased one; 0: nothing to update
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -31,20 +44,22 @@ class BatchNorm2d(nn.BatchNorm2d):
     group: dist.Group | None = None  # the ranks that share their statistics; None: this rank alone
     is_frozen: bool = False
     is_folded: bool = False
-    latest: tuple[Tensor, Tensor] | None = None  # mean and variance [C] of the latest batch, for `RunningStatistics`
-    waiting: float = 0.0  # factor from that variance to the biased one; 0: no statistics pending
+    latest: Statistics | None = None  # for `RunningStatistics`; without it, the running ones are updated by each call
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> the same
         # Evaluation: plain batch norm with the running statistics.
         if not self.training:
             return super().forward(x)
-        assert self.running_mean is not None and self.running_var is not None
         if self.is_frozen or self.is_folded:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        if self.latest is not None and self.waiting:  # called a second time in one forward pass
-            self._follow(*self.latest)
         # Running statistics are updated later, for all norms together, from `latest`; without it, at the end of this call.
-        mean, var = self.latest or torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
+        latest = self.latest
+        if latest is None:
+            assert self.running_var is not None
+            mean, var = torch.zeros(2, x.shape[1], dtype=self.running_var.dtype, device=x.device).unbind()
+            latest = Statistics(mean, var)
+        elif latest.factor:  # called a second time in one forward pass
+            self._follow(latest)
         if self.group is None:
             count = x.numel() // x.shape[1]
             if count < 2:
@@ -52,16 +67,16 @@ class BatchNorm2d(nn.BatchNorm2d):
                     'a batch norm gets one value per channel: use two or more samples per rank, or norm_sync: global or frozen'
                 )
             # With momentum 1, the kernel's running statistics become the mean and the unbiased variance of the batch.
-            normalised = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
-            self.waiting = (count - 1) / count
+            normalised = F.batch_norm(x, latest.mean, latest.var, self.weight, self.bias, True, 1.0, self.eps)
+            latest.factor = (count - 1) / count
         else:
             kernels = _SharedOnCuda if x.is_cuda else _SharedOnCpu
             normalised, of_group, var_of_group = kernels.apply(x, self.weight, self.bias, self.eps, self.group)
-            mean.copy_(of_group)
-            var.copy_(var_of_group)
-            self.waiting = 1.0
+            latest.mean.copy_(of_group)
+            latest.var.copy_(var_of_group)
+            latest.factor = 1.0
         if self.latest is None:
-            self._follow(mean, var)
+            self._follow(latest)
         return normalised
 
     def folded(self) -> dict[str, Tensor]:
@@ -75,27 +90,30 @@ class BatchNorm2d(nn.BatchNorm2d):
         }
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, var: Tensor) -> None:
+    def _follow(self, latest: Statistics) -> None:
         """Update the running statistics from those of a batch."""
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var * self.waiting, self.momentum)
-        self.waiting = 0.0
+        self.running_mean.lerp_(latest.mean, self.momentum)
+        self.running_var.lerp_(latest.var * latest.factor, self.momentum)
+        latest.factor = 0.0
 
 
 class RunningStatistics:
     """Running statistics of all norms of a model, updated together in a few operations instead of a few per norm.
 
-    Worth its bookkeeping (`latest`, `waiting`): a training forward pass through the backbones of SLANet (73 norms) and
+    Worth its bookkeeping (`latest`): a training forward pass through the backbones of SLANet (73 norms) and
     PP-LiteSeg (48) takes 125 operations instead of 257 and 267, and 1 / 1.13 of the processor time at 64 x 64 pixels.
     """
 
     def __init__(self, model: nn.Module) -> None:
         """The model must be on its device. Raises ValueError for a batch norm of another class."""
-        self.norms = [norm for norm in _batch_norms(model) if not norm.is_frozen]
-        self.forget()
-        for norm in self.norms:
-            norm.latest = (torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var))  # type: ignore[arg-type]
+        # Latest statistics, running mean, running variance and momentum of each norm, looked up once.
+        self.norms: list[tuple[Statistics, Tensor, Tensor, float]] = []
+        for norm in _batch_norms(model):
+            if not norm.is_frozen:
+                assert norm.running_mean is not None and norm.running_var is not None
+                norm.latest = Statistics(torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var))
+                self.norms.append((norm.latest, norm.running_mean, norm.running_var, norm.momentum or 0.0))
 
     @torch.no_grad()
     def follow(self, part: int = 0, parts: int = 1) -> None:
@@ -104,21 +122,21 @@ class RunningStatistics:
         After all parts each has the share momentum / parts, and the previous value 1 - momentum: the same as one update with
         the mean of their statistics, which is what ranks with one part each agree on.
         """
-        pending = [norm for norm in self.norms if norm.waiting and norm.latest and norm.momentum]
+        pending = [entry for entry in self.norms if entry[0].factor and entry[3]]
         if not pending:
             return
+        latest, means, variances, momenta = zip(*pending, strict=True)
+        shares = [momentum / (parts - (parts - 1 - part) * momentum) for momentum in momenta]
         # Three multi-tensor kernels for all norms, instead of a few small ones per norm.
-        means, variances = zip(*(norm.latest for norm in pending), strict=True)
-        shares = [norm.momentum / (parts - (parts - 1 - part) * norm.momentum) for norm in pending]  # type: ignore[operator]
-        torch._foreach_lerp_([norm.running_mean for norm in pending], means, shares)  # type: ignore[misc]
-        biased = torch._foreach_mul(variances, [norm.waiting for norm in pending])
-        torch._foreach_lerp_([norm.running_var for norm in pending], biased, shares)  # type: ignore[misc]
+        torch._foreach_lerp_(means, [each.mean for each in latest], shares)
+        biased = torch._foreach_mul([each.var for each in latest], [each.factor for each in latest])
+        torch._foreach_lerp_(variances, biased, shares)
         self.forget()
 
     def forget(self) -> None:
         """Discard the statistics of the latest batch."""
-        for norm in self.norms:
-            norm.waiting = 0.0
+        for latest, *_ in self.norms:
+            latest.factor = 0.0
 
 
 def synchronise(model: nn.Module, sync: NormSync, node: dist.Group | None) -> RunningStatistics:
