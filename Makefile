@@ -62,7 +62,7 @@ GPU_PYTHON = $(shell $(PYTHON) -c 'import torch, torchvision, cv2, pytest; print
 
 gpu:
 	@$(PYTHON) -c 'import torch, torchvision, cv2, pytest' 2>/dev/null || $(MAKE) --no-print-directory .venv/installed
-	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --device $(DEVICE) --seconds $(GPU_SECONDS) --out runs/gpu
+	@PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) benchmarks/gpu.py --device $(DEVICE) --seconds $(GPU_SECONDS) --out runs/gpu
 
 KILLS ?= 200
 SEED ?= 0

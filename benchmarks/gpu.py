@@ -8,7 +8,7 @@
     fed         whole training steps, fed with files by loader workers
     evaluation  the phases of an evaluation: loading, network, post-processing, metric; boxes suppressed here and there
     yolo11      PP-YOLOE+ beside Ultralytics' YOLO11, if that is installed, in turns
-    precision   a step of each family in fp32, tf32, bf16 and fp16
+    precision   a step of each family in fp32, tf32, bf16 and fp16, and its memory beside what `bench memory` predicts
     accuracy    mean IoU of seeds in each precision, images/s and memory
 
 Each section runs in a process of its own, ends alone if it fails, and has a share of the time, with what those before it left.
@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -61,7 +62,9 @@ from phalanx.bench.flops import measure_peak, step_flops
 from phalanx.bench.show import format_markdown
 from phalanx.bench.train import measure
 from phalanx.data.batch import ImageBatch
+from phalanx.engine.fit import WORKSPACES_MB, StepMemory
 from phalanx.engine.job import open_job
+from phalanx.engine.parts import Parts
 from phalanx.engine.precision import DTYPES
 from phalanx.engine.trainer import Trainer
 
@@ -69,16 +72,17 @@ ROOT = Path(__file__).parents[1]
 ROUND_SECONDS = 5  # of measuring, per network
 FAMILIES = ('PP-LiteSeg-STDC1', 'PP-YOLOE-s', 'CRNN', 'DB', 'SLANet')
 PRECISIONS = {
-    'fp32': ('precision={dtype: fp32, tf32: false}', 'train.channels_last=true'),
-    'tf32': ('precision={dtype: fp32, tf32: true}', 'train.channels_last=true'),
     'bf16': BF16,
+    'tf32': ('precision={dtype: fp32, tf32: true}', 'train.channels_last=true'),
     'fp16': ('precision={dtype: fp16}', 'train.channels_last=true'),
+    'fp32': ('precision={dtype: fp32, tf32: false}', 'train.channels_last=true'),
 }
+# Compiling takes up to a minute; the 500 steps of SLANet's loop, which are unrolled, take longest.
 GRAPHS = (
-    ('SLANet', 'train.cuda_graph=true'),
-    ('CRNN', 'train.cuda_graph=true'),
     ('PP-LiteSeg-STDC1', 'train.compile=true'),
     ('PP-YOLOE-s', 'train.compile=true'),
+    ('CRNN', 'train.cuda_graph=true'),
+    ('SLANet', 'train.cuda_graph=true'),
 )
 
 
@@ -103,6 +107,7 @@ def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int,
 
 def tests(_: torch.device, __: float) -> Iterator[Row]:
     words = [sys.executable, '-m', 'pytest', str(ROOT / 'tests' / 'gpu'), '-p', 'no:cacheprovider', '--color=no']
+    words += ['-n', '6'] if find_spec('xdist') else []  # they take minutes one after another
     ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     print(ended.stdout, file=sys.stderr)  # to the log
     result = 'passed' if ended.returncode == 0 else 'failed, see tests.log'
@@ -139,15 +144,19 @@ def plain(device: torch.device, _: float) -> Iterator[Row]:
 
 
 def precision(device: torch.device, _: float) -> Iterator[Row]:
-    batches = dict[str, ImageBatch]()  # drawn once per network
-    for name, (setting, keys) in product(FAMILIES, PRECISIONS.items()):
+    batches, predictions = dict[str, ImageBatch](), dict[tuple[str, bool], float]()  # by network, and by size of its numbers
+    for (setting, keys), name in product(PRECISIONS.items(), FAMILIES):  # the first of each network loads its kernels: 10 s
         job = open_network(name, device, *keys)
         with tempfile.TemporaryDirectory() as folder:
             trainer, batch = open_trainer(job, device, folder, batches.get(name))
             batches[name] = batch
-            flops = step_flops(trainer, batch)
-            yield {'network': name, 'precision': setting, **timed(trainer, batch, flops)}
+            row = timed(trainer, batch, step_flops(trainer, batch))
             del trainer
+        key = name, job.recipe.precision.dtype == 'fp32'
+        if key not in predictions:
+            memory = StepMemory(job.recipe, Parts(job.recipe, job.task), workspaces_mb=WORKSPACES_MB)
+            predictions[key] = sum(memory.parts_of(batch, 1).values())
+        yield {'network': name, 'precision': setting, **row, 'predicted': f'{predictions[key]:,.0f} MiB'}
         free()
 
 
@@ -195,13 +204,14 @@ def end_after(seconds: float) -> Iterator[None]:
 
 
 def graphs(device: torch.device, seconds: float) -> Iterator[Row]:
-    for name, setting in GRAPHS:
-        row = {'network': name, 'setting': setting}
+    end = time.monotonic() + seconds
+    for number, (name, setting) in enumerate(GRAPHS):
+        row, share = {'network': name, 'setting': setting}, (end - time.monotonic()) / (len(GRAPHS) - number)
         try:
-            with end_after(seconds / len(GRAPHS)):
+            with end_after(share):
                 row |= compare_with(name, setting, device)
         except LateError:
-            row['ended early'] = f'not compiled within {seconds / len(GRAPHS):.0f} s'
+            row['ended early'] = f'not compiled within {share:.0f} s'
         yield row
         torch.compiler.reset()
         free()
@@ -302,14 +312,14 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    'tests': Section(tests, 60),
-    'plain': Section(plain, 140),
-    'graphs': Section(graphs, 60),
-    'fed': Section(fed, 70),
-    'evaluation': Section(evaluation, 50),
-    'yolo11': Section(yolo11, 40),
+    'tests': Section(tests, 75),
+    'plain': Section(plain, 60),
+    'graphs': Section(graphs, 160),
+    'fed': Section(fed, 60),
+    'evaluation': Section(evaluation, 40),
+    'yolo11': Section(yolo11, 35),
     'precision': Section(precision, 75),
-    'accuracy': Section(accuracy, 45),
+    'accuracy': Section(accuracy, 35),
 }
 
 

@@ -166,16 +166,18 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize('setting', ['train.compile=true', 'train.cuda_graph=true'])
 def test_a_compiled_or_graphed_network_has_the_losses_of_one_that_is_not(setting: str, tmp_path: Path) -> None:
+    """Losses of two steps: see two ranks above."""
     found = []
     for sets in ((), (setting,)):
         trainer = trainer_of('segmentation', tmp_path, 'precision={tf32: false}', *sets)
         batches = trainer.batches()
-        for _ in range(3):
+        for _ in range(2):
             trainer.train_step(next(batches))
             trainer.progress.step += 1
         trainer.read_numbers(keep=0)
         found.append(torch.tensor(trainer.numbers.logged))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=3e-3, atol=1e-4)
 
 
 def test_a_network_that_was_trained_on_a_gpu_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
