@@ -126,7 +126,7 @@ class Proxy:
 
     def __init__(self, rate: float, failing: int) -> None:
         self.rate, self.failing = rate, failing
-        self.requests = self.failed = self.sent = 0  # sent: bytes of objects
+        self.requests = self.failed = self.sent = self.written = 0  # sent: bytes of objects; written: number of uploads
         self._free = self._back = 0.0  # times at which the line is free, and at which the store is back
         self._lock = threading.Lock()
 
@@ -164,6 +164,7 @@ def forward(proxy: Proxy, port: int) -> Iterator[str]:
                 self.close_connection = True
                 return
             body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+            proxy.written += self.command == 'PUT'
             if proxy.fails():
                 self.answer(503, [], b'<Error><Code>SlowDown</Code></Error>')
                 return

@@ -63,7 +63,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def begin(python: str, folder: Path, root: str, ranks: int, store: dict[str, str], *also: str) -> subprocess.Popen[bytes]:
+def begin(
+    python: str, folder: Path, root: str, ranks: int, store: dict[str, str], *also: str, save_dir: str = ''
+) -> subprocess.Popen[bytes]:
     words = [word for word in TINY if not word.startswith(('data.', 'transforms'))]
     data = f'data={{name: file_list, root: "{root}", train: train.txt, eval: val.txt, classes: classes.txt}}'
     transforms = 'transforms=[{name: random_padding_crop, crop_size: [64, 96]}, random_flip]'
@@ -72,7 +74,7 @@ def begin(python: str, folder: Path, root: str, ranks: int, store: dict[str, str
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f'output of {folder.name}.txt').open('ab') as output:
         return subprocess.Popen(
-            [*command, *also, '--save_dir', str(folder), '--nproc_per_node', str(ranks)],
+            [*command, *also, '--save_dir', save_dir or str(folder), '--nproc_per_node', str(ranks)],
             env=clean_environment() | store | {'PYTHONPATH': str(Path(phalanx.__file__).parent.parent)},
             stdout=output,
             stderr=output,
@@ -183,6 +185,40 @@ def test_a_store_that_disappears_for_thirty_seconds_changes_nothing(
     assert proxy.sent <= 1.2 * size_of(files)
     assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['buckets']['retries'] > proxy.failed / 2
     assert 'repeating' in (tmp_path / 'output of run.txt').read_text()
+
+
+@pytest.mark.parametrize('server', ['moto', 's3rver'])
+def test_a_run_folder_in_a_bucket_survives_kills_and_moves(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path, server: str
+) -> None:
+    """Killed during its uploads, and continued by a fresh machine each time, that has nothing but the bucket."""
+    keys = {'AWS_ACCESS_KEY_ID': 'S3RVER', 'AWS_SECRET_ACCESS_KEY': 'S3RVER'} if server == 's3rver' else {}
+    url = 's3://bucket/runs/one'
+    with s3rver(tmp_path) if server == 's3rver' else moto(python, tmp_path) as port:
+        proxy = Proxy(RATE, FAILING)
+        with forward(proxy, port) as address:
+            fill(python, port, files, access(address, tmp_path) | keys)
+            for number, uploads in enumerate((3, 17, 30, 44)):
+                store = access(address, tmp_path / f'machine {number}') | keys
+                before = proxy.written
+                run = begin(python, tmp_path / f'{number}', str(files), 2, store, save_dir=url)
+                while proxy.written < before + uploads:
+                    assert run.poll() is None
+                    time.sleep(0.01)
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+            store = access(address, tmp_path / 'last machine') | keys
+            assert begin(python, tmp_path / 'last', str(files), 2, store, save_dir=url).wait(1800) == 0
+            # Whoever reads it now, on another machine, finds the whole run.
+            store = access(address, tmp_path / 'reader') | keys
+            environment = clean_environment() | store | {'PYTHONPATH': str(Path(phalanx.__file__).parent.parent)}
+            done = subprocess.run([python, '-m', 'phalanx', 'eval', url], env=environment, check=False, capture_output=True)
+            assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / 'reader' / 'phalanx' / 'runs').glob('*/one')
+    assert losses(folder) == local[2]
+    assert 'resumed at step' in (tmp_path / 'output of last.txt').read_text()
+    written = [file for file in tmp_path.rglob('*') if file.is_file()]
+    assert server == 's3rver' or not [file for file in written if SECRET.encode() in file.read_bytes()]
 
 
 def test_kills_while_the_number_of_ranks_changes_leave_the_order_intact(python: str, files: Path, tmp_path: Path) -> None:
