@@ -6,6 +6,7 @@ Images differ in size. Each function says what a recipe adds to `name` and `root
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def file_list() -> Settings:
     masks('{split}/{number}.jpg', '{split}/{number}.png', (0, 1, 2))
     lists('{split}.txt', '{split}/{number}.jpg {split}/{number}.png')
     return {'classes': ['background', *drawn.CLASSES]}
+
+
+def pack(split: str, files: list[Path]) -> None:
+    """Two shards of WebDataset with the files of a split, in this order; those of a sample have one stem."""
+    for number, part in enumerate((files[:4], files[4:])):
+        file = ROOT / f'{split} shards' / f'{number}.tar'
+        file.parent.mkdir(exist_ok=True)
+        with tarfile.open(file, 'w') as tar:
+            for path in part:
+                tar.add(path, path.name)
+
+
+def shards_of_masks() -> Settings:
+    settings = file_list()
+    for split in SPLITS:
+        pack(split, sorted((ROOT / split).iterdir()))
+    return settings | {'train': 'train shards', 'eval': 'val shards'}
 
 
 def cityscapes() -> Settings:
@@ -125,6 +143,15 @@ def texts() -> Settings:
     for split, numbers in SPLITS.items():
         write(f'{split}.txt', [f'{number}.png\t{drawn.text_of(number)}' for number in numbers])
     return {'train': ['train.txt'], 'eval': ['val.txt']}
+
+
+def shards_of_texts() -> Settings:
+    texts()
+    for split, numbers in SPLITS.items():
+        for number in numbers:
+            drawn.write(ROOT / f'{number}.txt', drawn.text_of(number))
+        pack(split, [ROOT / f'{number}{suffix}' for number in numbers for suffix in ('.png', '.txt')])
+    return {'train': 'train shards', 'eval': 'val shards'}
 
 
 def lmdb_sets() -> Settings:
@@ -224,6 +251,7 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
         'ade20k': ade20k,
         'pascal_voc': voc_masks,
         'oxford_pet': oxford_pet,
+        'shards': shards_of_masks,
         'mixture': mixture('file_list', file_list),
     },
     'detection': {
@@ -238,6 +266,7 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
         'digit_lines': lambda: {'train_lines': 4, 'eval_lines': 2},
         'label_files': texts,
         'lmdb_sets': lmdb_sets,
+        'shards': shards_of_texts,
         'rendered': lambda: {'train_lines': 4, 'eval_lines': 2, 'dictionary': 'digits'},
         'mixture': text_mixture,
     },

@@ -206,28 +206,28 @@ def read_labels(path: Path) -> LabelMap:
 
     Raises SampleError. (OpenCV would give the colours of a palette image, not its indices; hence Pillow.)
     """
-    return read_cached(f'labels {path}', lambda: _decode_labels(path))
+    return read_cached(f'labels {path}', lambda: decode_labels(_bytes(path), str(path)))
 
 
-def _decode_labels(path: Path) -> LabelMap:
-    data = _bytes(path)
-    _check_bytes(data, str(path), 'a label map')
+def decode_labels(data: bytes, name: str) -> LabelMap:
+    """Decode the bytes of a label map, with the result of `read_labels`. `name` is for messages. Raises SampleError."""
+    _check_bytes(data, name, 'a label map')
     if data.startswith(jpeg.BEGINNING):  # decoded only to find damage: Pillow, too, fills missing parts with grey
-        _decode_jpeg(data, str(path))
+        _decode_jpeg(data, name)
     if (size := png.read_size(data)) is not None:
-        _check_pixels(*size, str(path))
+        _check_pixels(*size, name)
     if (by_spng := png.decode_png(data, 'L')) is not None:
         return jpeg.turn_upright(by_spng, _orientation(data))
     try:
         with open_with_pillow(data) as image:
-            _check_pixels(*image.size, str(path))
+            _check_pixels(*image.size, name)
             if image.mode not in ('P', 'L'):
                 cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
                 fault = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
-                raise SampleError(f'{path}: {fault}{cure}')
+                raise SampleError(f'{name}: {fault}{cure}')
             return np.array(PIL.ImageOps.exif_transpose(image))
     except PILLOW_ERRORS as error:
-        raise SampleError(f'{path}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
+        raise SampleError(f'{name}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
 
 
 def turned_hint(path: Path, size: tuple[int, ...], annotated: tuple[int, ...]) -> str:

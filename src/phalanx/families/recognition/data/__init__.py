@@ -15,6 +15,7 @@ from phalanx.families.recognition.data.digit_lines import DigitLines
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import LmdbSets
 from phalanx.families.recognition.data.rendered import Rendered
+from phalanx.families.recognition.data.shards import Shards
 from phalanx.families.recognition.data.source import Data, Source
 
 
@@ -25,6 +26,13 @@ class Mixture(mixing.Mixture):
         super().__init__(parts, train_shares)
 
 
-DATA = {'digit_lines': DigitLines, 'label_files': LabelFiles, 'lmdb_sets': LmdbSets, 'rendered': Rendered, 'mixture': Mixture}
+DATA = {
+    'digit_lines': DigitLines,
+    'label_files': LabelFiles,
+    'lmdb_sets': LmdbSets,
+    'rendered': Rendered,
+    'shards': Shards,
+    'mixture': Mixture,
+}
 
 __all__ = ['DATA', 'Data', 'Source']

@@ -18,6 +18,7 @@ from phalanx.families.segmentation.data.file_list import FileList
 from phalanx.families.segmentation.data.oxford_pet import OxfordPet
 from phalanx.families.segmentation.data.pairs import Data, Source
 from phalanx.families.segmentation.data.pascal_voc import PascalVOC
+from phalanx.families.segmentation.data.shards import Shards
 
 
 class Mixture(mixing.Mixture):
@@ -34,6 +35,7 @@ DATA = {
     'ade20k': ADE20K,
     'pascal_voc': PascalVOC,
     'oxford_pet': OxfordPet,
+    'shards': Shards,
     'mixture': Mixture,
 }
 

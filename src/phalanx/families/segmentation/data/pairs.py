@@ -46,7 +46,7 @@ class Pairs:
 
     def read(self, draw: Draw) -> tuple[Image, LabelMap]:
         index = draw.index
-        image, values = read_image(self.path(index, 0)), read_labels(self.path(index, 1))
+        image, values = self.image(index), self.values(index)
         if image.shape[:2] != values.shape:
             # Name the likeliest reason: EXIF rotation, or masks at another resolution.
             reason = turned_hint(self.path(index, 0), image.shape[:2], values.shape)
@@ -58,7 +58,14 @@ class Pairs:
 
     def labels(self, index: int) -> LabelMap:
         """Read the label map of a sample alone. Raises SampleError."""
-        return self._classes(index, read_labels(self.path(index, 1)))
+        return self._classes(index, self.values(index))
+
+    def image(self, index: int) -> Image:
+        return read_image(self.path(index, 0))
+
+    def values(self, index: int) -> LabelMap:
+        """Stored values of a label map."""
+        return read_labels(self.path(index, 1))
 
     def _classes(self, index: int, values: LabelMap) -> LabelMap:
         # One lookup per pixel maps stored values to classes and reveals values without a class.
