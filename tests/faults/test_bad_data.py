@@ -119,7 +119,7 @@ def replace_line(path: Path, number: int, line: str) -> None:
 WRONG_LISTS = [
     ('segmentation', 'train.txt', '', 'data/train.txt: is empty'),
     ('segmentation', 'train.txt', 'images/0.png', "data/train.txt:1: expected an image and a label map with ' ' between them"),
-    ('segmentation', 'val.txt', 'images/0.png labels/9.png', '1 file is missing in data: labels/9.png'),
+    ('segmentation', 'val.txt', 'images/0.png labels/9.png', '1 file is missing in data: labels/9.png (data/val.txt:1)'),
     ('segmentation', 'val.txt', 'images/0.png ../../x.png', "data/val.txt:1: '../../x.png' lies outside the data set"),
     ('detection', 'labels/train/1.txt', '2 0.5 0.5 0.5 0.5', 'data/labels/train/1.txt:1: class 2 is not one of 0 to 1'),
     ('detection', 'labels/val/1.txt', '1 0.5 0.5', 'data/labels/val/1.txt:1: expected class x y width height'),
@@ -132,7 +132,7 @@ WRONG_LISTS = [
     ('detection', 'labels/train/1.txt', '1 nan 0.5 0.5 0.5', 'data/labels/train/1.txt:1: expected class x y width height'),
     ('recognition', 'train.txt', '\n', 'data/train.txt: is empty'),
     ('recognition', 'val.txt', 'val/0.png 12', "data/val.txt:1: expected an image and its text with '\\t' between them"),
-    ('recognition', 'train.txt', 'train/7.png\t12', '1 file is missing in data: train/7.png'),
+    ('recognition', 'train.txt', 'train/7.png\t12', '1 file is missing in data: train/7.png (data/train.txt:1)'),
     ('table', 'PubTabNet_2.0.0.jsonl', '', "data/PubTabNet_2.0.0.jsonl: no line has the split 'train'; there are no lines"),
     ('table', 'PubTabNet_2.0.0.jsonl', '{"filename": "0.png"}', 'data/PubTabNet_2.0.0.jsonl:1: has no html.structure.tokens'),
     (

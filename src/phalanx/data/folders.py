@@ -32,8 +32,10 @@ def check_folder(path: Path) -> None:
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
 
-def check_present(root: Path, *lists: Iterable[str]) -> None:
+def check_present(root: Path, *lists: Iterable[str], listing: Path | None = None) -> None:
     """Raise FileNotFoundError with the first missing files of `lists` below `root` and their number.
+
+    `listing`: the text file that names them, whose lines the message then has.
 
     Each folder is listed once: on a network disk that is much faster than one request per file. Names are compared by 64 bits
     of their hash, which take a tenth of the memory of the names. Web servers have no lists: a missing file is reported when it
@@ -54,7 +56,16 @@ def check_present(root: Path, *lists: Iterable[str]) -> None:
         more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
         cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
-        raise FileNotFoundError(f'{count} missing in {root}: {", ".join(list(missing)[:SHOWN])}{more}{cure}')
+        shown = ', '.join(list(missing)[:SHOWN]) + more
+        origin = f' ({_find_line(listing, next(iter(missing)))})' if listing is not None else ''
+        raise FileNotFoundError(f'{count} missing in {root}: {shown}{origin}{cure}')
+
+
+def _find_line(listing: Path, path: str) -> str:
+    """Text file and line that name a path."""
+    named = re.compile(rf'(?<![\w./-]){re.escape(path)}(?![\w./-])')
+    number = next((number for number, line in read_lines(listing) if named.search(line)), 0)
+    return f'{listing}:{number}' if number else f'named in {listing}'
 
 
 def _names_in(folder: Path) -> npt.NDArray[np.int64]:

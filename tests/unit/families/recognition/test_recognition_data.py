@@ -83,7 +83,9 @@ def test_all_malformed_lines_of_a_label_file_are_reported_at_once(tmp_path: Path
 def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
-    with pytest.raises(FileNotFoundError, match=re.escape(f'1 file is missing in {tmp_path}: 2.png')):
+    with pytest.raises(
+        FileNotFoundError, match=re.escape(f'1 file is missing in {tmp_path}: 2.png ({tmp_path}/rec_gt_train.txt:2)')
+    ):
         LabelFiles(root=tmp_path).split('train').check_files()
 
 

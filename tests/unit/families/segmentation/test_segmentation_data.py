@@ -127,13 +127,19 @@ LINE = 'images/a.png labels/a.png\n'
         (
             spoil(('train.txt', LINE + ''.join(f'images/{n}.png labels/a.png\n' for n in range(7)))),
             FileNotFoundError,
-            '7 files are missing in {root}: images/0.png, images/1.png, images/2.png, images/3.png, images/4.png and 2 more',
+            '7 files are missing in {root}: images/0.png, images/1.png, images/2.png, images/3.png, images/4.png and 2 more '
+            '({root}/train.txt:2)',
         ),
-        (spoil(('train.txt', 'images/a.png masks/a.png\n')), FileNotFoundError, '1 file is missing in {root}: masks/a.png'),
+        (
+            spoil(('train.txt', 'images/a.png masks/a.png\n')),
+            FileNotFoundError,
+            '1 file is missing in {root}: masks/a.png ({root}/train.txt:1)',
+        ),
         (
             spoil(('train.txt', 'images\\a.png labels\\a.png\n')),
             FileNotFoundError,
-            '2 files are missing in {root}: images\\a.png, labels\\a.png; folders are divided by /, not by \\',
+            '2 files are missing in {root}: images\\a.png, labels\\a.png ({root}/train.txt:1); folders are divided by '
+            '/, not by \\',
         ),
     ],
 )

@@ -40,7 +40,8 @@ class FileList:
                     yield self._pair(line, f'{path}:{number}')
 
         count = len(self.class_names)
-        pairs = Pairs(self.root, read_pairs(), self.ids, f': data.classes names {count} class{"es" * (count != 1)}')
+        origin = f': data.classes names {count} class{"es" * (count != 1)}'
+        pairs = Pairs(self.root, read_pairs(), self.ids, origin, path)
         problems.check()
         return pairs
 

@@ -20,17 +20,20 @@ INVALID = 254  # marks label values without a class; hence at most 254 classes
 class Pairs:
     """Source of images with label maps, both in files below `root`."""
 
-    def __init__(self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '') -> None:
+    def __init__(
+        self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '', listing: Path | None = None
+    ) -> None:
         """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`; `origin`:
-        end of the message about a value that is not in the table, with the reason why others are."""
-        self.root, self.ids, self.origin = root, ids, origin
+        end of the message about a value that is not in the table, with the reason why others are; `listing`: the text file
+        that names the pairs."""
+        self.root, self.ids, self.origin, self.listing = root, ids, origin, listing
         self._paths = Packed.of(chain.from_iterable(pairs))  # image, label map, image, ...
 
     def __len__(self) -> int:
         return len(self._paths) // 2
 
     def check_files(self) -> None:
-        check_present(self.root, self._paths)
+        check_present(self.root, self._paths, listing=self.listing)
 
     def digest(self) -> bytes:
         return self._paths.digest()
