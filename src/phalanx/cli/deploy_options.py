@@ -5,6 +5,7 @@ import argparse
 from phalanx.cli.predict_options import MODEL, add_run
 from phalanx.config.arguments import Parser, add_assignments, add_offline
 from phalanx.deploy.formats import AXES, FORMATS, OLDEST_OPSET
+from phalanx.system.buckets import refuse_secrets
 from phalanx.system.paths import parse_path
 
 FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
@@ -30,7 +31,11 @@ def export_parser() -> Parser:
     parser = Parser('phalanx export', about, ['phalanx export runs/mine --out model.onnx'])
     add_run(parser, 'RUN', 'a run folder, or a recipe with --weights')
     parser.add_argument(
-        '--weights', '--model_path', metavar='WEIGHTS', help='instead of the best of the run, as in `phalanx eval`'
+        '--weights',
+        '--model_path',
+        type=refuse_secrets,
+        metavar='WEIGHTS',
+        help='instead of the best of the run, as in `phalanx eval`',
     )
     parser.add_argument(
         '--out', type=parse_path, metavar='FILE', help='what to write (default: model.onnx in the run folder, .xml or .pt2)'

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from phalanx.config.read import ConfigError, Node, did_you_mean, merge, to_plain
-from phalanx.system.buckets import UrlError
+from phalanx.system.buckets import UrlError, refuse_secrets
 from phalanx.system.paths import parse_path
 
 DEFAULT = 'default'
@@ -112,11 +112,11 @@ class _Binder:
                 return self.wrong(node, path, 'a number')
             if not math.isfinite(value):
                 return self.wrong(node, path, 'a finite number')
-        elif kind is str and text is not None and value is not None:
-            value = text  # `2015` or `on` where a string is expected
-        elif kind is Path and text and value is not None:
+        elif kind in (str, Path) and text is not None and value is not None and (text or kind is str):
             try:
-                return parse_path(text), Node(text, node.origin, text)
+                if kind is Path:
+                    return parse_path(text), Node(text, node.origin, text)
+                value = refuse_secrets(text)  # the text: `2015` or `on` where a string is expected
             except UrlError as error:
                 self.problems.append(f'{node.origin}: {path}: {error}')
                 return None, node

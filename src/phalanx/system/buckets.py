@@ -26,10 +26,13 @@ from pathlib import Path, PosixPath, PurePosixPath
 from types import SimpleNamespace
 from typing import IO, Any, Self
 
+from phalanx.system.errors import RequestError
+
 SCHEMES = ('s3', 'gs', 'az', 'https', 'http')
 FETCHER = 'PHALANX_FETCHER'  # environment variable: socket of the fetcher that a parent process has started
 CACHE = 'PHALANX_BUCKETS'  # environment variable: JSON of the key `buckets` of the recipe
 MISSING = 'there is no such object in the bucket'
+SIGNED = re.compile(r'[?&][^=&]*(sig|token|passw|secret|credential|key)[^=&]*=', re.IGNORECASE)
 INSTALL = "needs obstore: pip install 'phalanx-vision[buckets]'"
 
 
@@ -50,7 +53,7 @@ class BucketOptions:
         os.environ[CACHE] = json.dumps({'gib': self.gib, 'folder': self.folder and str(self.folder.absolute())})
 
 
-class UrlError(argparse.ArgumentTypeError, ValueError):
+class UrlError(argparse.ArgumentTypeError, ValueError, RequestError):
     """URL that cannot be used. The message does not contain what may be a secret, which argparse would add to a ValueError."""
 
 
@@ -60,6 +63,16 @@ class StoreError(OSError):
 
 def is_url(text: str) -> bool:
     return text.partition('://')[0] in SCHEMES
+
+
+def refuse_secrets(text: str) -> str:
+    """Return `text`. Raises UrlError if it is a URL with a password or a signature; other queries are allowed."""
+    scheme, separator, rest = text.partition('#')[0].partition('://')
+    if separator and ('@' in rest.partition('/')[0] or SIGNED.search(rest)):
+        raise UrlError(
+            f'{redact(text)}: the URL has a password or a signature (cut off here), which would reach logs; {_cure(scheme)}'
+        )
+    return text
 
 
 def redact(text: str) -> str:

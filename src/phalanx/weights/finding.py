@@ -15,6 +15,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
+from phalanx.system.buckets import refuse_secrets
 from phalanx.system.disk import write_atomically
 from phalanx.system.paths import parse_path
 from phalanx.weights.archives import SUFFIXES
@@ -65,7 +66,7 @@ def find(source: str | Path) -> FoundWeights:
     Options may follow: `#sha256=HEX`, the checksum of the file; `#file=NAME`, a file inside an archive; `#key=NAME`, an entry
     of the file. Raises FetchError and NotFoundError.
     """
-    text = str(source)
+    text = refuse_secrets(str(source))
     place, options = _split(text)
     member, key, sha256 = (options.get(option) for option in ('file', 'key', 'sha256'))
     # A file on this node always wins: it works offline, and its name may be that of published weights.

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 from argparse import ArgumentParser
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +81,19 @@ def test_a_url_with_a_secret_is_refused_without_repeating_it(
     with pytest.raises(SystemExit):
         parser.parse_args([url])
     assert run_here('config', 'pp_liteseg', '--set', f'data={{name: file_list, root: "{url}"}}') == 2
+    assert run_here('config', 'pp_liteseg', '--set', f'train.init_from={url}') == 2
+    commands = (
+        ['train', url],
+        ['weights', 'get', url],
+        ['eval', 'pp_liteseg', '--weights', url],
+        ['train', 'x', '--resume', url],
+    )
+    for words in commands:
+        with suppress(SystemExit):
+            assert run_here(*words) in (1, 2)
     captured = capsys.readouterr()
     assert SECRET not in captured.out + captured.err
-    assert 'reach logs' in captured.err
+    assert captured.err.count('reach logs') == 6
 
 
 def test_without_obstore_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +165,13 @@ def test_a_full_cache_loses_what_was_not_used_for_longest(store: Store, tmp_path
     assert store.gets('/tests/set/1') == 2
 
 
-def test_a_missing_object_is_named(store: Store) -> None:
+def test_a_missing_object_is_named_with_its_line(store: Store) -> None:
     put(store, 'a.txt')
+    store.objects['/tests/set/list.txt'] = b'a.txt 0\nc/b.txt 1\nb.txt 2\n'
     with pytest.raises(FileNotFoundError, match=r'2 files are missing in s3://tests/set: b.txt, c/d.txt'):
         check_present(ROOT, ['a.txt', 'b.txt', 'c/d.txt'])
+    with pytest.raises(FileNotFoundError, match=r'1 file is missing in s3://tests/set: b.txt \(s3://tests/set/list.txt:3\)'):
+        check_present(ROOT, ['a.txt', 'b.txt'], listing=ROOT / 'list.txt')
     with pytest.raises(SampleError, match=r's3://tests/set/b.png: cannot be read: there is no such object'):
         read_image(ROOT / 'b.png')
 
