@@ -27,6 +27,14 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Table with the same columns in each row."""
+
+    title: str
+    rows: Sequence[Mapping[str, str | float]]
+
+
+@dataclass(frozen=True)
 class Pictures:
     """Pictures of samples, one row per sample."""
 
@@ -48,4 +56,4 @@ class Grade(NamedTuple):
     reason: str  # description of the fault
 
 
-Figure = Curves | Matrix | Pictures | Legend
+Figure = Curves | Matrix | Table | Pictures | Legend

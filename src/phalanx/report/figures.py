@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures
+from phalanx.families.figures import Curves, Figure, Legend, Matrix, Pictures, Table
 from phalanx.report.page import detail_values
 
 PICTURE_SIDE = 800  # maximum in pixels: the page embeds all pictures
-KINDS = {Curves: 'curves', Matrix: 'matrix', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
+KINDS = {Curves: 'curves', Matrix: 'matrix', Table: 'table', Pictures: 'pictures', Legend: 'legend'}  # of figures in table.json
 
 
 def embed(table: Sequence[Mapping[str, Any]], figures: Sequence[Figure]) -> dict[str, Any]:

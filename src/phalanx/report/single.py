@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.families.figures import Matrix
+from phalanx.families.figures import Matrix, Table
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.figures import embed
 from phalanx.report.page import render
@@ -19,6 +19,9 @@ def print_evaluation(found: Evaluation) -> None:
     console = terminal()
     if found.table:
         console.print(make_table(found.table))
+    for figure in found.figures:
+        if isinstance(figure, Table):
+            console.print(make_table(figure.rows))
     words = {name: format_number(value) for name, value in found.metrics.items()}
     words |= {'samples': format_number(found.samples), 'time': format_duration(found.seconds)}
     mistaken = '; '.join(line for figure in found.figures if isinstance(figure, Matrix) for line in describe_confusions(figure))

@@ -332,3 +332,9 @@ def test_the_time_since_the_first_start_is_divided_into_parts(folder: Path) -> N
 
 def test_a_run_without_an_end_has_no_division_of_its_time(folder: Path) -> None:
     assert 'Time since the first start' not in write_page(folder).read_text()
+
+
+def test_the_page_shows_a_table_of_a_figure_with_its_title(folder: Path) -> None:
+    page = figures(folder, {'kind': 'table', 'title': 'Errors', 'rows': [{'cause': NAUGHTY, 'lost': 0.25}]})
+    assert '<h3>Errors</h3>' in page and '0.2500' in page
+    assert NAUGHTY not in page

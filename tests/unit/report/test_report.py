@@ -18,7 +18,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from phalanx.engine.progress import Progress
-from phalanx.families.figures import Curves, Grade, Legend, Matrix, Pictures
+from phalanx.families.figures import Curves, Grade, Legend, Matrix, Pictures, Table
 from phalanx.report.evaluation import Evaluation, Worst
 from phalanx.report.report import Report
 from phalanx.report.single import print_evaluation
@@ -318,7 +318,10 @@ def test_an_evaluation_by_itself_prints_its_table_and_metrics(capsys: pytest.Cap
     found = Evaluation(
         metrics={'mean_iou': 0.75},
         table=[{'class': 'one', 'iou': 0.75, 'pixels': 5120.0}],
-        figures=[Matrix('Taken', ('a', 'b', 'c'), [[9, 2, 0], [3, 4, 0], [0, 0, 1]])],
+        figures=[
+            Matrix('Taken', ('a', 'b', 'c'), [[9, 2, 0], [3, 4, 0], [0, 0, 1]]),
+            Table('Errors', [{'cause': 'missed', 'lost': 0.25}]),
+        ],
         samples=13,
         seconds=75.0,
         worst=[Worst(4, 'x.png', Grade(0.25, 'mean IoU 0.25'))],
@@ -328,4 +331,5 @@ def test_an_evaluation_by_itself_prints_its_table_and_metrics(capsys: pytest.Cap
     assert re.search(r'mistaken +b taken for a \(3 times\); a taken for b \(2 times\)\n', printed)
     assert re.search(r'worst 1 +x\.png: mean IoU 0\.25\n', printed)
     assert re.search(r'one +0\.7500 +5,120', printed)
+    assert re.search(r'cause +lost', printed) and re.search(r'missed +0\.2500', printed)
     assert re.search(r'samples +13\ntime +1 min 15 s', printed)

@@ -276,13 +276,14 @@ def test_the_figures_are_the_curves_and_the_confusions() -> None:
     """
     truth = there((0, A), (0, B))
     for metric in (CocoAp(('a', 'b')), VocAp(('a', 'b'))):
-        curves, matrix = evaluate(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
+        curves, matrix, errors = evaluate(metric, [(found((0.9, 0, A), (0.8, 0, FAR)), truth)]).figures()
         assert (curves.x, curves.y) == ('recall', 'precision')
         assert list(curves.lines) == ['mean of the classes', 'a']
         assert [y for _, y in curves.lines['a']] == pytest.approx([1.0] * 51 + [0.0] * 50)
         assert [x for x, _ in curves.lines['a']] == pytest.approx([percent / 100 for percent in range(101)])
         assert matrix.names == ['a', 'b', 'nothing']
         assert matrix.counts == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]
+        assert [row['cause'] for row in errors.rows if row['errors']] == ['background', 'missed']
 
 
 def test_of_many_classes_the_mean_and_the_worst_five_have_a_curve() -> None:

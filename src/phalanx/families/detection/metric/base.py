@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
+from phalanx.families.detection.metric.errors import errors_by_cause
 from phalanx.families.detection.metric.matching import (
     MIN_IOU,
     MIN_SCORE,
@@ -40,12 +41,12 @@ class BoxMetric:
         raise NotImplementedError
 
     def figures(self) -> list[Figure]:
-        """Precision-recall curves and confusion matrix."""
+        """Precision-recall curves, confusion matrix, and errors by cause."""
         title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
         counts = self.confused if self.confused is not None else self._confusion()
         matrix = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
-        curves = self.curves()
-        return [precision_recall_curves(curves, self.iou), matrix] if curves else [matrix]
+        curves, errors = self.curves(), errors_by_cause(self.images.values(), len(self.class_names))
+        return [precision_recall_curves(curves, self.iou), matrix, errors] if curves else [matrix]
 
     def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
         for index, detections, truth in zip(batch.indices, prediction, batch.truths, strict=True):
