@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -33,7 +33,8 @@ class Draw:
 
     def rng(self) -> Rng:
         """Random generator of this sample: a function of (seed, epoch, index)."""
-        # The second number separates streams: 0 epoch order, 1 sample, 2 step, 3 mixture, 4 rendered evaluation, 5 source.
+        # The second number separates streams: 0 epoch order, 1 sample, 2 step, 3 mixture, 4 rendered evaluation, 5 source,
+        # 6 resampling.
         return np.random.default_rng((self.seed, 1, self.epoch, self.index))
 
     def source_rng(self) -> Rng:
@@ -189,3 +190,43 @@ class SubsetSource(FromSource):
 
     def read(self, draw: Draw) -> Any:
         return self.source.read(draw.of(int(self.numbers[draw.index])))
+
+
+@dataclass(frozen=True)
+class ResampledSource:
+    """Samples of another Source, each several times per epoch, or only in some epochs.
+
+    An epoch takes sample i floor or ceil of `repeats[i]` times, with that mean over the epochs (systematic sampling), so that
+    all epochs have the same length: the sum of `repeats`, rounded. The selection is a function of (seed, epoch).
+    """
+
+    source: Any
+    ends: npt.NDArray[np.float64]  # [N] cumulative sum of `repeats`
+    notes: Mapping[str, int] = field(default_factory=dict)  # oddities of the annotations and their number
+
+    def __len__(self) -> int:
+        return max(1, round(float(self.ends[-1])))
+
+    def check_files(self) -> None:
+        self.source.check_files()
+
+    def digest(self) -> bytes:
+        return digest_names(self.source) + self.ends.tobytes()
+
+    def name(self, index: int) -> str:
+        """Name of the sample at the middle of the interval of `index`; its neighbours may take its place in some epochs."""
+        return str(self.source.name(self._chosen(index, 0.5)))
+
+    def files(self, draw: Draw) -> list[str]:
+        return files_of(self.source, self._draw_of(draw))
+
+    def read(self, draw: Draw) -> Any:
+        return self.source.read(self._draw_of(draw))
+
+    def _draw_of(self, draw: Draw) -> Draw:
+        # One random shift for the whole epoch: a function of (seed, epoch) alone, so that workers and ranks agree.
+        return draw.of(self._chosen(draw.index, np.random.default_rng((draw.seed, 6, draw.epoch)).random()))
+
+    def _chosen(self, index: int, shift: float) -> int:
+        position = (index + shift) * (float(self.ends[-1]) / len(self))
+        return min(int(np.searchsorted(self.ends, position, side='right')), len(self.ends) - 1)

@@ -16,6 +16,7 @@ from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.detection import draw as drawing
 from phalanx.families.detection.data import DATA, Data, Objects
 from phalanx.families.detection.data.annotated import absent_classes
+from phalanx.families.detection.data.sampling import SAMPLINGS, Sampling, resample
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
@@ -108,16 +109,16 @@ class Samples(Dataset[Sample]):
             image, objects = self.source.read(draw)
             return prepare_eval_sample(image, objects, self.transforms, draw)
         rng = draw.rng()
-        context = TransformContext(rng, draw.step_rng, lambda: self.training_sample(int(rng.integers(len(self)))))
-        image, objects = self.training_sample(draw.index)
+        context = TransformContext(rng, draw.step_rng, lambda: self.training_sample(draw.of(int(rng.integers(len(self))))))
+        image, objects = self.training_sample(draw)
         size = image.shape[:2]
         for transform in self.transforms:
             image, objects = transform(image, objects, context)
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
-    def training_sample(self, index: int) -> ImageWithObjects:
+    def training_sample(self, draw: Draw) -> ImageWithObjects:
         """Image with its objects for training: without crowds, clipped to the image. Raises SampleError."""
-        image, objects = self.source.read(Draw(index))
+        image, objects = self.source.read(draw)
         return image, objects.at(~objects.ignored).clipped(image.shape[1], image.shape[0])
 
 
@@ -146,9 +147,9 @@ class DetectionKeys(FamilyKeys):
 
     `assigner` assigns anchors to true boxes (default: the assigner of the loss, or `atss_then_task_aligned`). `nms` filters
     boxes (default: not for detectors with queries, of which the 300 highest scores stay); pictures show those with a score of
-    at least `shown_from`. `mean` and `std` are in RGB order. `from_teacher` lists further losses between the student and a
-    frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose boxes guide the task-aligned assignment.
-    Their coefficients follow those of `loss`; a single coefficient applies to all.
+    at least `shown_from`. `sampling` repeats images of rare classes. `mean` and `std` are in RGB order. `from_teacher` lists
+    further losses between the student and a frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose
+    boxes guide the task-aligned assignment. Their coefficients follow those of `loss`; a single coefficient applies to all.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -164,6 +165,7 @@ class DetectionKeys(FamilyKeys):
     from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, check_part], ...] = ()
     nms: Nms | None = None
     shown_from: float = 0.3
+    sampling: Annotated[partial[Sampling] | None, SAMPLINGS, check_part] = None
 
 
 class Detection(Family):
@@ -184,6 +186,7 @@ class Detection(Family):
         self.assigner = choose_assigner([loss for loss, _ in self.losses], keys.assigner)
         keys.metric(())  # reports errors in its options now
         self.nms, self.shown_from = keys.nms, keys.shown_from
+        self.sampling: Sampling | None = keys.sampling and keys.sampling()  # type: ignore[assignment]  # built from its options
 
     @staticmethod
     def distils(keys: DetectionKeys) -> bool:
@@ -213,7 +216,10 @@ class Detection(Family):
 
     def dataset(self, split: Split) -> Samples:
         source = self.source(split)
-        return Samples(source, self.transforms[split], split, absent_classes(source, self.class_names))
+        absent = absent_classes(source, self.class_names)
+        if self.sampling and split == 'train' and self.training_source is None:  # not for the loss of the evaluation samples
+            source = resample(source, self.sampling, self.class_names)
+        return Samples(source, self.transforms[split], split, absent)
 
     def survey(self, split: Split) -> BoxSurvey:
         """Samples of a split before transforms, for `phalanx data check`."""
