@@ -1,7 +1,8 @@
 """Images to boxes. Shapes: A anchors, K classes, n candidates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import cv2
@@ -9,9 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
-from phalanx.runtime.prepare import INTERPOLATIONS, Floats, Image, Size, normalise, pad_to_multiple, resize_factors, size_of
+from phalanx.runtime.prepare import (
+    INTERPOLATIONS,
+    Floats,
+    Image,
+    Size,
+    check_input_size,
+    normalise,
+    pad_to_multiple,
+    pad_with_zeros,
+    resize_factors,
+    resize_maps,
+    scaled_size,
+    size_of,
+)
 from phalanx.runtime.results import Found
-from phalanx.runtime.session import ArtifactError
+from phalanx.runtime.session import ArtifactError, Run
+from phalanx.runtime.views import flips, window_cores, window_sizes
+
+WHOLE = {'window': None, 'window_stride': None, 'scales': [1.0], 'flip_horizontal': False}
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,48 @@ class Detection(Family):
                 interpolation = INTERPOLATIONS[transform['interpolation']]
                 image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
         return normalise(pad_to_multiple(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
+
+    def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
+        """Boxes in pixels of the input and scores; with windows, scales or a flip (`Inference`), those of all views."""
+        inference = self.reading.get('inference', WHOLE)  # files of before have none
+        turned = flips(horizontal=inference['flip_horizontal'], vertical=False)
+        views = list(product(inference['scales'], turned))
+        if views == [(1.0, ())] and window_sizes(inference) is None:
+            return run(images)
+        parts = [part for scale, flip in views for part in self._view(run, images, scale, flip)]
+        return {name: np.concatenate([part[name] for part in parts], 1) for name in ('boxes', 'scores')}
+
+    def _view(self, run: Run, images: Floats, scale: float, flip: tuple[int, ...]) -> Iterator[dict[str, Floats]]:
+        """Yield boxes and scores of each window of one scale and flip, both undone."""
+        H, W = images.shape[2:]
+        h, w = scaled_size((H, W), scale)
+        check_input_size(h, w)
+        step = self.preparation['multiple_of']
+        # The size of the input stays a multiple of what the network takes.
+        padded = [-(-side // step) * step for side in (h, w)]
+        scaled = np.flip(np.stack([resize_maps(image, h, w) for image in images]), flip)
+        for boxes, scores in self._windows(run, np.stack([pad_with_zeros(image, *padded) for image in scaled])):
+            x0, y0, x1, y1 = np.moveaxis(boxes, 2, 0)
+            x0, x1 = (w - x1, w - x0) if flip else (x0, x1)
+            undone = np.stack(
+                [x0 * np.float32(W / w), y0 * np.float32(H / h), x1 * np.float32(W / w), y1 * np.float32(H / h)], 2
+            )
+            yield {'boxes': undone, 'scores': scores}
+
+    def _windows(self, run: Run, images: Floats) -> Iterator[tuple[Floats, Floats]]:
+        """Yield boxes in pixels of `images` and scores of each window; boxes that count in another one have scores of 0."""
+        if (sizes := window_sizes(self.reading.get('inference', WHOLE))) is None:
+            outputs = run(images)
+            yield outputs['boxes'], outputs['scores']
+            return
+        (height, width), (down, across) = sizes
+        rows, columns = window_cores(images.shape[2], height, down), window_cores(images.shape[3], width, across)
+        for (top, least_y, most_y), (left, least_x, most_x) in product(rows, columns):
+            outputs = run(np.ascontiguousarray(images[:, :, top : top + height, left : left + width]))
+            boxes = outputs['boxes'] + np.array([left, top, left, top], np.float32)
+            x, y = np.moveaxis((boxes[..., :2] + boxes[..., 2:]) / 2, 2, 0)
+            counts = (least_x <= x) & (x < most_x) & (least_y <= y) & (y < most_y)
+            yield boxes, outputs['scores'] * counts[..., None]
 
     def prediction(self, outputs: Mapping[str, Any], image: Image) -> Detections:
         """Detections after non-maximum suppression."""

@@ -1,6 +1,5 @@
 """Images to class maps. Shapes: K classes, h and w of the input, H and W of the image."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -12,7 +11,6 @@ from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import (
     Floats,
     Image,
-    Size,
     check_input_size,
     normalise,
     resize,
@@ -22,6 +20,7 @@ from phalanx.runtime.prepare import (
     size_of,
 )
 from phalanx.runtime.session import ArtifactError, Run
+from phalanx.runtime.views import flips, window_sizes, window_starts
 
 GREY = 127.5  # padding of inputs: middle of the range
 MOST_LOGITS = 2**27  # resized to the size of an image at once: 512 MB
@@ -124,21 +123,3 @@ def size_after(size: tuple[int, int], transform: Mapping[str, Any]) -> tuple[int
         case 'ResizeByLong':
             return rounded_size(size, transform['side'] / max(H, W))
     raise ArtifactError(f'images went through {transform["name"]} in evaluation, which the runtime does not know')
-
-
-def flips(*, horizontal: bool, vertical: bool) -> list[tuple[int, ...]]:
-    """Dimensions to flip for each view of images [B, C, H, W]; the first view is not flipped."""
-    rows = [(), (2,)] if vertical else [()]
-    columns = [(), (3,)] if horizontal else [()]
-    return [(*first, *second) for first, second in product(rows, columns)]
-
-
-def window_sizes(inference: Mapping[str, Any]) -> tuple[Size, Size] | None:
-    """(height, width) of sliding windows, and their strides; None without windows."""
-    return (size_of(inference, 'window'), size_of(inference, 'window_stride')) if inference['window'] is not None else None
-
-
-def window_starts(length: int, window: int, stride: int) -> list[int]:
-    """Starts of sliding windows along a side of `length` pixels."""
-    count = max(0, math.ceil((length - window) / stride)) + 1
-    return [max(0, min(number * stride, length - window)) for number in range(count)]

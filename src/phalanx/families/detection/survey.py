@@ -45,7 +45,7 @@ class BoxSurvey(FromSource):
     def cures(self) -> dict[str, str]:
         return {
             SMALL: f'a side of boxes is less than {FINEST} pixels at the input of the network, too small to be learned well; '
-            'enlarge the sizes in transforms and eval_transforms, or cut images into tiles',
+            'enlarge the sizes in transforms and eval_transforms, or see images in windows (inference.window)',
             TWICE: 'two boxes of one class are at the same place, so one of them always counts as missed; remove one',
             AMBIGUOUS: 'boxes of two classes are at the same place, which confuses training; decide for one of the classes',
         }

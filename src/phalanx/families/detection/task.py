@@ -1,7 +1,7 @@
 """Detection: boxes and classes of the objects in an image. Task, batches and recipe keys of the family."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -20,6 +20,7 @@ from phalanx.families.detection.data.sampling import SAMPLINGS, Sampling, resamp
 from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
+from phalanx.families.detection.inference import Inference
 from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss
 from phalanx.families.detection.loss.assign import Truths, pad_truths
 from phalanx.families.detection.loss.terms import choose_assigner
@@ -147,9 +148,10 @@ class DetectionKeys(FamilyKeys):
 
     `assigner` assigns anchors to true boxes (default: the assigner of the loss, or `atss_then_task_aligned`). `nms` filters
     boxes (default: not for detectors with queries, of which the 300 highest scores stay); pictures show those with a score of
-    at least `shown_from`. `sampling` repeats images of rare classes. `mean` and `std` are in RGB order. `from_teacher` lists
-    further losses between the student and a frozen teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose
-    boxes guide the task-aligned assignment. Their coefficients follow those of `loss`; a single coefficient applies to all.
+    at least `shown_from`. `inference` sets windows, scales and flips of evaluation and prediction. `sampling` repeats images
+    of rare classes. `mean` and `std` are in RGB order. `from_teacher` lists further losses between the student and a frozen
+    teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose boxes guide the task-aligned assignment. Their
+    coefficients follow those of `loss`; a single coefficient applies to all.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -164,6 +166,7 @@ class DetectionKeys(FamilyKeys):
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
     from_teacher: tuple[Annotated[partial[DetectionLoss], TEACHER_LOSSES, check_part], ...] = ()
     nms: Nms | None = None
+    inference: Inference = field(default_factory=Inference)
     shown_from: float = 0.3
     sampling: Annotated[partial[Sampling] | None, SAMPLINGS, check_part] = None
 
@@ -187,6 +190,7 @@ class Detection(Family):
         keys.metric(())  # reports errors in its options now
         self.nms, self.shown_from = keys.nms, keys.shown_from
         self.sampling: Sampling | None = keys.sampling and keys.sampling()  # type: ignore[assignment]  # built from its options
+        self.inference = keys.inference
 
     @staticmethod
     def distils(keys: DetectionKeys) -> bool:
@@ -277,7 +281,7 @@ class Detection(Family):
 
     def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
         """Detections of each image, in pixels of the original image."""
-        boxes, scores = model.decode(model(self.network_input(batch)))  # [B, A, 4], [B, A, K]
+        boxes, scores = self.inference(model, self.network_input(batch))  # [B, A, 4], [B, A, K]
         sizes = to_device(torch.tensor(batch.sizes), boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
@@ -286,8 +290,12 @@ class Detection(Family):
         return [Detections(*(part.numpy() for part in image)) for image in detections]
 
     def suppression(self, model: Any) -> Nms:
-        """Settings of the recipe; by default the highest scores of detectors with queries, and NMS for all others."""
-        return self.nms or (NO_SUPPRESSION if getattr(model, 'takes_truths', False) else Nms())
+        """Settings of the recipe; by default NMS, for detectors with queries only of the boxes of several views."""
+        if self.nms or not getattr(model, 'takes_truths', False):
+            return self.nms or Nms()
+        return (
+            replace(NO_SUPPRESSION, nms_threshold=Nms().nms_threshold) if self.inference.has_several_views else NO_SUPPRESSION
+        )
 
     def metric(self) -> Any:
         return self.make_metric(self.class_names)
@@ -307,8 +315,17 @@ class Detection(Family):
         return drawing.build_writers(self.shown_from)
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
-        """Export boxes and scores of all anchors, or of the results of NMS; the caller scales them to the image."""
+        """Export boxes and scores of all anchors, or of the results of NMS; the caller scales them to the image.
+
+        Windows, scales and flips are left to the caller. Raises ValueError for `post_processing` if the recipe has any.
+        """
+        if post_processing and self.inference.has_several_views:
+            raise ValueError(
+                '--with_post_processing: one suppression follows all windows, scales and flips of an image, which a graph for '
+                'one of them cannot do; phalanx.runtime does'
+            )
         nms = asdict(self.suppression(model))
+        has_one_size = sizing_of(self.transforms['eval']) == 'one' and not self.inference.has_several_views
         preparation = {
             'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
@@ -323,9 +340,15 @@ class Detection(Family):
                 'scores': '[batch, anchors, classes]: probabilities, each class for itself',
             },
             preparation,
-            {'classes': self.class_names, 'nms': nms, 'shown_from': self.shown_from, 'order': READ_OUT},
+            {
+                'classes': self.class_names,
+                'inference': asdict(self.inference),
+                'nms': nms,
+                'shown_from': self.shown_from,
+                'order': READ_OUT,
+            },
             in_graph=GraphPart(partial(add_suppression, nms=nms), OUTPUTS) if post_processing else None,
-            dynamic={} if sizing_of(self.transforms['eval']) == 'one' else {2: STRIDE, 3: STRIDE},
+            dynamic={} if has_one_size else {2: STRIDE, 3: STRIDE},
         )
 
 

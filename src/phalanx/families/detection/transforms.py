@@ -7,7 +7,7 @@ Normalisation happens later on the device of the network, so that images travel 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -157,6 +157,98 @@ def crop_objects(objects: Objects, part: Boxes) -> Objects:
     x, y = (objects.boxes[:, :2] + objects.boxes[:, 2:]).T / 2
     centred = (x0 <= x) & (x < x1) & (y0 <= y) & (y < y1)
     return objects.at(centred).moved(-x0, -y0).clipped(x1 - x0, y1 - y0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWindow:
+    """Cut a window of `target_size` (height, width) out of the image, as `inference.window` does in evaluation.
+
+    With the probability `near_objects` it contains a random object, else its place is random. Objects with their centre in the
+    window are kept. A smaller image is padded with grey on the right and at the bottom.
+    """
+
+    target_size: tuple[int, int] = (640, 640)
+    near_objects: float = 0.7
+
+    sizing: ClassVar[Sizing] = 'one'
+
+    def __post_init__(self) -> None:
+        check_probability('near_objects', self.near_objects)
+        check_size('target_size', self.target_size)
+
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
+        rng, corner, (H, W) = context.rng, [0, 0], self.target_size
+        boxes = objects.boxes
+        near = boxes[rng.integers(len(boxes))] if len(boxes) and rng.random() < self.near_objects else None
+        for axis, (side, window) in enumerate(zip(image.shape[1::-1], (W, H), strict=True)):
+            last = max(0, side - window)
+            # Windows that contain the centre of the object.
+            centre = None if near is None else int(near[axis] + near[axis + 2]) // 2
+            least, most = (0, last) if centre is None else (min(max(0, centre - window + 1), last), min(centre, last))
+            corner[axis] = int(rng.integers(least, most, endpoint=True))
+        x, y = corner
+        inner = crop_objects(objects, np.array([x, y, x + W, y + H], np.float32))
+        part = image[y : y + H, x : x + W]
+        if part.shape[:2] != (H, W):
+            canvas = np.full((H, W, 3), GREY, np.uint8)
+            canvas[: part.shape[0], : part.shape[1]] = part
+            part = canvas
+        return part, inner
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPaste:
+    """Paste copies of objects of another image: the pixels within their boxes, mirrored at random, at random places.
+
+    Up to `objects` boxes of one other image are pasted, with the probability `probability`, at `scale` times their size, where
+    they cover no object by more than `overlap` of its area. Without masks the background of a box comes with it. After
+    Ghiasi et al., Simple Copy-Paste, CVPR 2021. Must come before transforms that change the size of images.
+    """
+
+    probability: float = 0.5
+    objects: int = 3
+    scale: tuple[float, float] = (0.8, 1.25)
+    overlap: float = 0.3
+
+    sizing: ClassVar[Sizing] = 'kept'
+
+    def __post_init__(self) -> None:
+        check_probability('probability', self.probability)
+        check_probability('overlap', self.overlap)
+        _check_scale(self.scale)
+        if self.objects < 1:
+            raise ValueError(f'objects must be at least 1, got {self.objects}')
+
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
+        rng = context.rng
+        if rng.random() >= self.probability:
+            return image, objects
+        other, others = context.another()
+        image = image.copy()
+        for number in rng.permutation(len(others))[: self.objects].tolist():
+            x0, y0, x1, y1 = others.boxes[number].round().astype(int).tolist()
+            factor = rng.uniform(*self.scale)
+            height, width = round((y1 - y0) * factor), round((x1 - x0) * factor)
+            if not (0 < height <= image.shape[0] and 0 < width <= image.shape[1]):
+                continue
+            patch = cv2.resize(other[y0:y1, x0:x1], (width, height), interpolation=cv2.INTER_LINEAR)
+            left, top = (
+                int(rng.integers(0, end - side, endpoint=True))
+                for end, side in ((image.shape[1], width), (image.shape[0], height))
+            )
+            box = np.array([[left, top, left + width, top + height]], np.float32)
+            if covered_share(objects.boxes, box[0]).max(initial=0) > self.overlap:
+                continue
+            image[top : top + height, left : left + width] = patch[:, ::-1] if rng.random() < 0.5 else patch
+            objects = Objects.all_of([objects, Objects.plain(box, others.classes[[number]])])
+        return image, objects
+
+
+def covered_share(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 4] and [4] -> [N]
+    """Share of each box that `part` covers."""
+    sides = np.minimum(boxes[:, 2:], part[2:]) - np.maximum(boxes[:, :2], part[:2])
+    result: npt.NDArray[np.float32] = sides.clip(0).prod(1) / (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,9 +420,11 @@ def _check_scale(scale: tuple[float, float]) -> None:
 TRANSFORMS = {
     'mosaic': Mosaic,
     'mix_up': MixUp,
+    'copy_paste': CopyPaste,
     'random_distort': RandomDistort,
     'random_expand': RandomExpand,
     'random_crop': RandomCrop,
+    'random_window': RandomWindow,
     'random_flip': RandomFlip,
     'resize': Resize,
     'batch_random_resize': BatchRandomResize,

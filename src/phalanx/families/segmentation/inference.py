@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.families.views import Views
 from phalanx.runtime.prepare import check_input_size, scaled_size
-from phalanx.runtime.segmentation import flips, window_starts
+from phalanx.runtime.views import flips, window_starts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference:
+class Inference(Views):
     """Settings of inference; a call returns the logits [B, K, H, W] of normalised images [B, 3, H, W].
 
     With `window` (height, width), the network runs on windows of that size, `window_stride` (down, across) apart; logits are
@@ -29,25 +30,7 @@ class Inference:
     averaged at the size of the image. Raises ValueError for settings that leave pixels out.
     """
 
-    window: tuple[int, int] | None = None
-    window_stride: tuple[int, int] | None = None
-    scales: tuple[float, ...] = (1.0,)
-    flip_horizontal: bool = False
     flip_vertical: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.scales or min(self.scales) <= 0:
-            raise ValueError(f'scales must be one or more numbers above 0, got {list(self.scales)}')
-        if (self.window is None) != (self.window_stride is None):
-            raise ValueError('windows need both window and window_stride (height, width); only one of them is given')
-        if self.window and self.window_stride:
-            # A stride above the side of a window would leave pixels without logits.
-            pairs = list(zip(self.window_stride, self.window, strict=True))
-            if any(not 1 <= step <= side for step, side in pairs):
-                stride, window = (f'[{height}, {width}]' for height, width in zip(*pairs, strict=True))
-                raise ValueError(
-                    f'window_stride must be at least 1 and at most window, or pixels are left out; got {stride} for {window}'
-                )
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
         views = list(product(self.scales, flips(horizontal=self.flip_horizontal, vertical=self.flip_vertical)))

@@ -13,6 +13,7 @@ from phalanx.families.detection.transforms import (
     GREY,
     TRANSFORMS,
     BatchRandomResize,
+    CopyPaste,
     ImageWithObjects,
     MixUp,
     Mosaic,
@@ -20,6 +21,7 @@ from phalanx.families.detection.transforms import (
     RandomDistort,
     RandomExpand,
     RandomFlip,
+    RandomWindow,
     Resize,
     TransformContext,
     crop_objects,
@@ -145,7 +147,8 @@ def test_cutting_nothing_is_one_of_the_choices() -> None:
 def test_an_image_without_objects_is_not_cropped_and_survives_all_others() -> None:
     image, _ = scene()
     for name, transform in TRANSFORMS.items():
-        options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        sizes = {'target_size': (32, 32)}
+        options = {'resize': sizes, 'random_window': sizes, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
         shown, objects = transform(**options)(image, Objects.none(), context(another=lambda: (image, Objects.none())))
         assert len(objects) == 0 and shown.dtype == np.uint8
         assert name != 'random_crop' or shown is image
@@ -212,7 +215,8 @@ def test_transforms_are_functions_of_their_context(name: str) -> None:
 def test_no_transform_changes_what_it_was_given() -> None:
     image, objects = scene()
     for name, transform in TRANSFORMS.items():
-        options = {'resize': {'target_size': (32, 32)}, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
+        sizes = {'target_size': (32, 32)}
+        options = {'resize': sizes, 'random_window': sizes, 'batch_random_resize': {'sizes': (32,)}}.get(name, {})
         transform(**options)(image, objects, context(2))
     assert_array_equal(image, scene()[0])
     assert_array_equal(objects.boxes, scene()[1].boxes)
@@ -240,3 +244,47 @@ def test_the_corner_of_a_mosaic_is_filled_with_grey() -> None:
 def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         TRANSFORMS[name](**options)
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_a_window_near_objects_contains_the_centre_of_one(seed: int) -> None:
+    image, objects = RandomWindow(target_size=(16, 24), near_objects=1)(*scene(), context(seed))
+    assert image.shape == (16, 24, 3) and len(objects)
+    assert (objects.boxes >= 0).all() and (objects.boxes[:, 2:] <= [24, 16]).all()
+    for box, label in zip(objects.boxes.astype(int), objects.classes, strict=True):
+        assert (image[box[1] : box[3], box[0] : box[2]] == COLOURS[label]).all()
+
+
+def test_windows_away_from_objects_reach_the_whole_image_and_small_images_are_padded() -> None:
+    image = np.arange(3 * 4, dtype=np.uint8).reshape(3, 4, 1).repeat(3, 2)
+    transform = RandomWindow(target_size=(2, 2), near_objects=0)
+    corners = {int(transform(image, Objects.none(), context(seed))[0][0, 0, 0]) for seed in range(60)}
+    assert corners == {0, 1, 2, 4, 5, 6}
+    padded, objects = RandomWindow(target_size=(64, 96))(*scene(), context())
+    assert padded.shape == (64, 96, 3) and len(objects) == 3
+    assert (padded[60:] == GREY).all() and (padded[:, 80:] == GREY).all()
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_pasted_copies_lie_in_their_boxes_and_cover_little_of_other_objects(seed: int) -> None:
+    before, objects = scene(60, 80)
+    image, more = CopyPaste(probability=1, overlap=0.0)(before.copy(), objects, context(seed))
+    assert_array_equal(more.boxes[:3], objects.boxes)
+    check_boxes_fit(image, more.at(np.arange(3)), tolerance=80)  # those of before are all there
+    for box, label in zip(more.boxes[3:].astype(int), more.classes[3:], strict=True):
+        assert (np.abs(image[box[1] : box[3], box[0] : box[2]].astype(int) - COLOURS[label]) < 100).all()
+
+
+def test_copies_are_pasted_until_their_number_is_reached_and_the_image_of_before_stays() -> None:
+    empty = np.zeros((300, 300, 3), np.uint8), Objects.none()
+    counts = {len(CopyPaste(probability=1, objects=2)(*empty, context(seed))[1]) for seed in range(20)}
+    assert max(counts) == 2
+    assert not empty[0].any()
+
+
+def test_nothing_is_pasted_from_an_image_without_objects() -> None:
+    image, objects = scene()
+    other = np.full((10, 10, 3), 9, np.uint8), Objects.none()
+    pasted, same = CopyPaste(probability=1)(image, objects, context(another=lambda: other))
+    assert_array_equal(pasted, image)
+    assert_array_equal(same.boxes, objects.boxes)

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from phalanx.engine.job import open_job
 from phalanx.families.segmentation.inference import Inference
-from phalanx.runtime.segmentation import window_starts
+from phalanx.runtime.views import window_starts
 
 
 class Network(nn.Module):
