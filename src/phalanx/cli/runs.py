@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.cli.run_options import runs_parser
 from phalanx.engine.overview import RunFacts, differing_keys, find_runs
-from phalanx.report.readable import format_duration, format_number
+from phalanx.report.readable import format_duration, format_number, format_percent
 from phalanx.report.terminal import make_table, terminal
 
 SHOWN = 6  # differences of a run in the table; `--json` has all
@@ -40,6 +40,7 @@ def _row(run: RunFacts, differences: Mapping[str, Any]) -> dict[str, str]:
         'best': f'{score.metric} {format_number(score.value)}' if score else '',
         'state': f'{run.state}, step {format_number(run.step)}{total}',
         'time': format_duration(run.seconds),
+        'goodput': format_percent(run.goodput) if run.goodput is not None else '',
         'begun': time.strftime('%Y-%m-%d %H:%M', time.localtime(run.begun)),
         'host': ', '.join(run.hosts[:2]) + (f' and {len(run.hosts) - 2} more' if len(run.hosts) > 2 else ''),
     }

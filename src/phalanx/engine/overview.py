@@ -39,6 +39,7 @@ class RunFacts:
     total_steps: int
     score: Score | None  # None before the first evaluation
     seconds: float  # spent in all starts
+    goodput: float | None  # time in the steps of the newest checkpoint / time from the first start to it; None without one
     begun: float  # time of the first start, in seconds since 1970
     hosts: tuple[str, ...]  # of the latest start
     world_size: int  # of the latest start
@@ -81,6 +82,7 @@ def read_facts(folder: Path) -> RunFacts | None:
             total_steps=int(latest['total_steps']),
             score=_best_score(metrics, summary.get('main_metric') or keys.get('main_metric')),
             seconds=float(summary['seconds']) if is_finished else _time_spent(journal, metrics),
+            goodput=_goodput(journal, float(starts[0]['time'])),
             begun=float(starts[0]['time']),
             hosts=tuple(dict.fromkeys(str(rank['node']) for rank in latest['ranks'])),
             world_size=len(latest['ranks']),
@@ -151,6 +153,11 @@ def _best_score(metrics: Path, name: str | None) -> Score | None:
 def _how_it_ended(last: dict[str, Any]) -> str:
     """Return the state of a run that ended before its last step, from the last line of its journal."""
     return 'failed' if last['kind'] == 'warning' and last['text'].startswith('the run failed') else 'stopped'
+
+
+def _goodput(journal: Sequence[dict[str, Any]], begun: float) -> float | None:
+    saved = next((line for line in reversed(journal) if line['kind'] == 'saved' and 'in_steps' in line), None)
+    return saved['in_steps'] / max(saved['time'] - begun, 1e-9) if saved else None
 
 
 def _time_spent(journal: Sequence[dict[str, Any]], metrics: Path) -> float:

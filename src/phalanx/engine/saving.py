@@ -30,6 +30,7 @@ class Saver:
     compression: PowerSgd | None
     asynchronous: bool
     saving: Saving | None = None  # checkpoint being written in the background
+    in_steps: float = 0.0  # seconds spent in its steps
 
     def begin(self, progress: Progress, best: bool, report: Report) -> None:
         """Start to write a checkpoint on the main rank, from a copy, while training continues. Collective.
@@ -43,6 +44,7 @@ class Saver:
             self.finish(progress, report)
             averaged = self.ema.weights() if self.ema and self.ema.is_settled else None
             self.saving = self.checkpoints.begin(progress.step, self.model.state_dict(), averaged, state, best)
+            self.in_steps = progress.training_seconds - progress.waiting_seconds
             if not self.asynchronous:
                 self.saving.settle()
 
@@ -79,7 +81,7 @@ class Saver:
             return
         try:
             path, seconds = saving.wait()
-            report.saved(saving.step, path, seconds)
+            report.saved(saving.step, path, seconds, self.in_steps)
         except OSError as error:
             if not self.checkpoints.folder.is_dir():
                 raise RunError(self.rescue(progress)) from None

@@ -224,10 +224,13 @@ class Report:
         self._note_down({'kind': 'warning', 'text': text})
         self._say(Text.assemble(('warning: ', 'bold yellow'), text), logging.WARNING)
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
-        """Report that the checkpoint of `step` is on disk; training may have continued meanwhile."""
+    def saved(self, step: int, path: Path, seconds: float, in_steps: float) -> None:
+        """Report that the checkpoint of `step` is on disk; training may have continued meanwhile.
+
+        `in_steps`: seconds that all starts spent in the steps that it contains, without waits for data.
+        """
         self.step = max(self.step, step)
-        self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds})
+        self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds, 'in_steps': in_steps})
         self._say(Text(f'{self._at()}  saved {path} in {format_duration(seconds)}', style='dim'))
 
     # End of the run.

@@ -72,6 +72,23 @@ def test_a_run_is_running_while_its_process_holds_the_lock(tmp_path: Path) -> No
     assert only(tmp_path).state == 'stopped'
 
 
+def test_the_goodput_of_an_unfinished_run_is_that_at_its_newest_checkpoint(tmp_path: Path) -> None:
+    """60 s in steps of the 200 s since the first start, of which 100 s lay between two starts."""
+    folder = make_run(tmp_path / 'a')
+    start = {'kind': 'start', 'name': 'x', 'total_steps': 40, 'facts': {}, 'ranks': [], 'step': 0}
+    lines = [
+        start | {'time': 100.0},
+        {'kind': 'saved', 'in_steps': 40.0, 'time': 150.0},
+        start | {'time': 250.0},
+        {'kind': 'saved', 'in_steps': 60.0, 'time': 300.0},
+        {'kind': 'note', 'text': 'later', 'time': 900.0},
+    ]
+    write_lines(folder / 'journal.jsonl', lines[:1])
+    assert only(tmp_path).goodput is None
+    write_lines(folder / 'journal.jsonl', lines)
+    assert only(tmp_path).goodput == pytest.approx(0.3)
+
+
 def test_the_time_of_an_unfinished_run_is_that_of_its_starts_without_the_pauses(tmp_path: Path) -> None:
     folder = make_run(tmp_path / 'a')
     start = {'kind': 'start', 'name': 'x', 'total_steps': 40, 'facts': {}, 'ranks': [], 'step': 0}

@@ -186,7 +186,7 @@ def test_a_file_gets_aligned_lines_without_control_characters(tmp_path: Path) ->
         report.train(record(10, loss=12.5))
         report.warning('a sample [bold]in brackets[/bold] ' + 'x' * 200)
         evaluate(report, 10)
-        report.saved(10, Path('checkpoints/step_0000010'), 0.25)
+        report.saved(10, Path('checkpoints/step_0000010'), 0.25, 8.0)
         report.finish({'metrics': {'mean_iou': 0.75}, 'main_metric': 'mean_iou', 'best': 0.75, 'best_step': 10, 'steps': 10})
     assert not re.search(r'[\x00-\x09\x0b-\x1f\x7f]', text.getvalue())
     printed = text.getvalue().splitlines()
