@@ -1,8 +1,9 @@
-"""Report and data page fit the screen, without errors, at every width."""
+"""Pages of runs, data, comparisons and texts fit the screen, without errors, at every width."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 from PIL import Image
 
 from browser.conftest import WIDTHS, Open
+from phalanx.cli.compare import make_row
 from phalanx.curation.census import take_census
 from phalanx.curation.page import render_page
+from phalanx.deploy.read_files import ReadPage, write_summary
+from phalanx.engine.comparison import Difference
 from phalanx.engine.job import open_job
-from phalanx.report.page import write_page
+from phalanx.report.comparison import Section, write_comparison
+from phalanx.report.page import Run, write_page
 from run_folder import finish, write_lines, write_run
 
 LONG = '/data/a_folder_with_a_long_name/' + 20 * 'and_more_' + '.png'
@@ -59,3 +64,33 @@ def test_the_data_page_fits_the_screen(tmp_path: Path, visit: Open, width: int) 
     (tmp_path / 'data.html').write_text(render_page(census, 'digits with a name that is rather long'))
     with visit((tmp_path / 'data.html').as_uri(), width) as page:
         assert page.locator('img').count() == 6
+
+
+@pytest.mark.parametrize('width', WIDTHS)
+def test_the_page_of_a_comparison_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> None:
+    names = ('first_try', 'a_second_try_with_a_long_name')
+    for name in names:
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name)
+        finish(tmp_path / name)
+    facts = [
+        {'run': name, 'recipe': 'mine', 'best': 'mean_iou 0.8', 'state': 'finished', 'time': '1 s', 'ranks': '1'}
+        for name in names
+    ]
+    keys = [{'key': 'data.train', names[0]: LONG, names[1]: 'train.txt'}]
+    rows = [make_row(Difference(f'ap of class {n}', 0.5, value, 0.1, 0.2), *names) for n, value in enumerate((0.7, math.nan))]
+    runs = {name: Run.read(tmp_path / name) for name in names}
+    write_comparison(tmp_path / 'page.html', runs, facts, keys, [Section('one next to the other', rows, rows, [])])
+    with visit((tmp_path / 'page.html').as_uri(), width) as page:
+        assert page.locator('table').count() == 4
+
+
+@pytest.mark.parametrize('width', WIDTHS)
+def test_the_page_of_texts_that_were_read_fits_the_screen(tmp_path: Path, visit: Open, width: int) -> None:
+    files = tuple(f'invoice{suffix}' for suffix in ('.json', '.txt', '.hocr', '_read.jpg'))
+    read = ReadPage('key', 'invoice', LONG, 13, 0.998, 'Two boxes of nuts and bolts', files)
+    empty = ReadPage('other', 'empty', 'empty.png', 0, None, '', ())
+    write_summary(tmp_path, [read, empty], [f'{LONG}: cannot be read'])
+    with visit((tmp_path / 'reading.html').as_uri(), width) as page:
+        heights = page.locator('a').evaluate_all('all => all.map(link => link.getClientRects().length)')
+        assert heights == [1] * 4  # no link is broken over lines

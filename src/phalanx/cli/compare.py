@@ -19,7 +19,7 @@ from phalanx.engine.loader import BadSampleError
 from phalanx.engine.overview import RunFacts, read_facts
 from phalanx.report.comparison import Section, write_comparison
 from phalanx.report.page import Run
-from phalanx.report.readable import format_duration, format_number, make_finite
+from phalanx.report.readable import MISSING, format_duration, format_number, make_finite
 from phalanx.report.terminal import make_table, terminal
 from phalanx.system.errors import CheckpointError, RequestError, describe_error
 
@@ -45,7 +45,7 @@ def command(words: Sequence[str]) -> int:
                 with _progress(f'resampling {other.name}', given.resamples) as advance:
                     differences[other.name] = metrics, classes = compare(first, other, given.resamples, advance=advance)
                 title, names = f'{other.name} next to {first.name}', (first.name, other.name)
-                rows = [_row(one, *names) for one in metrics], [_row(one, *names) for one in classes]
+                rows = [make_row(one, *names) for one in metrics], [make_row(one, *names) for one in classes]
                 sections.append(Section(title, *rows, figures=picture_differences(first, other)))
         keys = _differing_keys(runs)
         pages = {name: Run.read(run.folder) for name, run in runs.items()}
@@ -128,8 +128,9 @@ def _facts(name: str, run: RunFacts) -> dict[str, Any]:
     }
 
 
-def _row(one: Difference, first: str, second: str) -> dict[str, Any]:
+def make_row(one: Difference, first: str, second: str) -> dict[str, Any]:
     """Return a row of a table; a star marks an interval without 0."""
     interval = '' if math.isnan(one.low) else f'{one.low:+.4f} to {one.high:+.4f}{" *" if one.is_clear else ""}'
     gap = one.second - one.first
-    return {'value': one.name, first: one.first, second: one.second, 'difference': f'{gap:+.4f}', '95 % interval': interval}
+    difference = MISSING if math.isnan(gap) else f'{gap:+.4f}'
+    return {'value': one.name, first: one.first, second: one.second, 'difference': difference, '95 % interval': interval}

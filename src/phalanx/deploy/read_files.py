@@ -34,7 +34,7 @@ from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.read import Reader
 from phalanx.deploy.tables import TableReader, write_tables
 from phalanx.report.page import render
-from phalanx.report.readable import pluralize
+from phalanx.report.readable import MISSING, pluralize
 from phalanx.runtime.prepare import MAX_SIDE
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
@@ -343,7 +343,7 @@ def write_summary(out: Path, pages: Sequence[ReadPage], failures: Sequence[str])
             'tiles': [
                 ('pages', f'{len(pages):,}', f'{len(empty):,} without text'),
                 ('lines', f'{sum(page.lines for page in pages):,}', ''),
-                ('mean confidence', '' if mean is None else f'{mean:.3f}', 'of the lines'),
+                ('mean confidence', MISSING if mean is None else f'{mean:.3f}', 'of the lines'),
                 ('failed', f'{len(failures):,}', 'files and pages'),
             ],
             'failures': failures,

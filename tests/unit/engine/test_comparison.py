@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.cli.compare import make_row
 from phalanx.cli.main import main
 from phalanx.config.show import to_yaml
 from phalanx.engine.comparison import Difference, Joinable, Measured, check_comparable, compare, measure, picture_differences
@@ -173,6 +174,11 @@ def test_the_total_of_single_images_is_the_metric_of_the_evaluation(tmp_path: Pa
     }
     (pictures,) = picture_differences(measured, measured) or (None,)
     assert pictures is None  # a model does not differ from itself
+
+
+def test_what_was_not_measured_has_no_difference() -> None:
+    row = make_row(Difference('ap of king', math.nan, 0.5, math.nan, math.nan), 'a', 'b')
+    assert row['difference'] == '–' and row['95 % interval'] == ''
 
 
 def test_runs_without_weights_are_compared_by_their_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
