@@ -1,5 +1,6 @@
 """`phalanx export`: the network of a trained run as an ONNX, OpenVINO or torch file."""
 
+import json
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -7,15 +8,17 @@ from shlex import quote
 
 from phalanx.cli.deploy_options import export_parser
 from phalanx.cli.predict_options import parse_run
+from phalanx.config.read import to_plain
 from phalanx.deploy.export import Options, Written, export
 from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.folder import describe_weights
-from phalanx.engine.job import open_job
+from phalanx.engine.job import Job, open_job
 from phalanx.paddle.configs import is_original
 from phalanx.paddle.options import WEIGHTS, take_assigned
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.report.trackers import Run, send_exports
+from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 
@@ -63,7 +66,25 @@ def command(words: Sequence[str]) -> int:
         print(f'the export failed: {error}', file=sys.stderr)
         return 1
     _print_written(written)
+    _send_to_trackers(job, written)
     return 0
+
+
+def _send_to_trackers(job: Job, written: Written) -> None:
+    """Add the files to the run in the trackers that keep its weights, and to its bucket. Failures are warnings."""
+    if (job.folder / 'summary.json').is_file():
+        run = Run(job.name, job.folder, to_plain(job.resolved), 0, {})
+        summary = json.loads((job.folder / 'summary.json').read_bytes())
+        files = [written.file, written.guide, written.file.with_suffix('.bin')]
+        failed = send_exports(job.recipe.report.tracker_builders(), run, summary, [file for file in files if file.is_file()])
+        for name, problem in failed.items():
+            print(f'warning: the export was not sent to {name}: {problem}', file=sys.stderr)
+    if job.mirror is not None and written.file.is_relative_to(job.folder):
+        try:
+            job.mirror.restore()
+            job.mirror.publish()
+        except (OSError, RunError) as error:
+            print(f'warning: the export was not uploaded: {describe_error(error)}', file=sys.stderr)
 
 
 def _print_written(written: Written) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phalanx.report.trackers import Picture, PostponedError, Run, delivery
+from phalanx.report.trackers import Picture, PostponedError, Run, delivery, send_exports
 from phalanx.report.trackers.delivery import Delivery, Line, flatten, read_from
 from run_folder import train_line, write_lines
 
@@ -218,3 +218,29 @@ def test_a_tracker_keeps_the_page_and_on_request_the_best_weights(tmp_path: Path
         kept = tracker.artifacts({'steps': 8, 'best_step': 4})
         assert kept['report'] == [tmp_path / 'report.html']
         assert kept.get('weights') == ([best] if weights else None)
+
+
+def test_exports_join_the_run_that_keeps_weights(tmp_path: Path) -> None:
+    """A run that the tracker does not know, or whose weights it does not keep, is not begun by an export."""
+    server, summary, file = Server(), {'steps': 3}, tmp_path / 'model.onnx'
+    file.touch()
+
+    def send(tracker: ToServer) -> None:
+        server.keys.clear()
+        assert not send_exports({'server': lambda: tracker}, Run('x', tmp_path, {}, 0, {}), summary, [file])
+
+    send(ToServer(server, weights=True))
+    assert not server.keys
+    deliver(tmp_path, server, 3, summary)
+    (key,) = server.keys
+    send(ToServer(server))
+    assert not server.keys
+    tracker = ToServer(server, weights=True)
+    send(tracker)
+    assert server.keys == {key}
+    assert tracker.artifacts(summary) == {'export': [file]}
+
+
+def test_a_tracker_that_cannot_take_an_export_is_named(tmp_path: Path) -> None:
+    failed = send_exports({'server': lambda: 1 / 0}, Run('x', tmp_path, {}, 0, {}), {}, [])
+    assert failed == {'server': 'ZeroDivisionError: division by zero'}

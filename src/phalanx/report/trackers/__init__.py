@@ -1,8 +1,11 @@
 """Experiment trackers: files of the run folder, clients of servers, or one of a plugin."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from phalanx.report.trackers.clearml import ClearML
+from phalanx.report.trackers.delivery import Delivery
 from phalanx.report.trackers.interface import Picture as Picture
 from phalanx.report.trackers.interface import PictureTracker as PictureTracker
 from phalanx.report.trackers.interface import PostponedError as PostponedError
@@ -39,3 +42,17 @@ def check_trackers(builders: Mapping[str, Callable[[], Tracker]]) -> None:
             raise RequestError(
                 f'{where}: {type(tracker).__name__} needs the methods start(run), log(step, values), finish(summary)'
             )
+
+
+def send_exports(
+    builders: Mapping[str, Callable[[], Tracker]], run: Run, summary: Mapping[str, Any], files: Sequence[Path]
+) -> dict[str, str]:
+    """Send exported files to the trackers that keep the weights of the run; return the failures, by name."""
+    failed = {}
+    for name, build in builders.items():
+        try:
+            if isinstance(tracker := build(), Delivery):
+                tracker.send_exports(run, summary, files)
+        except Exception as error:  # noqa: BLE001 - of a client, which may raise anything
+            failed[name] = f'{type(error).__name__}: {error}'
+    return failed

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -39,8 +39,9 @@ class Delivery(ABC):
     is_stored: ClassVar[bool]  # True if `send` returns only once the line is safe, whatever happens to this process
 
     def __init__(self, *, weights: bool = False) -> None:
-        """`weights`: also upload the best checkpoint at the end of the run."""
+        """`weights`: also upload the best checkpoint at the end of the run, and the exports that are made of it later."""
         self._uploads_weights = weights
+        self._exports: Sequence[Path] = ()
 
     def start(self, run: Run, /) -> None:
         self.run = run
@@ -77,6 +78,14 @@ class Delivery(ABC):
                 f'not complete {PATIENCE_S} s after the end of the run{reason}; start it again to send the rest'
             )
 
+    def send_exports(self, run: Run, summary: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """End the tracker's run once more, with these files, if it has that run and keeps weights."""
+        self._file = run.folder / f'tracker_{self.name}.json'
+        if self._uploads_weights and self._file.is_file():
+            self.run, self._exports = run, files
+            self.connect(run, self._read_state()[0])
+            self.close(summary)
+
     @abstractmethod
     def connect(self, run: Run, key: str) -> Line | None:
         """Continue the tracker's run with this key, or begin it; return the last line that it has, None if it cannot tell."""
@@ -94,13 +103,15 @@ class Delivery(ABC):
         """End the tracker's run; `summary` is None if the run was stopped or failed."""
 
     def artifacts(self, summary: Mapping[str, Any] | None) -> dict[str, list[Path]]:
-        """Return the files to keep with the tracker's run, by kind: `report`, and `weights` if they were asked for."""
+        """Return the files to keep with the tracker's run, by kind: `report`, and if asked for, `weights` and `export`."""
         names = ('config.yml', 'report.html', 'summary.json')
         files = {'report': [self.run.folder / name for name in names]}
         if self._uploads_weights and summary is not None:
             step = summary['steps'] if summary.get('best_step') is None else summary['best_step']
+            files['export'] = list(self._exports)
             files['weights'] = sorted((self.run.folder / 'checkpoints' / f'step_{step:07}').glob('*.safetensors'))
-        return {kind: [file for file in found if file.is_file()] for kind, found in files.items()}
+        present = {kind: [file for file in found if file.is_file()] for kind, found in files.items()}
+        return {kind: found for kind, found in present.items() if found}
 
     def _deliver(self) -> None:
         pause, self._position, self._is_connected = 1.0, 0, False
