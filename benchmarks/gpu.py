@@ -223,7 +223,8 @@ def compare_with(name: str, setting: str, device: torch.device) -> Row:
     for keys in ((), (setting,)):
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
-            trainer, batch = open_trainer(open_network(name, device, *BF16, *keys), device, folder, batch)
+            lengths = ('fixed_length=true',) if name == 'SLANet' else ()
+            trainer, batch = open_trainer(open_network(name, device, *BF16, *lengths, *keys), device, folder, batch)
             step = partial(train_step, trainer)
             time_steps(step, batch, device, 4)
             start = time.perf_counter() - begin

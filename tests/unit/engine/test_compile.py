@@ -77,6 +77,7 @@ NETWORKS = {
     'deeplabv3p': (*SCENES, 'model={name: deeplabv3p, backbone: resnet50_vd}', ONE),
     'lraspp': (*SCENES, 'model={name: lraspp}', ONE),
     'ocrnet': (*SCENES, 'model={name: ocrnet, backbone: hrnet_w18}', TWO),
+    'slanet of one length': ('slanet_rendered', 'image_size=64', 'max_length=100', 'fixed_length=true'),
     'svtr_lcnetv3': (*LINES, 'model={name: svtr_lcnetv3, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
     'svtr_lcnetv4': (*LINES, 'model={name: svtr_lcnetv4, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
 }

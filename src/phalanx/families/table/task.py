@@ -103,7 +103,9 @@ class TableKeys(FamilyKeys):
     """Recipe keys of tables, besides those that all families share (`FamilyKeys`).
 
     `image_size`: side of the square network input, in pixels. `max_length`: maximum number of tokens of a table; longer ones
-    are left out of training, and predictions end there. `merge_cells`: a cell without spans is one token. `name_empty_cells`:
+    are left out of training, and predictions end there. `fixed_length`: the network computes `max_length` tokens in each step,
+    not those of its longest table, so that `train.compile` and `train.cuda_graph` meet one shape; losses stay the same.
+    `merge_cells`: a cell without spans is one token. `name_empty_cells`:
     cells without text have tokens of their own. `tokens`: the token dictionary; `more_tokens`: tokens that the data
     have besides, such as `colspan="11"` (`phalanx data check` names them). `mean` and `std` normalise BGR values.
     """
@@ -119,6 +121,7 @@ class TableKeys(FamilyKeys):
     networks: dict[str, Annotated[partial[nn.Module], MODELS]] | None = None
     image_size: int = 488
     max_length: int = 500
+    fixed_length: bool = False
     merge_cells: bool = True
     name_empty_cells: bool = False
     tokens: Literal['pubtabnet', 'chinese'] = 'pubtabnet'
@@ -141,7 +144,7 @@ class TableStructure(Family):
 
     def __init__(self, keys: TableKeys) -> None:
         super().__init__(keys)
-        self.image_size, self.max_length = keys.image_size, keys.max_length
+        self.image_size, self.max_length, self.has_fixed_length = keys.image_size, keys.max_length, keys.fixed_length
         # Without a loss of their boxes, the network reports places of cells that it never learned.
         self.locates_cells = locates_cells(self.losses)
         chinese, corners = keys.tokens == 'chinese', bool(keys.model.keywords.get('corners', False))
@@ -216,7 +219,12 @@ class TableStructure(Family):
         )
 
     def outputs(self, model: nn.Module, batch: TableBatch) -> TableOutput:
-        return model(self.network_input(batch), batch.ids[:, :-1])  # type: ignore[no-any-return]
+        ids = batch.ids[:, :-1]
+        length = ids.shape[1]
+        if self.has_fixed_length:
+            ids = F.pad(ids, (0, self.max_length + 1 - length), value=START)
+        output: TableOutput = model(self.network_input(batch), ids)
+        return TableOutput(*(values[:, :length] for values in output))  # no step depends on later tokens
 
     def supervised_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
         return sum_losses((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)

@@ -106,6 +106,22 @@ def test_a_network_that_predicts_the_truth_scores_one() -> None:
     np.testing.assert_allclose(cells, np.concatenate([table.boxes for table in batch.truths]), rtol=1e-4)
 
 
+def test_a_fixed_length_changes_the_shape_that_the_network_meets_and_no_loss() -> None:
+    shapes, losses = [], []
+    for fixed in (False, True):
+        own = task(fixed_length=fixed, max_length=40)
+        torch.manual_seed(0)
+        model = own.model()
+        model.register_forward_pre_hook(lambda _, inputs: shapes.append(inputs[1].shape))
+        dataset = own.dataset('train')
+        batch = own.align(own.collate([dataset[Draw(index, 0)] for index in range(2)]), WholeStep())
+        losses.append(
+            {name: term.mean().item() for name, term in own.loss(own.outputs(model, batch), batch, WholeStep()).items()}
+        )
+    assert shapes[0][1] < shapes[1][1] == 41
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 def test_losses_reach_every_parameter() -> None:
     trained = task()
     model = trained.model().train()
