@@ -113,6 +113,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'dfine': ('loss={name: dfine}', 'model.queries=20', 'model.decoder_layers=2'),
     'rtdetrv2': ('loss={name: rtdetr}', 'model.queries=20', 'model.decoder_layers=2'),
     'svtr_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
+    'conv_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
 }
 DISTILLED = (
     'model={name: svtr_lcnet, sar_size: 32}',

@@ -235,6 +235,11 @@ PPOCRV6_REC = (  # small, as published but for its dictionary
 PPOCRV6_MEDIUM_REC = PPOCRV6_REC.replace('use_rep: true, stem_type: branch', 'model_size: medium').replace(
     LIGHT_SVTR, 'Neck: {name: lightsvtr, dims: 192, depth: 2, mlp_ratio: 4.0, local_kernel: 7, use_guide: false}'
 )
+PPOCRV6_TINY_REC = (
+    PPOCRV6_REC.replace('use_rep: true, stem_type: branch', 'model_size: tiny')
+    .replace(LIGHT_SVTR, 'Neck: {name: reshape}')
+    .replace('{fc_decay', '{mid_channels: 80, use_guide: true, fc_decay')
+)
 SLANET = """
 Global:
   epoch_num: 100
@@ -430,6 +435,7 @@ FILES = {
     'ppocrv4': PPOCRV4_REC,
     'ppocrv6': PPOCRV6_REC,
     'ppocrv6_medium': PPOCRV6_MEDIUM_REC,
+    'ppocrv6_tiny': PPOCRV6_TINY_REC,
     'distilled': DISTILLED,
     'slanet': SLANET.lstrip(),
     'slanet_ch': SLANET_CH.lstrip(),
@@ -574,6 +580,15 @@ def test_ppocrv6_comes_out_as_published(name: str, size: str, channels: int, rat
     assert model['backbone'] == {'name': 'pp_lcnet_v4', 'size': size}
     assert (model['hidden_size'], model['depth'], model['mlp_ratio'], model['use_guide']) == (channels, 2, ratio, False)
     assert (model['nrtr_size'], model['nrtr_depth']) == (384, 4)
+
+
+@pytest.mark.parametrize(
+    'backbone', ['model_size: tiny', 'use_rep: true, stem_type: simple, config_name: tiny, stem_channels: 48']
+)
+def test_ppocrv6_tiny_comes_out_as_published(backbone: str) -> None:
+    model = recipe('ppocrv6_tiny', f'Architecture.Backbone={{name: PPLCNetV4, {backbone}}}')['model']
+    assert (model['name'], model['hidden_size'], model['nrtr_size']) == ('conv_lcnetv4', 80, 384)
+    assert model['backbone'] == {'name': 'pp_lcnet_v4', 'size': 'tiny'}
 
 
 @pytest.mark.parametrize(

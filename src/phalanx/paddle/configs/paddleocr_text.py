@@ -17,7 +17,10 @@ DICTIONARIES = {
     'ppocr/utils/en_dict.txt': 'en',
     'ppocr/utils/ic15_dict.txt': 'alphanumeric',
     **{f'ppocr/utils/{name}.txt': name for name in ('ppocr_keys_v1', 'EN_symbol_dict', 'dict90')},
-    **{f'ppocr/utils/dict/{name}.txt': name for name in ('ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict')},
+    **{
+        f'ppocr/utils/dict/{name}.txt': name
+        for name in ('ppocrv4_doc_dict', 'ppocrv5_dict', 'ppocrv6_dict', 'ppocrv6_tiny_dict')
+    },
     **{f'ppocr/utils/dict/{language}_dict.txt': f'{language}_dict' for language in LANGUAGES.split()},
 }
 NAMES = ('digits', 'letters', *DICTIONARIES.values())  # which a configuration may give instead of a path
@@ -230,7 +233,7 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
         head.expect_defaults({'use_pool': False, 'use_pos': False})
     elif is_v4:
         backbone.expect({'name': 'PPLCNetV4'})
-        backbone.expect_defaults({'use_rep': True, 'stem_type': 'branch', 'det': False})
+        backbone.expect_defaults({'use_rep': True, 'det': False})
         head.expect_defaults({'use_pool': False, 'use_pos': False})
     else:
         backbone.expect({'name': 'MobileNetV1Enhance', 'last_conv_stride': [1, 2], 'last_pool_type': 'avg'})
@@ -241,7 +244,7 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     neck, fc = ctc.section('Neck'), ctc.section('Head')
     guide.expect_same('max_text_length', max_length, 'Global')
     if is_v4:
-        keys = _light_svtr(backbone, neck)
+        keys = _ppocrv6(backbone, neck, fc)
     else:
         neck.expect({'name': 'svtr'})
         ours = 'pp_lcnet_v3' if is_v3 else 'mobilenet_v1_enhance'
@@ -262,11 +265,19 @@ def _svtr_lcnet(backbone: Section, head: Section, max_length: Node) -> tuple[dic
     return keys, fc.take('fc_decay', 0.0004)
 
 
-def _light_svtr(backbone: Section, neck: Section) -> dict[str, Any]:
-    """Backbone and neck of PP-OCRv6 small and medium."""
-    size = backbone.take('model_size', 'small')
-    if size.value not in ('small', 'medium'):
-        backbone.report_value(size, 'model_size', ('small', 'medium'))
+def _ppocrv6(backbone: Section, neck: Section, fc: Section) -> dict[str, Any]:
+    """Backbone and neck of PP-OCRv6; `config_name` is an earlier name of `model_size`."""
+    key = 'config_name' if backbone.has('config_name') else 'model_size'
+    size = backbone.take(key, 'small')
+    if size.value not in ('tiny', 'small', 'medium'):
+        backbone.report_value(size, key, ('tiny', 'small', 'medium'))
+    if size.value == 'tiny':
+        backbone.expect_defaults({'stem_type': 'simple', 'stem_channels': 48})
+        neck.expect({'name': 'reshape'})
+        fc.expect({'use_guide': True})
+        sized = {'backbone': backbone.to_node({'name': 'pp_lcnet_v4', 'size': size}), 'hidden_size': fc.require('mid_channels')}
+        return {'name': 'conv_lcnetv4', **sized}
+    backbone.expect_defaults({'stem_type': 'branch'})
     neck.expect({'name': 'lightsvtr'})
     neck.one_of('local_kernel', 7)
     return {

@@ -2,7 +2,7 @@
 
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
-from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV3, SVTRLCNetV4
+from phalanx.families.recognition.models.svtr_lcnetv3 import ConvLCNetV4, SVTRLCNetV3, SVTRLCNetV4
 from phalanx.nn.backbones.line_mobilenet_v3 import LineMobileNetV3
 from phalanx.paddle.weights import backbones
 from phalanx.paddle.weights.original import Original, Rule, check_merged, layers_with_weights
@@ -116,14 +116,14 @@ def svtr_onnx_layers(model: SVTRLCNetV3) -> list[str]:
     return [name for name in layers_with_weights(model) if not name.startswith('nrtr.')]
 
 
-def svtr_v4_onnx_layers(model: SVTRLCNetV4) -> list[str]:
+def svtr_v4_onnx_layers(model: SVTRLCNetV4 | ConvLCNetV4) -> list[str]:
     """Layers of `model` that have weights in the file, in its order, which is ours.
 
-    In the file, norms of the backbone are merged into its convolutions; those of the neck are not.
+    In the file, norms of the backbone are merged into its convolutions; those of the neck and of a plain stem are not.
     """
-    layers = svtr_onnx_layers(model)
-    return [name for name in layers if not (name.startswith('backbone.') and name.endswith('.norm'))]
+    merged = ('backbone.stages.', 'backbone.stem.') if isinstance(model, SVTRLCNetV4) else ('backbone.stages.',)
+    return [name for name in svtr_onnx_layers(model) if not (name.startswith(merged) and name.endswith('.norm'))]
 
 
 ORIGINALS = {CRNN: crnn, SVTRLCNet: svtr_lcnet, SVTRLCNetV3: svtr_lcnetv3}
-ONNX_LAYERS = {SVTRLCNetV3: svtr_onnx_layers, SVTRLCNetV4: svtr_v4_onnx_layers}
+ONNX_LAYERS = {SVTRLCNetV3: svtr_onnx_layers, SVTRLCNetV4: svtr_v4_onnx_layers, ConvLCNetV4: svtr_v4_onnx_layers}

@@ -72,6 +72,7 @@ def test_a_duplicate_character_is_encoded_as_the_last_and_decoded_from_both(tmp_
         ('ppocr_keys_v1', 6625),
         ('ppocrv5_dict', 18385),
         ('ppocrv6_dict', 18710),
+        ('ppocrv6_tiny_dict', 6906),
         ('chinese_cht_dict', 8423),
         ('japan_dict', 4401),
         ('korean_dict', 3690),

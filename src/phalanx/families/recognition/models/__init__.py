@@ -16,11 +16,12 @@ from torch import nn
 
 from phalanx.families.recognition.models.crnn import CRNN
 from phalanx.families.recognition.models.svtr_lcnet import SVTRLCNet
-from phalanx.families.recognition.models.svtr_lcnetv3 import SVTRLCNetV4, svtr_lcnetv3
+from phalanx.families.recognition.models.svtr_lcnetv3 import ConvLCNetV4, SVTRLCNetV4, svtr_lcnetv3
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     'crnn': CRNN,
     'svtr_lcnet': SVTRLCNet,
     'svtr_lcnetv3': svtr_lcnetv3,
     'svtr_lcnetv4': SVTRLCNetV4,
+    'conv_lcnetv4': ConvLCNetV4,
 }

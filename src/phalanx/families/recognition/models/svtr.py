@@ -1,4 +1,4 @@
-"""SVTR necks of PP-OCRv3 to v6: self-attention along the line.
+"""Necks of PP-OCRv3 to v6: SVTR's self-attention along the line, but for v6 tiny.
 
 Du et al., SVTR: Scene Text Recognition with a Single Visual Model, https://arxiv.org/abs/2205.00159, of which PaddleOCR takes
 two global mixing blocks. Shapes: B batch, C channels, T time steps along the line, D channels of the blocks.
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.families.recognition.models.blocks import to_sequence
-from phalanx.nn.layers import ConvBNSiLU
+from phalanx.nn.layers import ConvBNHardswish, ConvBNSiLU
 from phalanx.nn.stochastic import Dropout
 
 
@@ -76,6 +76,23 @@ class LightSVTRNeck(nn.Module):
         sequence = to_sequence(x + self.near(x)).contiguous()  # for torch.export, as in SVTRNeck
         mixed: Tensor = self.norm(self.blocks(sequence)) + to_sequence(self.skip(features))
         return mixed
+
+
+class ConvNeck(nn.Module):
+    """Neck of PP-OCRv6 tiny: features [B, C, 1, T] -> a sequence [B, T, D], by convolutions and a linear layer.
+
+    PaddleOCR counts these layers to its CTC head (`use_guide`, `mid_channels`).
+    """
+
+    def __init__(self, in_channels: int, hidden_size: int) -> None:
+        super().__init__()
+        self.near = ConvBNHardswish(in_channels, in_channels, (1, 5), groups=in_channels)
+        self.mix = ConvBNHardswish(in_channels, in_channels, 1)
+        self.narrow = nn.Linear(in_channels, hidden_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        narrowed: Tensor = self.narrow(to_sequence(self.mix(self.near(features))))
+        return narrowed
 
 
 class MixingBlock(nn.Module):

@@ -1,8 +1,8 @@
 """Recognition networks of PP-OCRv4 and PP-OCRv5 mobile, on PP-LCNetV3, and of PP-OCRv6, on PP-LCNetV4.
 
-The backbone is followed by an SVTR neck, a light one in PP-OCRv6, and a CTC head, with layers in PaddleOCR's order. An NRTR
-head can guide the training of the backbone (GTC); prediction uses CTC alone. Shapes: B batch, T time steps along the line,
-L characters of the texts with begin, end and padding, K characters.
+The backbone is followed by an SVTR neck, a light one in PP-OCRv6 and convolutions in its tiny size, and a CTC head, with layers
+in PaddleOCR's order. An NRTR head can guide the training of the backbone (GTC); prediction uses CTC alone. Shapes: B batch,
+T time steps along the line, L characters of the texts with begin, end and padding, K characters.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from phalanx.families.recognition.models.nrtr import NRTRHead
 from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
-from phalanx.families.recognition.models.svtr import LightSVTRNeck, SVTRNeck
+from phalanx.families.recognition.models.svtr import ConvNeck, LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
@@ -29,7 +29,7 @@ class SVTRLCNetV3(TextNetwork):
         self,
         num_classes: int,
         backbone: Backbone,
-        neck: SVTRNeck | LightSVTRNeck,
+        neck: SVTRNeck | LightSVTRNeck | ConvNeck,
         *,
         neck_channels: int,
         dropout: float,
@@ -125,4 +125,34 @@ class SVTRLCNetV4(SVTRLCNetV3):
             nrtr_size=nrtr_size,
             nrtr_depth=nrtr_depth,
             use_guide=use_guide,
+        )
+
+
+class ConvLCNetV4(SVTRLCNetV3):
+    """Recogniser of PP-OCRv6 tiny for a dictionary of `num_classes` characters, without attention.
+
+    `hidden_size`: channels before the last layer. `nrtr_size` and `nrtr_depth`: see svtr_lcnetv3. The published weights are
+    those without an NRTR head.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        backbone: Annotated[partial[Backbone], BACKBONES] = partial(pp_lcnet_v4, size='tiny'),
+        hidden_size: int = 80,
+        dropout: float = 0.1,
+        nrtr_size: int | None = None,
+        nrtr_depth: int = 4,
+    ) -> None:
+        maps = backbone(STRIDES)
+        super().__init__(
+            num_classes,
+            maps,
+            ConvNeck(maps.channels[-1], hidden_size),
+            neck_channels=hidden_size,
+            dropout=dropout,
+            nrtr_size=nrtr_size,
+            nrtr_depth=nrtr_depth,
+            use_guide=False,
         )
