@@ -215,3 +215,19 @@ def test_layouts_of_mmsegmentation_and_carvana_are_found(image: str, mask: str, 
     assert data.data().class_names == ('background', 'object')
     _, labels = data.dataset('train').source.read(Draw(3))
     np.testing.assert_array_equal(labels, drawn.mask_of(3) > 0)
+
+
+def test_masks_beside_their_images_are_offered_and_their_soft_edges_are_no_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    """`a.jpg` beside `a.png`, whose object fades out over 200 levels at its edge."""
+    Path('mine').mkdir()
+    fading = np.r_[np.zeros(400), np.linspace(1, 254, 200), np.full(400, 255)].astype(np.uint8)
+    for number in range(8):
+        photograph = np.random.default_rng(number).integers(0, 255, (20, 1000, 3), dtype=np.uint8)
+        Image.fromarray(photograph).save(f'mine/{number}.jpg')
+        mask = np.tile(np.where((np.arange(1000) + 6 * number) % 50 < 6, fading, np.where(fading > 127, 255, 0)), (20, 1))
+        Image.fromarray(mask.astype(np.uint8)).save(f'mine/{number}.png')
+    assert new() == 2
+    assert "add --masks '*.png'" in capsys.readouterr().err
+    assert new('--masks', '*.png') == 0
+    found = capsys.readouterr().out
+    assert '2 classes' in found and 'two values' in found

@@ -1,8 +1,9 @@
 """Pairs of images with equal names, for the message of `phalanx new` where it finds no annotation that it can read."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -32,13 +33,15 @@ def describe_near_misses(tree: Tree) -> list[str]:
 
 
 def _by_folder(images: Sequence[Path]) -> dict[str, dict[str, Path]]:
-    """Stem -> image, by folder, and by the ending `*_x.png` of names that go on where another's ends."""
+    """Stem -> image, by folder, and by the ending `*_x.png` of names that go on where another's ends, or are the same."""
     groups = defaultdict[str, dict[str, Path]](dict)
-    stems = {(path.parent, path.stem) for path in images}
+    stems = Counter((path.parent, path.stem) for path in images)
     for path in images:
         cuts = (place for place in range(len(path.stem) - 1, 0, -1) if (path.parent, path.stem[:place]) in stems)
         cut = next(cuts, None)
-        if cut is None:
+        if stems[path.parent, path.stem] > 1:  # a.jpg beside a.png
+            groups[f'*{path.suffix}'][str(path.with_suffix(''))] = path
+        elif cut is None:
             groups[path.parent.name or '.'][path.stem] = path
         else:
             groups[f'*{path.name[cut:]}'][path.stem[:cut]] = path
@@ -46,16 +49,17 @@ def _by_folder(images: Sequence[Path]) -> dict[str, dict[str, Path]]:
 
 
 def _describe_colours(paths: Sequence[Path]) -> str:
-    """`photographs`, or the number of colours of the first few images."""
-    most = 0
+    """`photographs`, or the median of the numbers of colours of the first few images."""
+    counts = []
     for path in paths[:READ]:
         try:
             with open_image(path) as picture:
                 pixels = np.asarray(picture.convert('RGB')).reshape(-1, 3)
         except AnnotationError as error:
             return str(error)
-        most = max(most, len(np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1))))
-    return f'{most} colours' if most <= FEW else 'photographs'
+        counts.append(len(np.unique(pixels.astype(np.int32) @ (1 << 16, 1 << 8, 1))))
+    usual = int(median(counts))
+    return f'{usual} colours' if usual <= FEW else 'photographs'
 
 
 def _other_files(tree: Tree) -> list[str]:

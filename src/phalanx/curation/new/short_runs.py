@@ -66,7 +66,7 @@ def choose_settings(
         best = max(tried, key=tried.__getitem__)
         norms = 'global' if job.recipe.norm_sync == 'frozen' else 'frozen'
         run_with(*best, f'norm_sync={norms}')
-        if _has_backbone(job):
+        if _has_backbone(job) and 'backbone' not in job.recipe.train.freeze:
             run_with(*best, 'train.freeze=[backbone]')
     best = max(tried, key=tried.__getitem__)
     report(f'chosen: {" ".join(best)}')

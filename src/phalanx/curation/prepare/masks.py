@@ -136,7 +136,7 @@ class Meaning:
     class_names: tuple[str, ...]
     values: Mapping[Colour | int, int]  # class of each colour or number; others are VOID
     is_plain: bool  # True if masks can be trained on as they are
-    is_blurred: bool = False  # JPEG of two values: black or white, whichever is nearer
+    is_blurred: bool = False  # two values with edges in between (JPEG, resized): black or white, whichever is nearer
     by_colour: bool = False  # palettes differ from file to file, so that their numbers mean nothing
     is_complete: bool = False  # another colour is an error
     ignores_others: bool = False  # as data sets do whose classes are known
@@ -163,6 +163,10 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     greys = {value if isinstance(value, int) else value[0] for value in found if isinstance(value, int) or len({*value}) == 1}
     if blurred:
         _check_two_values(pixels, chosen[0])
+    # too many numbers for classes, nearly all of their pixels black or white: resized masks of two values
+    blurred = blurred or (
+        len(greys) == len(found) and not names and not numbered and len(greys) > FEW and _are_nearly_two(pixels)
+    )
     if blurred or (len(greys) == len(found) and _are_two(greys, seen.together)):
         names = [*numbered.values()] if len(numbered) == 2 else names
         names = names if len(names) == 2 and not colours else [BACKGROUND, 'object']
@@ -276,12 +280,17 @@ def _are_two(greys: Collection[int], together: bool) -> bool:
     return (len(greys) <= 2 and max(greys) > 1 and (0 in greys or VOID in greys)) or ({*greys} == {0, 1, VOID} and not together)
 
 
-def _check_two_values(pixels: Counter[Colour | int], mask: Path) -> None:
-    """Raise AnnotationError for JPEG masks of more than black and white: their values have changed."""
+def _are_nearly_two(pixels: Counter[Colour | int]) -> bool:
+    """True if pixels are grey, and few of them between black and white."""
     greys = {value if isinstance(value, int) else value[0]: count for value, count in pixels.items()}
     middle = sum(count for grey, count in greys.items() if MIDDLE[0] <= grey < MIDDLE[1])
     has_colours = any(isinstance(value, tuple) and len({*value}) > 1 for value in pixels)
-    if has_colours or middle > MOST_MIDDLE * pixels.total() or 0 < max(greys) < MIDDLE[1]:
+    return not has_colours and middle <= MOST_MIDDLE * pixels.total() and not 0 < max(greys) < MIDDLE[1]
+
+
+def _check_two_values(pixels: Counter[Colour | int], mask: Path) -> None:
+    """Raise AnnotationError for JPEG masks of more than black and white: their values have changed."""
+    if not _are_nearly_two(pixels):
         raise AnnotationError(f'{mask}: JPEG has changed the values of the masks; save them as PNG')
 
 
