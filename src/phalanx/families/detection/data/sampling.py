@@ -31,7 +31,9 @@ class Presence(NamedTuple):
     @classmethod
     def of(cls, source: AnnotatedImages, num_classes: int) -> Presence:
         counted, owners = ~source.objects.ignored, np.repeat(np.arange(len(source)), np.diff(source.starts))
-        pairs = np.unique(owners[counted] * num_classes + source.objects.classes[counted])
+        # Sorted by image already, which makes sorting cheap; `np.unique` takes over ten times as long.
+        pairs = np.sort(owners[counted] * num_classes + source.objects.classes[counted], kind='stable')
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         return cls(*np.divmod(pairs, num_classes), len(source), num_classes)
 
     @property
