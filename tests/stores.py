@@ -26,6 +26,7 @@ class Store:
         self.sent = 0  # bytes of objects
         self.failures = 0  # of the next requests: they get 503
         self.pause_s = 0.0  # before each answer
+        self.mark = '"'  # around ETags in lists; Azure has none there
 
     def put(self, folder: Path, prefix: str) -> None:
         for file in folder.rglob('*'):
@@ -39,7 +40,7 @@ class Store:
     def listing(self, bucket: str, prefix: str) -> bytes:
         entries = (
             f'<Contents><Key>{escape(key.removeprefix(f"/{bucket}/"))}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>'
-            f'<ETag>"{etag(data)}"</ETag><Size>{len(data)}</Size></Contents>'
+            f'<ETag>{self.mark}{etag(data)}{self.mark}</ETag><Size>{len(data)}</Size></Contents>'
             for key, data in sorted(self.objects.items())
             if key.startswith(f'/{bucket}/{prefix}')
         )

@@ -270,7 +270,8 @@ class Fetcher:
 
     def _store(self, bucket: str, retries: int = 0) -> Any:
         if (bucket, retries) not in self.stores:
-            options = {**CLIENT, 'allow_http': bucket.startswith('http:') or os.environ.get('AWS_ALLOW_HTTP') == 'true'}
+            plain = bucket.startswith('http:') or 'true' in map(os.environ.get, ('AWS_ALLOW_HTTP', 'AZURE_ALLOW_HTTP'))
+            options = {**CLIENT, 'allow_http': plain}
             more: dict[str, Any] = {}
             if bucket.startswith('s3:') and os.environ.get('AWS_PROFILE'):
                 from obstore.auth.boto3 import Boto3CredentialProvider  # ImportError names boto3
@@ -310,12 +311,13 @@ def _overlap(first: str, second: str) -> bool:
 def _split(url: str) -> tuple[str, str]:
     """URL of the bucket, and the key in it."""
     scheme, _, rest = url.partition('://')
-    parts = rest.split('/', 2 if scheme == 'az' else 1)  # az://account/container/key
-    return f'{scheme}://{"/".join(parts[:-1])}', parts[-1]
+    bucket, _, key = rest.partition('/')
+    return f'{scheme}://{bucket}', key
 
 
 def _meta(found: Any) -> Meta:
-    return found['size'], found['e_tag'] or str(found['last_modified'])
+    # Azure puts its ETags in quotation marks, but not in lists.
+    return found['size'], (found['e_tag'] or str(found['last_modified'])).strip('"')
 
 
 def _reason(error: Exception) -> str:

@@ -135,6 +135,13 @@ def test_the_next_start_takes_unchanged_objects_from_the_cache(store: Store) -> 
     assert (ROOT / 'a.txt').read_text() == 'changed'
 
 
+def test_the_version_of_an_object_is_the_same_with_and_without_quotation_marks(store: Store) -> None:
+    put(store, 'a.txt')
+    store.mark = ''
+    assert ROOT.names() == ['a.txt']
+    assert (ROOT / 'a.txt').read_text() == 'a.txt'
+
+
 def test_an_object_that_changes_during_a_run_is_an_error(store: Store) -> None:
     put(store, 'a.txt')
     ROOT.names()
