@@ -1,6 +1,6 @@
 """Names and shapes of the tensors of detectors with queries, for all published sizes.
 
-Expected digests were produced by building the networks of the authors (D-FINE; RT-DETR, both PyTorch versions
+Expected digests were produced by building the networks of the authors (D-FINE; DEIMv2; RT-DETR, both PyTorch versions
 and its PaddleDetection), and by writing files with `save_pretrained` of transformers 5.24; each is over the sorted lines
 `name [shape]` of the parameters and running statistics.
 """

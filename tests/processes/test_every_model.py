@@ -111,6 +111,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'db': ('model.neck_channels=24',),
     'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
     'dfine': ('loss={name: dfine}', 'model.queries=20', 'model.decoder_layers=2'),
+    'deimv2': ('loss={name: rtdetr, classes: matchability}', 'model.size=pico', 'model.queries=20', 'model.decoder_layers=2'),
     'rtdetrv2': ('loss={name: rtdetr}', 'model.queries=20', 'model.decoder_layers=2'),
     'svtr_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
     'conv_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),

@@ -49,6 +49,7 @@ MODELS = {
     'deeplabv3p': (*SEGMENTATION, 'model={name: deeplabv3p, backbone: resnet50_vd}', ONE),
     'lraspp': (*SEGMENTATION, 'model={name: lraspp}', ONE),
     'dfine': (*DETECTION, 'model={name: dfine, queries: 20, decoder_layers: 2}', 'loss=[dfine]'),
+    'deimv2': (*DETECTION, 'model={name: deimv2, size: atto, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'rtdetrv2': (*DETECTION, 'model={name: rtdetrv2, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'svtr_lcnet': (*RECOGNITION, *LINES, 'model={name: svtr_lcnet}', 'loss=[multi]'),
     'svtr_lcnetv3': (*RECOGNITION, *LINES, 'model={name: svtr_lcnetv3, nrtr_size: 32}', 'loss=[ctc, nrtr]'),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+import numpy as np
 from torch import Tensor
 
 from phalanx.paddle.weights.original import PADDLE_BUFFERS, Rule, apply_rules
@@ -110,10 +111,22 @@ TRANSFORMERS: tuple[Rule, ...] = (  # without the prefix `model.`, which is remo
 # RT-DETR and RT-DETRv2 of transformers have the heads a second time beside the decoder; some files have only these.
 HEADS_APART: tuple[Rule, ...] = (*TRANSFORMERS, (r'^decoder\.(class|bbox)_embed\.', r'\1_embed.'))
 GATE: tuple[Rule, ...] = ((r'\.join\.', '.gateway.'),)  # of D-FINE
+LIGHT: tuple[Rule, ...] = (  # of DEIMv2, after OWN
+    (r'^encoder\.input_proj\.(?=conv|norm)', 'encoder.input_proj.0.'),
+    (r'^encoder\.halve\.', 'encoder.down_sample1.'),
+    (r'^encoder\.halve_again\.', 'encoder.down_sample2.'),
+    (r'^(encoder\.down_sample\d)\.conv\.', r'\1.1.'),
+    (r'^(encoder\.down_sample\d)\.norm\.', r'\1.2.'),
+    (r'^encoder\.bi_fusion\.', 'encoder.bi_fusion.cv.'),
+    (r'^(decoder\..*)\.linear1\.', r'\1.swish_ffn.w12.'),
+    (r'^(decoder\..*)\.linear2\.', r'\1.swish_ffn.w3.'),
+    (r'^(decoder\.decoder\.layers\..*norm\d?)\.weight$', r'\1.scale'),
+)
 BOTTLENECKS = 'branch2b', 'layer.1'  # the 3 x 3 convolution with the stride, at the authors and in transformers
 BASIC = 'branch2a', 'layer.0'
 COMPUTED = re.compile(r'(^|\.)(anchors|valid_mask|up|reg_scale|num_points_scale|n_points_scale|pos_embed\d)$')
 HEADS = re.compile(r'^(class|bbox)_embed\.')
+SHARED_HEAD = re.compile(r'^(decoder\.dec_bbox_head)\.[1-9]\.')  # in DEIMv2 all layers may have the first one's
 PROJECTIONS = ('q_proj', 'k_proj', 'v_proj')
 
 
@@ -125,6 +138,8 @@ def namings_of_detectors(state: Mapping[str, Tensor], of_paddle: Mapping[str, Te
     if 'select.enc_score_head.weight' not in state:
         return []
     is_gated = any('.join.gate.' in name for name in state)
+    if 'decoder.layers.0.norm1.bias' not in state:
+        return [Naming(_slots(state, (*(GATE if is_gated else ()), *OWN, *LIGHT)), _is_computed)]
     gate = GATE if is_gated else ()
     own, layer = BOTTLENECKS if any('.widen.' in name for name in state) else BASIC
     of_authors: tuple[Rule, ...] = (
@@ -176,4 +191,7 @@ def _split(slots: Mapping[str, Slot]) -> dict[str, Slot]:
 def _is_computed(name: str, weights: Weights) -> bool:
     """True for arrays that are computed here, and for heads that the file has twice."""
     is_second = HEADS.match(name) is not None and f'decoder.{name}' in weights
+    first = SHARED_HEAD.sub(r'\1.0.', name)
+    if first != name and first in weights:
+        is_second = np.array_equal(np.asarray(weights[name]), np.asarray(weights[first]))
     return is_second or COMPUTED.search(name) is not None

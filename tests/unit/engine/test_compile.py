@@ -86,6 +86,7 @@ NETWORKS = {
 VALUES_DECIDE = {
     'slanet': ('slanet_rendered', 'image_size=64', 'max_length=100'),
     'dfine': ('ppyoloe_digits', 'model={name: dfine, queries: 20, decoder_layers: 2}', 'loss=[dfine]'),
+    'deimv2': ('ppyoloe_digits', 'model={name: deimv2, size: atto, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'rtdetrv2': ('ppyoloe_digits', 'model={name: rtdetrv2, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
 }
 

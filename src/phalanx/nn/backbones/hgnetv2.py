@@ -4,6 +4,7 @@ Sizes, channels and layer order as in PaddleDetection (`hgnet_v2.py`). Shapes: B
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,26 +17,34 @@ from phalanx.parallel.norms import BatchNorm2d
 
 
 class Stage(NamedTuple):
-    """Channels of the layers within the blocks, of the map, and the numbers of blocks and of layers per block."""
+    """Channels of the layers within the blocks, of the map, and the numbers of blocks and of layers per block.
+
+    `kernel`: of the depthwise convolutions in light blocks.
+    """
 
     inner: int
     out: int
     blocks: int
     layers: int
+    kernel: int = 5
 
 
 class Size(NamedTuple):
     stem: tuple[int, int]  # channels within the stem, and of its map
-    stages: tuple[Stage, Stage, Stage, Stage]
+    stages: tuple[Stage, ...]
 
 
 def _size(stem: tuple[int, int], layers: int, *stages: tuple[int, int, int]) -> Size:
-    first, second, third, fourth = (Stage(inner, out, blocks, layers) for inner, out, blocks in stages)
-    return Size(stem, (first, second, third, fourth))
+    return Size(stem, tuple(Stage(inner, out, blocks, layers) for inner, out, blocks in stages))
 
 
+B0 = _size((16, 16), 3, (16, 64, 1), (32, 256, 1), (64, 512, 2), (128, 1024, 1))
 SIZES = {
-    'b0': _size((16, 16), 3, (16, 64, 1), (32, 256, 1), (64, 512, 2), (128, 1024, 1)),
+    # Of DEIMv2, without the last stage.
+    'atto': Size(B0.stem, (*B0.stages[:2], Stage(64, 256, 1, 3, kernel=3))),
+    'femto': Size(B0.stem, (*B0.stages[:2], Stage(64, 512, 1, 3))),
+    'pico': Size(B0.stem, B0.stages[:3]),
+    'b0': B0,
     'b1': _size((24, 32), 3, (32, 64, 1), (48, 256, 1), (96, 512, 2), (192, 1024, 1)),
     'b2': _size((24, 32), 4, (32, 96, 1), (64, 384, 1), (128, 768, 3), (256, 1536, 1)),
     'b3': _size((24, 32), 5, (32, 128, 1), (64, 512, 1), (128, 1024, 3), (256, 2048, 1)),
@@ -46,17 +55,16 @@ SIZES = {
 
 
 class HGNetV2(nn.Module):
-    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and 32, with `channels`."""
-
-    strides = (4, 8, 16, 32)
+    """images [B, 3, H, W] -> maps of strides 4, 8, 16 and, with four stages, 32, with `channels`."""
 
     def __init__(self, size: Size, *, affine: bool) -> None:
         """`affine`: learned scale and shift after each activation (LAB), as in the small sizes of the detectors."""
         super().__init__()
         self.channels = tuple(stage.out for stage in size.stages)
+        self.strides = (4, 8, 16, 32)[: len(size.stages)]
         self.stem = Stem(*size.stem, affine=affine)
         before = (size.stem[1], *self.channels)
-        # The two coarse stages have light blocks with kernels of 5 x 5; all but the first halve the map.
+        # The coarse stages have light blocks; all but the first halve the map.
         self.stages = nn.ModuleList(
             hg_stage(channels, stage, halve=number > 0, light=number > 1, affine=affine)
             for number, (channels, stage) in enumerate(zip(before, size.stages, strict=False))
@@ -131,12 +139,11 @@ class Stem(nn.Module):
 class Block(nn.Module):
     """HG block, [B, in, h, w] -> [B, out, h, w]: layers in a row, whose outputs are all concatenated and mixed."""
 
-    def __init__(
-        self, in_channels: int, inner: int, out: int, layers: int, *, light: bool, residual: bool, affine: bool
-    ) -> None:
+    def __init__(self, in_channels: int, stage: Stage, *, light: bool, residual: bool, affine: bool) -> None:
         super().__init__()
+        inner, out, layers = stage.inner, stage.out, stage.layers
         before = [in_channels, *(inner,) * (layers - 1)]
-        build = light_layer if light else plain_layer
+        build = partial(light_layer, kernel=stage.kernel) if light else plain_layer
         self.layers = nn.ModuleList(build(channels, inner, affine) for channels in before)
         self.aggregation = nn.Sequential(
             ConvBNAffine(in_channels + layers * inner, out // 2, 1, affine=affine),
@@ -154,11 +161,11 @@ def plain_layer(in_channels: int, out_channels: int, affine: bool) -> nn.Module:
     return ConvBNAffine(in_channels, out_channels, 3, affine=affine)
 
 
-def light_layer(in_channels: int, out_channels: int, affine: bool) -> nn.Module:
-    """Return a 1 x 1 convolution and a depthwise one of 5 x 5."""
+def light_layer(in_channels: int, out_channels: int, affine: bool, kernel: int) -> nn.Module:
+    """Return a 1 x 1 convolution and a depthwise one."""
     return nn.Sequential(
         ConvBNAffine(in_channels, out_channels, 1, activate=False),
-        ConvBNAffine(out_channels, out_channels, 5, groups=out_channels, affine=affine),
+        ConvBNAffine(out_channels, out_channels, kernel, groups=out_channels, affine=affine),
     )
 
 
@@ -169,12 +176,15 @@ def hg_stage(in_channels: int, stage: Stage, *, halve: bool, light: bool, affine
         layers.append(ConvBNAffine(in_channels, in_channels, 3, stride=2, groups=in_channels, activate=False))
     for number in range(stage.blocks):
         channels = stage.out if number else in_channels
-        layers.append(Block(channels, stage.inner, stage.out, stage.layers, light=light, residual=number > 0, affine=affine))
+        layers.append(Block(channels, stage, light=light, residual=number > 0, affine=affine))
     return nn.Sequential(*layers)
 
 
 def hgnetv2(
-    strides: Sequence[Stride], *, size: Literal['b0', 'b1', 'b2', 'b3', 'b4', 'b5', 'b6'] = 'b0', affine: bool = True
+    strides: Sequence[Stride],
+    *,
+    size: Literal['atto', 'femto', 'pico', 'b0', 'b1', 'b2', 'b3', 'b4', 'b5', 'b6'] = 'b0',
+    affine: bool = True,
 ) -> Backbone:
-    """HGNetV2 of one size; `affine`: learned scale and shift after each activation, in D-FINE N to M but not L and X."""
+    """HGNetV2 of one size; `affine`: learned scale and shift (LAB), in DEIMv2 and D-FINE N to M, not L and X."""
     return HGNetV2(SIZES[size], affine=affine)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from phalanx.data.boxes import generalised_iou
+from phalanx.data.boxes import generalised_iou, iou
 from phalanx.families.detection.loss.assign import Truths
 from phalanx.families.detection.loss.assigners import check_at_least
 from phalanx.families.detection.queries import Queries, QueryRaw, centres, in_pixels
@@ -52,7 +52,10 @@ class Matching:
 
 @dataclass(frozen=True, kw_only=True)
 class Hungarian:
-    """Hungarian matching, with scipy. Raises ValueError for weights below 0, and without scipy."""
+    """Hungarian matching, with scipy. Raises ValueError for weights below 0, and without scipy.
+
+    From `change_epoch` on, the cost is that of DEIMv2: -p * IoU ** `iou_exponent`, of the probability p of the class.
+    """
 
     class_weight: float = 2.0
     """Weight of the class in the cost."""
@@ -64,9 +67,11 @@ class Hungarian:
     """Focal cost of the class: weight of the probability, against that of background."""
     gamma: float = 2.0
     """Focal cost of the class: exponent."""
+    change_epoch: int | None = None
+    iou_exponent: float = 4.0
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, 'class_weight', 'l1_weight', 'giou_weight', 'alpha', 'gamma')
+        check_at_least(self, 0, 'class_weight', 'l1_weight', 'giou_weight', 'alpha', 'gamma', 'iou_exponent')
         if find_spec('scipy') is None:
             raise ValueError('Hungarian matching needs scipy: pip install "phalanx-vision[detr]"')
 
@@ -74,7 +79,9 @@ class Hungarian:
     def __call__(self, raw: Any, truths: Truths, whole: WholeStep) -> Matching:
         """Match all sets of predictions of a batch. The only wait for the device in a step is the copy of the costs."""
         sets = [*raw.decoded.layers, *raw.selection, *raw.decoded.initial]
-        costs = torch.stack([self.cost(queries, truths, raw.size) for queries in sets])  # [S, B, Q, N]
+        has_changed = self.change_epoch is not None and whole.epoch >= self.change_epoch
+        cost = self.quality_cost if has_changed else self.cost
+        costs = torch.stack([cost(queries, truths, raw.size) for queries in sets])  # [S, B, Q, N]
         # Padding is marked in the costs: true boxes are counted on the host without another copy.
         table = costs.masked_fill(~truths.exist[:, None], torch.nan).cpu().numpy()
         counts = (~np.isnan(table[0, :, 0])).sum(1)
@@ -101,9 +108,7 @@ class Hungarian:
 
     def cost(self, queries: Queries, truths: Truths, size: Tensor) -> Tensor:
         """Cost [B, Q, N] of each pair, at least float32."""
-        boxes = queries.boxes.to(torch.promote_types(queries.boxes.dtype, torch.float32))
-        p = queries.logits.to(boxes.dtype).sigmoid()
-        p = p.gather(2, truths.classes[:, None].expand(-1, p.shape[1], -1))  # of the class of each true box
+        boxes, p = boxes_and_probabilities(queries, truths)
         # Focal cost: of calling this query the class, less that of calling it background.
         as_class = -self.alpha * (1 - p) ** self.gamma * (p + 1e-8).log()
         as_background = -(1 - self.alpha) * p**self.gamma * (1 - p + 1e-8).log()
@@ -113,6 +118,19 @@ class Hungarian:
         cost = self.class_weight * (as_class - as_background) + self.l1_weight * l1 - self.giou_weight * giou
         # A network that diverged still gets some assignment, and a loss that shows it.
         return cost.nan_to_num(nan=1.0)
+
+    def quality_cost(self, queries: Queries, truths: Truths, size: Tensor) -> Tensor:
+        """Cost [B, Q, N] of each pair, by the quality that task-aligned assignment has."""
+        boxes, p = boxes_and_probabilities(queries, truths)
+        overlap = iou(in_pixels(boxes, size)[:, :, None], truths.boxes.to(boxes.dtype)[:, None])
+        return (-p * overlap**self.iou_exponent).nan_to_num(nan=1.0)
+
+
+def boxes_and_probabilities(queries: Queries, truths: Truths) -> tuple[Tensor, Tensor]:
+    """Boxes [B, Q, 4], at least float32, and probabilities [B, Q, N] of the class of each true box."""
+    boxes = queries.boxes.to(torch.promote_types(queries.boxes.dtype, torch.float32))
+    p = queries.logits.to(boxes.dtype).sigmoid()
+    return boxes, p.gather(2, truths.classes[:, None].expand(-1, p.shape[1], -1))
 
 
 def assign(costs: npt.NDArray[np.float32]) -> Indices:

@@ -36,7 +36,8 @@ class RTDETRLoss(DetectionLoss):
     """Terms `cls`, `l1` and `giou` of all layers and of the encoder, and `denoising`, divided by the true boxes of the step.
 
     Classes: varifocal loss (VFL), whose target is the IoU, or the matchability-aware loss (MAL) of DEIM
-    (https://arxiv.org/abs/2412.04234), whose target is the IoU to the power of `gamma`. Raises ValueError for negative numbers.
+    (https://arxiv.org/abs/2412.04234), whose target is the IoU to the power of `gamma`. `matcher_change_epoch`: first epoch of
+    the cost of DEIMv2, see `Hungarian`; null: never. Raises ValueError for negative numbers.
     """
 
     pads_truths: ClassVar[bool] = True
@@ -47,13 +48,14 @@ class RTDETRLoss(DetectionLoss):
     giou_weight: float = 2.0
     alpha: float = 0.75  # weight of background; 1 for matchability in DEIM
     gamma: float = 2.0  # 1.5 for matchability in DEIM
+    matcher_change_epoch: int | None = None
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, 'class_weight', 'l1_weight', 'giou_weight', 'alpha', 'gamma')
 
     @property
     def assigner(self) -> Assigner:
-        return Hungarian()  # type: ignore[return-value]  # the assignment of another kind of output
+        return Hungarian(change_epoch=self.matcher_change_epoch)  # type: ignore[return-value]  # the assignment of another kind of output
 
     def weights(self, boxes: Sequence[Tensor], classes: Sequence[Tensor]) -> Mapping[str, Tensor] | None:
         count = torch.full((), float(sum(len(of_image) for of_image in boxes)), device=boxes[0].device)
@@ -61,7 +63,9 @@ class RTDETRLoss(DetectionLoss):
 
     def __call__(self, raw: Any, truths: Truths, assigned: Any) -> Loss:
         matching: Matching = assigned
-        sets = [*zip(raw.decoded.layers, matching.layers, strict=True), *zip(raw.selection, matching.selection, strict=True)]
+        decoded: Decoded = raw.decoded
+        all_pairs = [*matching.layers, *matching.selection, *matching.initial]
+        sets = list(zip((*decoded.layers, *raw.selection, *decoded.initial), all_pairs, strict=True))
         cls = torch.stack([self.class_total(queries, pairs, truths, raw.size) for queries, pairs in sets]).sum()
         totals = [self.box_totals(queries, pairs, truths, raw.size) for queries, pairs in sets]
         l1, giou = torch.stack(totals).sum(0).unbind()

@@ -14,8 +14,15 @@ from collections.abc import Callable
 
 from torch import nn
 
+from phalanx.families.detection.models.deimv2 import deimv2
 from phalanx.families.detection.models.dfine import dfine
 from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.detection.models.rtdetr import rtdetrv2
 
-MODELS: dict[str, Callable[..., nn.Module]] = {'ppyoloe': ppyoloe, 'dfine': dfine, 'rtdetr': rtdetrv2, 'rtdetrv2': rtdetrv2}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    'ppyoloe': ppyoloe,
+    'dfine': dfine,
+    'deimv2': deimv2,
+    'rtdetr': rtdetrv2,
+    'rtdetrv2': rtdetrv2,
+}

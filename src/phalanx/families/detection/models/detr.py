@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from phalanx.families.detection.loss.assign import Truths
 from phalanx.families.detection.models.deformable import DeformableAttention, Sampling
 from phalanx.families.detection.models.denoising import Denoising, Noisy
-from phalanx.families.detection.models.hybrid_encoder import HybridEncoder
 from phalanx.families.detection.models.ppyoloe import check_input_size
-from phalanx.families.detection.models.shape import QueryOptions, Shape
+from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, QueryRaw, in_pixels
 from phalanx.nn.backbones import Backbone, select_maps
 from phalanx.nn.backbones.csp_rep_resnet import fuse
@@ -49,7 +48,7 @@ class DETR(nn.Module):
         self,
         backbone: Backbone,
         maps: Sequence[int],
-        encoder: HybridEncoder,
+        encoder: nn.Module,
         input_proj: nn.ModuleList,
         select: 'QuerySelection',
         denoising: Denoising | None,
@@ -112,14 +111,16 @@ class QuerySelection(nn.Module):
     decoder's queries.
     """
 
-    def __init__(self, channels: int, num_classes: int, queries: int) -> None:
+    def __init__(self, channels: int, num_classes: int, queries: int, *, style: Style) -> None:
         super().__init__()
         self.queries = queries
-        project = nn.Linear(channels, channels)
-        self.enc_output = nn.Sequential(project, nn.LayerNorm(channels))
+        self.enc_output: nn.Module = nn.Identity()
+        if not style.is_light:
+            project = nn.Linear(channels, channels)
+            nn.init.xavier_uniform_(project.weight)
+            self.enc_output = nn.Sequential(project, nn.LayerNorm(channels))
         self.enc_score_head = nn.Linear(channels, num_classes)
-        self.enc_bbox_head = MLP(channels, channels, 4, 3)
-        nn.init.xavier_uniform_(project.weight)
+        self.enc_bbox_head = MLP(channels, channels, 4, 3, style.activation)
         initialise_heads([self.enc_score_head], [self.enc_bbox_head])
 
     def forward(self, memory: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Queries]:
@@ -151,20 +152,25 @@ def build_anchors(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tup
 class DecoderLayer(nn.Module):
     """Attention among queries, to the maps, and two linear layers: [B, Q, C] -> [B, Q, C].
 
-    `gated` (D-FINE): a learned gate joins the attention to the maps with the query, instead of a sum.
+    A learned gate or a sum joins the attention to the maps with the query, by `style`.
     """
 
-    def __init__(self, channels: int, hidden: int, points: Sequence[int], sampling: Sampling, *, gated: bool) -> None:
+    def __init__(self, channels: int, hidden: int, points: Sequence[int], sampling: Sampling, *, style: Style) -> None:
         """`points` of each map and head."""
         super().__init__()
+        Norm, light = style.norm, style.is_light
         self.self_attn = nn.MultiheadAttention(channels, HEADS, batch_first=True)
-        self.norm1 = nn.LayerNorm(channels)
-        self.cross_attn = DeformableAttention(channels, HEADS, points, sampling, projects=not gated)
-        self.join = Gate(channels) if gated else SumWithNorm(channels)
-        self.linear1, self.linear2 = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
-        self.norm3 = nn.LayerNorm(channels)
+        self.norm1 = Norm(channels)
+        self.cross_attn = DeformableAttention(channels, HEADS, points, sampling, projects=style.projects)
+        self.join = Gate(channels, Norm) if style.is_gated else SumWithNorm(channels, Norm)
+        # With SwiGLU, the first layer has two halves, of which one weights the other.
+        self.activation = swiglu if light else F.relu
+        self.linear1, self.linear2 = nn.Linear(channels, hidden), nn.Linear(hidden // 2 if light else hidden, channels)
+        self.norm3 = Norm(channels)
         for layer in (self.linear1, self.linear2):
             nn.init.xavier_uniform_(layer.weight)
+            if light:
+                nn.init.zeros_(layer.bias)
 
     def values(self, memory: Tensor, sizes: Sizes) -> list[Tensor]:
         """Maps that the attention reads; the same for all layers of D-FINE, which do not project them."""
@@ -175,17 +181,23 @@ class DecoderLayer(nn.Module):
         placed = x + embedding
         x = self.norm1(x + self.self_attn(placed, placed, x, attn_mask=mask, need_weights=False)[0])
         x = self.join(x, self.cross_attn(x + embedding, boxes, values))
-        x = x + self.linear2(F.relu(self.linear1(x)))
+        x = x + self.linear2(self.activation(self.linear1(x)))
         mixed: Tensor = self.norm3(x.clamp(-65504, 65504))  # the range of float16
         return mixed
 
 
-class SumWithNorm(nn.Module):
-    """Sum of two tensors, then layer norm."""
+def swiglu(x: Tensor) -> Tensor:
+    """SiLU of the first half of the channels times the second half (Shazeer, https://arxiv.org/abs/2002.05202)."""
+    gate, values = x.chunk(2, -1)
+    return F.silu(gate) * values
 
-    def __init__(self, channels: int) -> None:
+
+class SumWithNorm(nn.Module):
+    """Sum of two tensors, then a norm."""
+
+    def __init__(self, channels: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
+        self.norm = norm(channels)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         out: Tensor = self.norm(x + y)
@@ -193,11 +205,11 @@ class SumWithNorm(nn.Module):
 
 
 class Gate(nn.Module):
-    """Sum of two tensors, each multiplied by a learned gate per channel, then layer norm."""
+    """Sum of two tensors, each multiplied by a learned gate per channel, then a norm."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
-        self.gate, self.norm = nn.Linear(2 * channels, 2 * channels), nn.LayerNorm(channels)
+        self.gate, self.norm = nn.Linear(2 * channels, 2 * channels), norm(channels)
         for parameter in self.gate.parameters():
             nn.init.zeros_(parameter)
 
@@ -208,23 +220,26 @@ class Gate(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them: [..., in] -> [..., out]."""
+    """Linear layers with an activation between them: [..., in] -> [..., out]."""
 
-    def __init__(self, in_channels: int, hidden: int, out_channels: int, layers: int) -> None:
+    def __init__(
+        self, in_channels: int, hidden: int, out_channels: int, layers: int, activation: type[nn.Module] = nn.ReLU
+    ) -> None:
         super().__init__()
+        self.activation = activation(inplace=True)
         widths = [in_channels, *(hidden,) * (layers - 1), out_channels]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x), inplace=True)
+            x = self.activation(layer(x))
         out: Tensor = self.layers[-1](x)
         return out
 
 
-def query_pos_head(channels: int) -> MLP:
+def query_pos_head(channels: int, style: Style) -> MLP:
     """Embedding of boxes [B, Q, 4] -> [B, Q, C], added to the queries in each attention."""
-    head = MLP(4, 2 * channels, channels, 2)
+    head = MLP(4, channels, channels, 3, style.activation) if style.is_light else MLP(4, 2 * channels, channels, 2)
     for layer in head.layers:
         assert isinstance(layer, nn.Linear)
         nn.init.xavier_uniform_(layer.weight)
@@ -255,15 +270,12 @@ def build(
     num_classes: int,
     shape: Shape,
     options: QueryOptions,
-    encoder: Callable[[Sequence[int]], HybridEncoder],
+    encoder: Callable[[Sequence[int]], nn.Module],
     decoder: Decoder,
     *,
-    projects: bool,
+    style: Style,
 ) -> DETR:
-    """Network `name`. `encoder` is built from the channels of the backbone's maps.
-
-    `projects`: maps are projected for the decoder even if their channels are those of the decoder.
-    """
+    """Network `name`. `encoder` is built from the channels of the backbone's maps."""
     options.check()
     maps = shape.backbone(shape.strides)
     places = select_maps(maps, shape.strides, name)
@@ -280,8 +292,8 @@ def build(
         maps,
         places,
         encoder([maps.channels[place] for place in places]),
-        project_maps(len(places), shape.channels, channels, always=projects),
-        QuerySelection(channels, num_classes, options.queries),
+        project_maps(len(shape.points), shape.channels, channels, always=style.projects),
+        QuerySelection(channels, num_classes, options.queries, style=style),
         denoising if options.denoising else None,
         decoder,
     )

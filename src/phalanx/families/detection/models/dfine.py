@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
 from phalanx.families.detection.models.hybrid_encoder import dfine_encoder
-from phalanx.families.detection.models.shape import QueryOptions, Shape
+from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, centres, inverse_sigmoid
 from phalanx.nn.backbones import BACKBONES, Backbone
 from phalanx.nn.backbones.hgnetv2 import hgnetv2
@@ -22,6 +22,7 @@ from phalanx.nn.precision import at_least_float32
 BINS, REACH = 33, 0.5  # of the distribution of a distance; REACH: `up` of the original
 TOP, QUALITY_HIDDEN = 4, 64  # of the estimator of the quality of a location (LQE)
 POINTS = (3, 6, 3)
+STYLE = Style(is_gated=True)
 
 
 def bin_distances(scale: float) -> Tensor:
@@ -40,15 +41,26 @@ class DFINEDecoder(nn.Module):
 
     bins: Tensor
 
-    def __init__(self, layers: Sequence[DecoderLayer], channels: int, num_classes: int, scale: float) -> None:
+    def __init__(
+        self,
+        layers: Sequence[DecoderLayer],
+        channels: int,
+        num_classes: int,
+        scale: float,
+        *,
+        style: Style,
+        shares_head: bool = False,
+    ) -> None:
+        """`shares_head`: all layers have the same head of distances. In DEIMv2, all have the embedding of the first boxes."""
         super().__init__()
-        self.layers, self.scale = nn.ModuleList(layers), scale
-        self.query_pos_head, self.pre_bbox_head = query_pos_head(channels), MLP(channels, channels, 4, 3)
+        self.layers, self.scale, self.embeds_once = nn.ModuleList(layers), scale, style.is_light
+        self.query_pos_head = query_pos_head(channels, style)
+        self.pre_bbox_head = MLP(channels, channels, 4, 3, style.activation)
         scores = [nn.Linear(channels, num_classes) for _ in layers]
-        distances = [MLP(channels, channels, 4 * BINS, 3) for _ in layers]
+        distances = [MLP(channels, channels, 4 * BINS, 3, style.activation) for _ in layers[: 1 if shares_head else None]]
         initialise_heads(scores, [*distances, self.pre_bbox_head])
         self.score_head, self.bbox_head = nn.ModuleList(scores), nn.ModuleList(distances)
-        self.lqe_layers = nn.ModuleList(LocationQuality() for _ in layers)
+        self.lqe_layers = nn.ModuleList(LocationQuality(style.activation) for _ in layers)
         self.register_buffer('bins', bin_distances(scale), persistent=False)
 
     def forward(self, x: Tensor, unactivated: Tensor, memory: Tensor, sizes: Sizes, mask: Tensor | None) -> Decoded:
@@ -58,9 +70,13 @@ class DFINEDecoder(nn.Module):
         layers, of_layers, initial = [], [], []
         before: Tensor | None = None  # contents after the layer before, detached
         references, distances = boxes, None
-        parts = zip(blocks, self.score_head, self.bbox_head, self.lqe_layers, strict=True)
-        for number, (layer, score, refine, quality) in enumerate(parts):
-            x = layer(x, self.query_pos_head(boxes).clamp(-10, 10), boxes, values, mask)
+        embedding = self.query_pos_head(boxes).clamp(-10, 10)
+        parts = zip(blocks, self.score_head, self.lqe_layers, strict=True)
+        for number, (layer, score, quality) in enumerate(parts):
+            refine = self.bbox_head[min(number, len(self.bbox_head) - 1)]
+            if number > 0 and not self.embeds_once:
+                embedding = self.query_pos_head(boxes).clamp(-10, 10)
+            x = layer(x, embedding, boxes, values, mask)
             if before is None:
                 first = (self.pre_bbox_head(x).to(boxes.dtype) + inverse_sigmoid(boxes)).sigmoid()
                 references = first.detach()
@@ -100,9 +116,9 @@ class LocationQuality(nn.Module):
     Its input are the highest probabilities of each side and their mean: a sharp distribution is a sure one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, activation: type[nn.Module]) -> None:
         super().__init__()
-        self.reg_conf = MLP(4 * (TOP + 1), QUALITY_HIDDEN, 1, 2)
+        self.reg_conf = MLP(4 * (TOP + 1), QUALITY_HIDDEN, 1, 2, activation)
         initialise_heads([], [self.reg_conf])
 
     def forward(self, logits: Tensor, distances: Tensor) -> Tensor:
@@ -170,7 +186,7 @@ def dfine(
     )
     width, unit = shape.decoder_channels, scale or (8.0 if size == 'x' else 4.0)
     layers = [
-        DecoderLayer(width, shape.decoder_hidden, shape.points, 'bilinear', gated=True) for _ in range(shape.decoder_layers)
+        DecoderLayer(width, shape.decoder_hidden, shape.points, 'bilinear', style=STYLE) for _ in range(shape.decoder_layers)
     ]
     return build(
         'dfine',
@@ -178,6 +194,6 @@ def dfine(
         shape,
         QueryOptions(queries, denoising, label_noise, box_noise, swaps=True),
         partial(dfine_encoder, shape=shape),
-        DFINEDecoder(layers, width, num_classes, unit),
-        projects=False,
+        DFINEDecoder(layers, width, num_classes, unit, style=STYLE),
+        style=STYLE,
     )

@@ -30,9 +30,14 @@ class HybridEncoder(nn.Module):
         fusion: Callable[[], nn.Module],
         lateral: Callable[..., nn.Module],
         downsampling: Callable[[int], nn.Module],
+        adds: bool = False,
     ) -> None:
-        """`hidden`: of the attention layer; `fusion` builds the blocks [B, 2 * channels, h, w] -> [B, channels, h, w]."""
+        """`hidden`: of the attention layer; `fusion` builds the blocks -> [B, channels, h, w].
+
+        Their input are two maps that are concatenated or, if it `adds`, their sum.
+        """
         super().__init__()
+        self.join = torch.add if adds else concatenate
         self.input_proj = nn.ModuleList(ConvBN(count, channels, 1) for count in in_channels)
         self.attention = EncoderLayer(channels, hidden)
         steps = range(len(in_channels) - 1)
@@ -49,12 +54,16 @@ class HybridEncoder(nn.Module):
         inner = [levels[-1]]
         for finer, reduce, block in zip(levels[-2::-1], self.lateral_convs, self.fpn_blocks, strict=True):
             inner[-1] = reduce(inner[-1])
-            inner.append(block(torch.cat([F.interpolate(inner[-1], scale_factor=2.0), finer], 1)))
+            inner.append(block(self.join(F.interpolate(inner[-1], scale_factor=2.0), finer)))
         # Bottom-up: each map is fused with the halved output of the finer one.
         outputs = [inner[-1]]
         for coarser, halve, block in zip(inner[-2::-1], self.downsample_convs, self.pan_blocks, strict=True):
-            outputs.append(block(torch.cat([halve(outputs[-1]), coarser], 1)))
+            outputs.append(block(self.join(halve(outputs[-1]), coarser)))
         return outputs
+
+
+def concatenate(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x, y], 1)
 
 
 class EncoderLayer(nn.Module):
@@ -101,14 +110,29 @@ class CSPRep(nn.Module):
         return mixed
 
 
-class CSPELAN(nn.Module):
-    """Block of D-FINE (RepNCSPELAN4), [B, 2 * C, h, w] -> [B, C, h, w]: the outputs of two CSP blocks in a row are kept."""
+class JointCSPRep(nn.Module):
+    """`CSPRep` of DEIMv2, whose two branches begin with one convolution and one norm."""
 
-    def __init__(self, channels: int, inner: int, blocks: int) -> None:
+    def __init__(self, in_channels: int, channels: int, *, blocks: int) -> None:
         super().__init__()
-        self.cv1 = ConvBNSiLU(2 * channels, 2 * channels, 1)
-        self.cv2 = nn.Sequential(CSPRep(channels, inner, blocks=blocks), ConvBNSiLU(inner, inner, 3))
-        self.cv3 = nn.Sequential(CSPRep(inner, inner, blocks=blocks), ConvBNSiLU(inner, inner, 3))
+        self.conv1 = ConvBNSiLU(in_channels, 2 * channels, 1)
+        self.bottlenecks = nn.Sequential(*(RepBlock(channels, alpha=False) for _ in range(blocks)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside, through = self.conv1(x).chunk(2, 1)
+        mixed: Tensor = beside + self.bottlenecks(through)
+        return mixed
+
+
+class CSPELAN(nn.Module):
+    """Block of D-FINE (RepNCSPELAN4), [B, in, h, w] -> [B, C, h, w]: the outputs of two CSP blocks in a row are kept."""
+
+    def __init__(self, in_channels: int, channels: int, inner: int, csp: Callable[[int, int], nn.Module]) -> None:
+        """`csp` builds a CSP block from its numbers of channels."""
+        super().__init__()
+        self.cv1 = ConvBNSiLU(in_channels, 2 * channels, 1)
+        self.cv2 = nn.Sequential(csp(channels, inner), ConvBNSiLU(inner, inner, 3))
+        self.cv3 = nn.Sequential(csp(inner, inner), ConvBNSiLU(inner, inner, 3))
         self.cv4 = ConvBNSiLU(2 * (channels + inner), channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,13 +153,24 @@ def rtdetr_encoder(in_channels: Sequence[int], shape: Shape) -> HybridEncoder:
     )
 
 
-def dfine_encoder(in_channels: Sequence[int], shape: Shape) -> HybridEncoder:
-    """Hybrid encoder of D-FINE: no activations outside its blocks, and depthwise downsampling."""
-    channels = shape.channels
-    fusion = partial(CSPELAN, channels, round(shape.encoder_expansion * channels // 2), round(3 * shape.encoder_depth))
+def dfine_encoder(in_channels: Sequence[int], shape: Shape, *, adds: bool = False) -> HybridEncoder:
+    """Hybrid encoder of D-FINE: no activations outside its blocks, and depthwise downsampling; `adds` as in DEIMv2."""
     return HybridEncoder(
-        in_channels, channels, hidden=shape.encoder_hidden, fusion=fusion, lateral=ConvBN, downsampling=_depthwise_halving
+        in_channels,
+        shape.channels,
+        hidden=shape.encoder_hidden,
+        fusion=partial(elan, shape, adds=adds),
+        lateral=ConvBN,
+        downsampling=_depthwise_halving,
+        adds=adds,
     )
+
+
+def elan(shape: Shape, *, adds: bool) -> CSPELAN:
+    """Block that fuses two maps; `adds`: of their sum, with the blocks of DEIMv2."""
+    csp = partial(JointCSPRep if adds else CSPRep, blocks=round(3 * shape.encoder_depth))
+    inner = round(shape.encoder_expansion * shape.channels // 2)
+    return CSPELAN(shape.channels * (1 if adds else 2), shape.channels, inner, csp)
 
 
 def _convolution_of_stride_2(build: Callable[..., nn.Module], channels: int) -> nn.Module:

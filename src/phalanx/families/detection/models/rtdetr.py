@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
 from phalanx.families.detection.models.hybrid_encoder import rtdetr_encoder
-from phalanx.families.detection.models.shape import QueryOptions, Shape
+from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, inverse_sigmoid
 from phalanx.nn.backbones import BACKBONES, Backbone
 from phalanx.nn.backbones.hgnetv2 import hgnetv2
@@ -28,7 +28,7 @@ class RTDETRDecoder(nn.Module):
         """`eval_layers`: layers that are used in evaluation."""
         super().__init__()
         self.layers, self.eval_layers = nn.ModuleList(layers), eval_layers
-        self.query_pos_head = query_pos_head(channels)
+        self.query_pos_head = query_pos_head(channels, STYLE)
         scores = [nn.Linear(channels, num_classes) for _ in layers]
         boxes = [MLP(channels, channels, 4, 3) for _ in layers]
         initialise_heads(scores, boxes)
@@ -50,6 +50,7 @@ class RTDETRDecoder(nn.Module):
         return Decoded(tuple(layers))
 
 
+STYLE = Style(projects=True)
 SMALL = Shape(backbone=partial(resnet18_vd), encoder_expansion=0.5, decoder_layers=3)
 LARGE = Shape(backbone=partial(resnet50_vd))
 WIDE = replace(LARGE, channels=384, encoder_hidden=2048)
@@ -104,7 +105,7 @@ def rtdetrv2(
     used = eval_layers or (min(3, count) if size == 'r50vd_m' else count)
     if not 1 <= used <= count or eval_layers == 0:
         raise ValueError(f'eval_layers must be from 1 to the {count} layers of the decoder, got {eval_layers}')
-    layers = [DecoderLayer(width, shape.decoder_hidden, shape.points, method, gated=False) for _ in range(count)]
+    layers = [DecoderLayer(width, shape.decoder_hidden, shape.points, method, style=STYLE) for _ in range(count)]
     return build(
         'rtdetrv2',
         num_classes,
@@ -112,5 +113,5 @@ def rtdetrv2(
         QueryOptions(queries, denoising, label_noise, box_noise, swaps=False),
         partial(rtdetr_encoder, shape=shape),
         RTDETRDecoder(layers, width, num_classes, used),
-        projects=True,
+        style=STYLE,
     )

@@ -1,9 +1,11 @@
 """Sizes of detectors with queries."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
+
+from torch import nn
 
 from phalanx.nn.backbones import Backbone
 
@@ -40,9 +42,27 @@ class Shape:
                 raise ValueError(f'{name} must be a multiple of 8 (the heads of the attention), got {channels}')
         if self.decoder_layers < 1:
             raise ValueError(f'decoder_layers must be at least 1, got {self.decoder_layers}')
-        if len(self.points) != len(self.strides) or min(self.points) < 1:
-            maps = len(self.strides)
+        maps = max(len(self.strides), 2)  # of one map, the encoder of DEIMv2 makes two
+        if len(self.points) != maps or min(self.points) < 1:
             raise ValueError(f'points must be {maps} numbers of at least 1, one for each map; got {list(self.points)}')
+
+
+class Style(NamedTuple):
+    """Kinds of parts: `is_gated` joins attentions with a gate, `projects` has linear layers around attentions to the maps and
+    projections of all maps, `is_light` the parts of DEIMv2.
+    """
+
+    is_gated: bool = False
+    projects: bool = False
+    is_light: bool = False
+
+    @property
+    def activation(self) -> type[nn.Module]:
+        return nn.SiLU if self.is_light else nn.ReLU
+
+    @property
+    def norm(self) -> Callable[[int], nn.Module]:
+        return partial(nn.RMSNorm, eps=1e-6) if self.is_light else nn.LayerNorm
 
 
 class QueryOptions(NamedTuple):
