@@ -212,7 +212,8 @@ class RandomCrop:
         H, W = image.shape[:2]
         readable = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
         # Edges of the crop lie in gaps, so that no text is cut.
-        columns, rows, bounds = find_gaps(readable, 0, W), find_gaps(readable, 1, H), bounding_boxes(readable)
+        bounds = bounding_boxes(readable)
+        columns, rows = find_gaps(bounds[:, 0], bounds[:, 2], W), find_gaps(bounds[:, 1], bounds[:, 3], H)
         for _ in range(self.attempts if columns and rows else 0):
             (x0, x1), (y0, y1) = pick_two(columns, rng), pick_two(rows, rng)
             is_large = x1 - x0 >= max(1, self.least_share * W) and y1 - y0 >= max(1, self.least_share * H)
@@ -221,13 +222,12 @@ class RandomCrop:
         return 0, 0, W, H
 
 
-def find_gaps(outlines: list[npt.NDArray[np.float32]], axis: int, length: int) -> list[npt.NDArray[np.int64]]:
-    """Return the runs of columns (axis 0) or rows (axis 1) without text."""
+def find_gaps(least: npt.NDArray[np.float32], most: npt.NDArray[np.float32], length: int) -> list[npt.NDArray[np.int64]]:
+    """Return the runs of columns or rows without text, from the ends [N] of texts along that side of `length` pixels."""
     # Columns or rows that no text covers, as runs of consecutive numbers.
     is_free = np.ones(length, np.bool_)
-    for points in outlines:
-        low, high = points[:, axis].min().round(), points[:, axis].max().round()
-        is_free[max(0, int(low)) : max(0, int(high))] = False
+    for low, high in zip(least.round().astype(int).clip(0), most.round().astype(int).clip(0), strict=True):
+        is_free[low:high] = False
     free = np.flatnonzero(is_free)
     return [run for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1) if len(run)]
 
@@ -240,7 +240,11 @@ def pick_two(runs: list[npt.NDArray[np.int64]], rng: Rng) -> tuple[int, int]:
 
 def bounding_boxes(outlines: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
     """Return the bounding boxes [N, 4] of outlines: x0, y0, x1, y1."""
-    return np.array([[*points.min(0), *points.max(0)] for points in outlines], np.float32).reshape(-1, 4)
+    if not outlines:
+        return np.zeros((0, 4), np.float32)
+    points, starts = np.concatenate(outlines), np.cumsum([0, *map(len, outlines)])[:-1]
+    bounds = np.concatenate([np.minimum.reduceat(points, starts), np.maximum.reduceat(points, starts)], 1)
+    return bounds.astype(np.float32, copy=False)
 
 
 def touching(boxes: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1: float) -> npt.NDArray[np.bool_]:

@@ -135,7 +135,7 @@ def test_an_image_without_words_is_taken_whole() -> None:
 
 
 def test_gaps_are_the_columns_without_words() -> None:
-    columns = find_gaps([np.array([[2, 0], [5, 0], [5, 9]], np.float32)], 0, 8)
+    columns = find_gaps(np.array([2, -3], np.float32), np.array([5, -1], np.float32), 8)
     assert [run.tolist() for run in columns] == [[0, 1], [5, 6, 7]]
 
 
