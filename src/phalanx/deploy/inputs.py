@@ -39,7 +39,7 @@ def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
     inputs: dict[Path, Path] = {}
     left_out: Counter[str] = Counter()
     for path in _expand(paths):
-        if path.is_dir():
+        if path.is_dir() and not path.is_file():  # a page on a web server may be either
             # Results may be below a given folder: they are not inputs, unless the folder is `out` itself.
             below = sorted(file for file in path.rglob('*') if file.is_file())
             if path.resolve() != results:
@@ -106,6 +106,8 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
         if path == Path('-'):
             # Names may contain spaces, so one name per line.
             yield from _expand([parse_path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+        elif isinstance(path, StorePath) and str(path).startswith('http') and not path.is_file():
+            raise RequestError(f'{path}: there is no such file on that server, and web servers have no lists of files')
         elif path.exists() or is_camera(path):
             yield path
         elif ADDRESS.match(str(path)):

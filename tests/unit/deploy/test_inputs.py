@@ -1,5 +1,6 @@
 """Inputs of `phalanx predict` and `phalanx read`, the names of their results, and bad inputs."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,14 @@ def test_a_pdf_file_is_read_or_names_the_missing_package(tmp_path: Path, capsys:
     done = sum(inputs.pages(file, stem, lambda image, _: None) for file, stem in inputs.each())
     assert done == pdf.is_installed()
     assert pdf.is_installed() or 'pip install "phalanx-vision[pdf]"' in capsys.readouterr().err
+
+
+def test_a_file_on_a_web_server_is_an_input(store: Store, tmp_path: Path) -> None:
+    store.objects['/pages/a.png'] = b''
+    page = parse_path(f'{os.environ["AWS_ENDPOINT_URL"]}/pages/a.png')
+    assert [*list_files([page], tmp_path / 'out')] == [page]
+    with pytest.raises(RequestError, match=r'b\.png: there is no such file on that server'):
+        list_files([page.with_name('b.png')], tmp_path / 'out')
 
 
 def test_files_in_a_bucket_are_inputs(store: Store, tmp_path: Path) -> None:
