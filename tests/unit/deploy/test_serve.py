@@ -35,6 +35,17 @@ bright (float[batch, 3, height, width] images) => (uint8[batch, height, width] c
     classes = Cast <to = 2> (is_bright)
 }
 """
+CLASSIFIER = """
+<ir_version: 10, opset_import: ["" : 20]>
+lines (float[batch, 3, height, width] x) => (float[batch, 2] y)
+<int64[3] axes = {1, 2, 3}, float[1, 2] shares = {0.25, 0.75}, float none = {0}, int64[1] one = {1}>
+{
+    means = ReduceMean <keepdims = 0> (x, axes)
+    column = Unsqueeze (means, one)
+    nothing = Mul (column, none)
+    y = Add (nothing, shares)
+}
+"""
 ONE_VIEW = {'window': None, 'window_stride': None, 'scales': [1.0], 'flip_horizontal': False, 'flip_vertical': False}
 GUIDE = {
     'format': 1,
@@ -75,6 +86,16 @@ def test_each_request_gets_the_result_of_its_own_image(file: Path, capsys: pytes
     counted = dict(line.split() for line in metrics.splitlines())
     assert int(counted['phalanx_images_total']) == 160
     assert int(counted['phalanx_batches_total']) <= 160
+
+
+def test_a_published_classifier_of_text_lines_gives_its_probability(tmp_path: Path) -> None:
+    """One that answers 0.25 and 0.75 to each line."""
+    network = onnx.parser.parse_model(CLASSIFIER)
+    onnx.save(network, tmp_path / 'ch_ppocr_mobile_v2.0_cls_mobile.onnx')
+    with served(tmp_path / 'ch_ppocr_mobile_v2.0_cls_mobile.onnx') as server:
+        assert asked(server.port, '/predict', picture(1)) == (200, {'upside_down': 0.75})
+        status, health = asked(server.port, '/health')
+    assert (status, health['task'], health['recipe']) == (200, 'orientation', None)
 
 
 def test_a_stop_loses_no_accepted_request(file: Path) -> None:

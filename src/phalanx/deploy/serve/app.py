@@ -44,7 +44,7 @@ def create_app(batcher: Batcher, *, file: Path, most_bytes: int) -> FastAPI:
 
     @app.get('/health')
     async def health() -> Mapping[str, Any]:
-        return {'status': 'ok', **{key: guide[key] for key in ('task', 'model', 'phalanx', 'recipe', 'metric')}}
+        return {'status': 'ok', **{key: guide.get(key) for key in ('task', 'model', 'phalanx', 'recipe', 'metric')}}
 
     @app.get('/metrics')
     async def metrics() -> PlainTextResponse:
@@ -114,6 +114,8 @@ def to_json(result: Any, guide: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a result to JSON; a class map becomes a PNG file in base64 with pixel counts per class."""
     if isinstance(result, list):
         return {'found': [asdict(item) for item in result]}
+    if isinstance(result, float):  # of a classifier of text lines
+        return {'upside_down': result}
     if is_dataclass(result) and not isinstance(result, type):
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(result).items()}
     # A class map: one byte per pixel compresses well as PNG.
