@@ -22,9 +22,10 @@ FP32 = ('precision.tf32=false',)
 # torch's CTC loss reads the lengths of its texts on the host; Hungarian matching needs the costs there.
 WAITS = {
     **dict.fromkeys(
-        ('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4'), ('torch/nn/functional.py', 'torch/autograd/graph.py')
+        ('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'),
+        ('torch/nn/functional.py', 'torch/autograd/graph.py'),
     ),
-    **dict.fromkeys(('dfine', 'rtdetrv2'), ('families/detection/',)),
+    **dict.fromkeys(('dfine', 'deimv2', 'rtdetr', 'rtdetrv2'), ('families/detection/',)),
 }
 
 

@@ -84,7 +84,7 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     **dict.fromkeys((('deeplabv3p', 'align_corners'), ('deeplabv3p', 'decoder'), ('deeplabv3p', 'pyramid')), LIGHT)
 }
 # Choices that make a network only deeper or wider: their smallest value and the next stand for all.
-ONLY_SIZES = {('ppyoloe', 'size')}
+ONLY_SIZES = {(name, 'size') for name in ('ppyoloe', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2')}
 # Backbones that a network was published on, beside its default, and one of another network and of timm each.
 BACKBONES_OF: dict[str, tuple[Any, ...]] = {
     'pp_liteseg': ('stdc2', {'name': 'timm_backbone', 'model': 'test_resnet'}),
@@ -111,8 +111,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     'db': ('model.neck_channels=24',),
     'svtr_lcnetv3': ('loss=[ctc, nrtr]', 'model.nrtr_size=32', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
     'dfine': ('loss={name: dfine}', 'model.queries=20', 'model.decoder_layers=2'),
-    'deimv2': ('loss={name: rtdetr, classes: matchability}', 'model.size=pico', 'model.queries=20', 'model.decoder_layers=2'),
-    'rtdetrv2': ('loss={name: rtdetr}', 'model.queries=20', 'model.decoder_layers=2'),
+    'deimv2': ('loss={name: rtdetr, classes: matchability}', 'model.queries=20', 'model.decoder_layers=2'),
+    **dict.fromkeys(('rtdetr', 'rtdetrv2'), ('loss={name: rtdetr}', 'model.queries=20', 'model.decoder_layers=2')),
     'svtr_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
     'conv_lcnetv4': ('loss=[ctc]', 'image_size=[48, 64]', 'train_image_sizes=[[32, 64], [48, 64]]'),
 }

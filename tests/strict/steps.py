@@ -50,9 +50,11 @@ MODELS = {
     'lraspp': (*SEGMENTATION, 'model={name: lraspp}', ONE),
     'dfine': (*DETECTION, 'model={name: dfine, queries: 20, decoder_layers: 2}', 'loss=[dfine]'),
     'deimv2': (*DETECTION, 'model={name: deimv2, size: atto, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
+    'rtdetr': (*DETECTION, 'model={name: rtdetr, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'rtdetrv2': (*DETECTION, 'model={name: rtdetrv2, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'svtr_lcnet': (*RECOGNITION, *LINES, 'model={name: svtr_lcnet}', 'loss=[multi]'),
     'svtr_lcnetv3': (*RECOGNITION, *LINES, 'model={name: svtr_lcnetv3, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
+    'conv_lcnetv4': (*RECOGNITION, *LINES, 'model={name: conv_lcnetv4}', 'loss=[ctc]'),
     'svtr_lcnetv4': (*RECOGNITION, *LINES, 'model={name: svtr_lcnetv4, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
 }
 TOP_K = '{name: cross_entropy, top_k: 0.5}'

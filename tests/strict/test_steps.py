@@ -14,20 +14,23 @@ from running import clean_environment
 
 FAMILIES = ('segmentation', 'detection', 'recognition', 'text_detection', 'table')
 MODELS = (
-    *('unet', 'ocrnet', 'segformer', 'deeplabv3p', 'lraspp', 'dfine', 'deimv2', 'rtdetrv2'),
-    *('svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4'),
+    *('unet', 'ocrnet', 'segformer', 'deeplabv3p', 'lraspp', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2'),
+    *('svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'),
 )
 OPTIONS = (
     *('micro_batches', 'whole_step', 'channels_last', 'freeze', 'layer_rates', 'clip', 'ema', 'distillation'),
     *('bf16', 'fp16', 'fp16_constant', 'class_weights', 'mixture'),
 )
 # Other kernels than on CPUs, which sum in another order: fused GRU and LSTM cells, attention, and what follows from them.
-ROUNDED = {'recognition', 'table', 'segformer', 'dfine', 'deimv2', 'rtdetrv2', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4'}
+ROUNDED = {
+    *('recognition', 'table', 'segformer', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2'),
+    *('svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'),
+}
 EXACT, ROUNDING = {'rel': 0, 'abs': 0}, {'rel': 1e-4, 'abs': 1e-6}
 # torch's CTC copies the lengths of texts to a GPU in both passes. Hungarian matching needs the costs on the host.
 CTC = ['_ctc_loss', '_ctc_loss_backward']
-WAITS = dict.fromkeys(('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4'), CTC)
-WAITS |= {name: ['copy to host'] for name in ('dfine', 'deimv2', 'rtdetrv2')}
+WAITS = dict.fromkeys(('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'), CTC)
+WAITS |= {name: ['copy to host'] for name in ('dfine', 'deimv2', 'rtdetr', 'rtdetrv2')}
 BATCHES = 2  # of an evaluation
 
 

@@ -79,6 +79,7 @@ NETWORKS = {
     'ocrnet': (*SCENES, 'model={name: ocrnet, backbone: hrnet_w18}', TWO),
     'slanet of one length': ('slanet_rendered', 'image_size=64', 'max_length=100', 'fixed_length=true'),
     'svtr_lcnetv3': (*LINES, 'model={name: svtr_lcnetv3, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
+    'conv_lcnetv4': (*LINES, 'model={name: conv_lcnetv4}', 'loss=[ctc]'),
     'svtr_lcnetv4': (*LINES, 'model={name: svtr_lcnetv4, nrtr_size: 32}', 'loss=[ctc, nrtr]'),
 }
 # Further graphs: SLANet unrolls the loop over the tokens of the longest table, detectors with queries the groups of denoising
@@ -87,6 +88,7 @@ VALUES_DECIDE = {
     'slanet': ('slanet_rendered', 'image_size=64', 'max_length=100'),
     'dfine': ('ppyoloe_digits', 'model={name: dfine, queries: 20, decoder_layers: 2}', 'loss=[dfine]'),
     'deimv2': ('ppyoloe_digits', 'model={name: deimv2, size: atto, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
+    'rtdetr': ('ppyoloe_digits', 'model={name: rtdetr, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'rtdetrv2': ('ppyoloe_digits', 'model={name: rtdetrv2, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
 }
 
