@@ -5,11 +5,14 @@ Images differ in size. Numbers of samples are those that the folder was drawn wi
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 import drawn
 from phalanx.config.read import to_plain
@@ -87,13 +90,22 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
 def test_installed_published_weights_are_fine_tuned(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = {'recognition': drawn.csv_texts, 'text_detection': drawn.ppocrlabel, 'table': drawn.html_files}[family]
     drawing(Path('mine'))
-    weights, start = Path('weights.onnx'), STARTS[family]
+    weights, start = Path('weights.safetensors'), STARTS[family]
     words = ('new', 'mine', '--family', family, '--weights', str(weights))
     assert run_here(*words) == 2
-    assert '--weights weights.onnx: there is no such file' in capsys.readouterr().err
-    weights.touch()
+    assert '--weights weights.safetensors: there is no such file' in capsys.readouterr().err
+    tensors = open_job(start.base).task.model().state_dict()
+    save_file({'something': torch.zeros(3)}, weights)
+    assert run_here(*words, '--no_trial') == 1
+    assert 'its weights do not fit: weights.safetensors' in capsys.readouterr().err.replace(f'{Path.cwd()}/', '')
+    shutil.rmtree('mine_phalanx')
+    # A file that lacks the last layer, as one of another variant does: the rest is taken, and the layer named.
+    *known, last = tensors
+    save_file({name: tensors[name].contiguous() for name in known}, weights)
     assert run_here(*words, '--no_trial') == 0
-    assert f'starts from the weights of {start.about}, {weights.absolute()}' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f'starts from {weights.absolute()}, read as the weights of {start.about}' in printed
+    assert 'warning: ' in printed and last in printed
     resolved, base = to_plain(open_job('mine_phalanx/mine.yml').resolved), to_plain(open_job(start.base).resolved)
     assert resolved['train']['init_from'] == str(weights.absolute())
     assert resolved['model'] == base['model']

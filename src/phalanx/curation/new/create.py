@@ -33,10 +33,11 @@ from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.data.checks import AnnotationError
 from phalanx.engine.checks import check_parts
+from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.report.readable import pluralize
-from phalanx.system.errors import RequestError, RunError
+from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.system.paths import normalise_path
 
 SHOWN = 5  # examples per list of problems
@@ -183,7 +184,7 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens per table, {written.cell_boxes:,} boxes of cells')
     # initial weights, or the advice to use some where there are few samples
     if weights:
-        print(f'  starts from the weights of {STARTS[family].about}, {weights}')
+        print(f'  starts from {weights}, read as the weights of {STARTS[family].about}')
     elif family in STARTS and written.counts['train'] < STARTS[family].few:
         start = STARTS[family]
         print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
@@ -254,6 +255,12 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     length, settings, slowdown = choose_length(), dict[str, object](), 1.0
     write()
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        for note in _check_weights(path) if given.weights else ():
+            print(f'  warning: {note}')
+    except CheckpointError as error:
+        print(f'{shown}: was written, but its weights do not fit: {error}', file=sys.stderr)
+        return 1
     # time a few steps; a recipe that cannot be trained is reported as such
     steps = TIMED if given.no_trial else TRIED
     if given.minutes or not given.no_trial:
@@ -295,6 +302,12 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
     print(f'  phalanx train {quote(str(shown))}')
     print(f'  phalanx predict {quote(f"runs/{path.stem}")} IMAGES --out results')
     return 0
+
+
+def _check_weights(path: Path) -> list[str]:
+    """Notes on tensors of the network of the recipe at `path` that its weights do not fill. Raises CheckpointError."""
+    job = open_job(str(path))
+    return [note for loaded in load_initial(job.task.model(), job.recipe, job.task) for note in loaded.notes]
 
 
 def _try_settings(path: Path, written: Written, rate: float, seconds: float) -> dict[str, object]:
