@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from phalanx.data.batch import ImageBatch, channels_first, stack_images
 from phalanx.data.mixing import map_sources
@@ -223,8 +224,9 @@ class TableStructure(Family):
         length = ids.shape[1]
         if self.has_fixed_length:
             ids = F.pad(ids, (0, self.max_length + 1 - length), value=START)
-        output: TableOutput = model(self.network_input(batch), ids)
-        return TableOutput(*(values[:, :length] for values in output))  # no step depends on later tokens
+        outputs: TableOutput = model(self.network_input(batch), ids)
+        # No step depends on later tokens. A distillation has the outputs of several networks.
+        return tree_map(lambda values: values[:, :length], outputs) if self.has_fixed_length else outputs
 
     def supervised_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
         return sum_losses((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)
