@@ -93,7 +93,6 @@ def test_the_pipeline_is_measured_by_transform(capsys: pytest.CaptureFixture[str
         (('train', *SMALL, '--profile', 'missing/p.json'), '--profile missing/p.json: there is no such folder'),
         (('data', *SMALL, '--samples', '0'), '--samples must be at least 1 and --rate above 0'),
         (('memory', *SMALL, '--ranks', '0'), '--ranks must be at least 1'),
-        (('memory', *SMALL, '--device', 'large'), '--device: '),
         (('comm',), 'one rank has no peers to communicate with'),
     ],
 )
@@ -102,3 +101,9 @@ def test_a_measurement_that_makes_no_sense_is_refused(
 ) -> None:
     assert run_here('bench', *words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_device_is_given_by_the_size_of_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_here('bench', 'memory', *SMALL, '--device', 'large')
+    assert "argument --device: 'large' is not a size of memory" in capsys.readouterr().err
