@@ -20,7 +20,7 @@ import numpy.typing as npt
 import PIL.Image
 import PIL.ImageOps
 
-from phalanx.data import jpeg, pdf, png
+from phalanx.data import jpeg, png
 from phalanx.data.cache import read_cached
 from phalanx.data.samples import Image, SampleError
 from phalanx.runtime.prepare import MOST_PIXELS, check_image
@@ -135,6 +135,8 @@ class Pages:
     """
 
     def __init__(self, path: Path, *, on_white: bool = False) -> None:
+        from phalanx.data import pdf  # here: a training reads no pages
+
         self.path, self.on_white, self._data = path, on_white, _bytes(path)
         self._pdf = pdf.Document(self._data, str(path)) if self._data.startswith(pdf.BEGINNING) else None
         self._frames = [0] if self._pdf else _frames(self._data)

@@ -13,8 +13,7 @@ from typing import IO, Any
 
 from phalanx.config.bind import DEFAULT
 from phalanx.config.read import Node, insert, load_yaml, to_plain
-from phalanx.engine.job import Job
-from phalanx.engine.mirror import fetch_run
+from phalanx.engine.job import Job, fetch_run
 from phalanx.system.disk import LOCK
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path

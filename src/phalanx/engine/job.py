@@ -6,21 +6,24 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.config.bind import bind, key_types
 from phalanx.config.read import ConfigError, Node, did_you_mean, override, read, to_plain
 from phalanx.config.shipped import shipped_recipes
-from phalanx.engine.mirror import Mirror, fetch_run, mirror_of
 from phalanx.engine.plugins import load_plugins
 from phalanx.engine.schema import Recipe
 from phalanx.families.base import Family
 from phalanx.families.catalog import FAMILIES
 from phalanx.families.task import Task
 from phalanx.paddle.configs import Translation, dialect_of, translate
-from phalanx.system.buckets import is_url
+from phalanx.system.buckets import StorePath, is_url
 from phalanx.system.paths import normalise_path, parse_path
 
 log = logging.getLogger('phalanx')
+
+if TYPE_CHECKING:
+    from phalanx.engine.mirror import Mirror
 
 MOST_NAMED = 10  # runs and recipes that a message about a missing one names
 
@@ -36,7 +39,7 @@ class Job:
     folder: Path
     notes: tuple[str, ...] = ()  # ignored keys of an original configuration, and keys of former versions
     differs: tuple[str, ...] = ()  # deliberate differences from the original configuration
-    mirror: Mirror | None = None  # of a run folder in a bucket
+    mirror: 'Mirror | None' = None  # of a run folder in a bucket
 
     @property
     def place(self) -> Path:
@@ -46,6 +49,23 @@ class Job:
     def digest(self) -> str:
         """Digest of the resolved recipe."""
         return hashlib.sha256(json.dumps(to_plain(self.resolved), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def mirror_of(place: Path) -> 'Mirror | None':
+    """Mirror of the run at a URL; None for a path of this machine. Raises RequestError for a web server."""
+    if not isinstance(place, StorePath):
+        return None
+    from phalanx.engine.mirror import open_mirror  # here: runs on this machine do not need it
+
+    return open_mirror(place)
+
+
+def fetch_run(place: Path) -> Path:
+    """Folder on this machine of the run at `place`, which is fetched if it is in a bucket. Raises StoreError."""
+    if (mirror := mirror_of(place)) is None:
+        return place
+    mirror.restore()
+    return mirror.folder
 
 
 def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: Path | None = None) -> Job:

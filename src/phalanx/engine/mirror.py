@@ -211,25 +211,12 @@ class Mirror:
         write_atomically(self.folder / KNOWN, json.dumps(pointers).encode())
 
 
-def mirror_of(place: Path) -> Mirror | None:
-    """Mirror of the run at a URL, in the cache folder of the user; None for a path of this machine.
-
-    Raises RequestError for a web server, which has no lists.
-    """
-    if not isinstance(place, StorePath):
-        return None
+def open_mirror(place: StorePath) -> Mirror:
+    """Mirror of the run at a URL, in the cache folder of the user. Raises RequestError for a web server, which has no lists."""
     if str(place).startswith('http'):
         raise RequestError(f'{place}: a web server cannot hold a run folder; use s3://, gs:// or az://')
     home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx' / 'runs'
     return Mirror(home / hashlib.sha256(str(place).encode()).hexdigest()[:12] / place.name, place)
-
-
-def fetch_run(place: Path) -> Path:
-    """Folder on this machine of the run at `place`, which is fetched if it is in a bucket. Raises StoreError."""
-    if (mirror := mirror_of(place)) is None:
-        return place
-    mirror.restore()
-    return mirror.folder
 
 
 def _name_in_bucket(checkpoint: Path) -> str:

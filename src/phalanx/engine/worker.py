@@ -39,9 +39,8 @@ from phalanx.engine.folder import (
     resolve_names,
     set_aside,
 )
-from phalanx.engine.job import Job
+from phalanx.engine.job import Job, fetch_run
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
-from phalanx.engine.mirror import fetch_run
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress

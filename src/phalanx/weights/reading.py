@@ -30,7 +30,6 @@ from phalanx.weights.archives import (
     unpack_arrays,
 )
 from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
-from phalanx.weights.detectors import namings_of_detectors
 from phalanx.weights.finding import FoundWeights, find
 from phalanx.weights.libraries import LIBRARIES, check_same_network, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, RowNames, Slot, Weights, shorten
@@ -310,6 +309,8 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
         stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         result.append(Naming(theirs, original.is_redundant))
+    from phalanx.weights.detectors import namings_of_detectors  # here: most trainings of a run load no weights
+
     result += namings_of_detectors(state, paddle_layout(model) if paddles else None)
     # Libraries that have the same backbone.
     inside = {name: tensor for name, tensor in state.items() if name.startswith('backbone.')}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.engine.mirror import Mirror, mirror_of
+from phalanx.engine.job import mirror_of
+from phalanx.engine.mirror import Mirror
 from phalanx.system.errors import RequestError, RunError
 from phalanx.system.paths import parse_path
 from running import TINY, losses, run_here

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phalanx.families.views import Views
 from phalanx.runtime.prepare import STEP, check_input_size, scaled_size
-from phalanx.runtime.views import flips, window_cores
+from phalanx.runtime.views import Views, flips, window_cores
 
 
 @dataclass(frozen=True, kw_only=True)

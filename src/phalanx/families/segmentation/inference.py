@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.views import Views
 from phalanx.runtime.prepare import check_input_size, scaled_size
-from phalanx.runtime.views import flips, window_starts
+from phalanx.runtime.views import Views, flips, window_starts
 
 
 @dataclass(frozen=True, kw_only=True)

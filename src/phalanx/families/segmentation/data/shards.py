@@ -1,12 +1,17 @@
 """Images with label maps in shards of WebDataset (tar) or MosaicML Streaming (MDS)."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from phalanx.data import shards
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from phalanx.data.folders import check_folder, read_class_names
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table
+
+if TYPE_CHECKING:
+    from phalanx.data import shards
 
 IMAGE, LABELS = 0, 1  # columns
 
@@ -35,6 +40,8 @@ class Shards:
 
     def split(self, split: Split) -> Pairs:
         """Open the shards of a split. Raises FileNotFoundError and ValueError."""
+        from phalanx.data import shards  # here: other data do not need it
+
         check_folder(self.root)
         opened = shards.open_shards(self.root, self.places[split], self.fields)
         return ShardPairs(self.root, opened, self.ids, f': data.classes names {len(self.class_names)}')
