@@ -309,7 +309,7 @@ def namings(model: nn.Module, paddles: bool = True) -> list[Naming]:
         stored = paddle_layout(model) if paddles else state
         theirs = {original.name(name): Slot(name, tensor) for name, tensor in stored.items()}
         result.append(Naming(theirs, original.is_redundant))
-    from phalanx.weights.detectors import namings_of_detectors  # here: most trainings of a run load no weights
+    from phalanx.weights.detectors import namings_of_detectors  # here: a start from random weights does not need it
 
     result += namings_of_detectors(state, paddle_layout(model) if paddles else None)
     # Libraries that have the same backbone.

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phalanx.families.detection.models.detr import DETR, DecoderLayer, build
+from phalanx.families.detection.models.detr import DETR, build, build_layers
+from phalanx.families.detection.models.dfine import SIZES as DFINE_SIZES
 from phalanx.families.detection.models.dfine import DFINEDecoder
 from phalanx.families.detection.models.hybrid_encoder import dfine_encoder, elan
 from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
@@ -58,18 +59,7 @@ SIZES = {
     'atto': _small('atto', 64, 160),
     'femto': _small('femto', 96, 256),
     'pico': _small('pico', 112, 320),
-    'n': Shape(
-        backbone=partial(hgnetv2),
-        strides=(16, 32),
-        channels=128,
-        encoder_hidden=512,
-        encoder_expansion=0.34,
-        encoder_depth=0.5,
-        decoder_channels=128,
-        decoder_hidden=512,
-        decoder_layers=3,
-        points=(6, 6),
-    ),
+    'n': DFINE_SIZES['n'],
 }
 QUERIES = {'atto': 100, 'femto': 150, 'pico': 200, 'n': 300}
 
@@ -97,15 +87,12 @@ def deimv2(
     )
     width, is_small = shape.decoder_channels, len(shape.strides) == 1
     style = Style(is_gated=not is_small, is_light=True)
-    layers = [
-        DecoderLayer(width, shape.decoder_hidden, shape.points, 'bilinear', style=style) for _ in range(shape.decoder_layers)
-    ]
     return build(
         'deimv2',
         num_classes,
         shape,
         QueryOptions(QUERIES[size] if queries is None else queries, denoising, label_noise, box_noise, swaps=True),
         partial(LiteEncoder, shape=shape) if is_small else partial(dfine_encoder, shape=shape, adds=True),
-        DFINEDecoder(layers, width, num_classes, 4.0, style=style, shares_head=is_small),
+        DFINEDecoder(build_layers(shape, 'bilinear', style=style), width, num_classes, 4.0, style=style, shares_head=is_small),
         style=style,
     )

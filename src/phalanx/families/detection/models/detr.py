@@ -265,6 +265,12 @@ def project_maps(count: int, in_channels: int, channels: int, *, always: bool) -
     return nn.ModuleList(convs)
 
 
+def build_layers(shape: Shape, sampling: Sampling, *, style: Style) -> list[DecoderLayer]:
+    """Layers of a decoder of this shape."""
+    sizes = shape.decoder_channels, shape.decoder_hidden, shape.points
+    return [DecoderLayer(*sizes, sampling, style=style) for _ in range(shape.decoder_layers)]
+
+
 def build(
     name: str,
     num_classes: int,

@@ -11,7 +11,16 @@ from typing import Annotated, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
+from phalanx.families.detection.models.detr import (
+    DETR,
+    MLP,
+    DecoderLayer,
+    Sizes,
+    build,
+    build_layers,
+    initialise_heads,
+    query_pos_head,
+)
 from phalanx.families.detection.models.hybrid_encoder import dfine_encoder
 from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, centres, inverse_sigmoid
@@ -185,15 +194,12 @@ def dfine(
         }
     )
     width, unit = shape.decoder_channels, scale or (8.0 if size == 'x' else 4.0)
-    layers = [
-        DecoderLayer(width, shape.decoder_hidden, shape.points, 'bilinear', style=STYLE) for _ in range(shape.decoder_layers)
-    ]
     return build(
         'dfine',
         num_classes,
         shape,
         QueryOptions(queries, denoising, label_noise, box_noise, swaps=True),
         partial(dfine_encoder, shape=shape),
-        DFINEDecoder(layers, width, num_classes, unit, style=STYLE),
+        DFINEDecoder(build_layers(shape, 'bilinear', style=STYLE), width, num_classes, unit, style=STYLE),
         style=STYLE,
     )

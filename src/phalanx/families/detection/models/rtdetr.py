@@ -11,7 +11,16 @@ from typing import Annotated, Literal, cast
 
 from torch import Tensor, nn
 
-from phalanx.families.detection.models.detr import DETR, MLP, DecoderLayer, Sizes, build, initialise_heads, query_pos_head
+from phalanx.families.detection.models.detr import (
+    DETR,
+    MLP,
+    DecoderLayer,
+    Sizes,
+    build,
+    build_layers,
+    initialise_heads,
+    query_pos_head,
+)
 from phalanx.families.detection.models.hybrid_encoder import rtdetr_encoder
 from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, inverse_sigmoid
@@ -101,11 +110,11 @@ def rtdetrv2(
             'points': points,
         }
     )
-    count, width, method = shape.decoder_layers, shape.decoder_channels, sampling
+    count, width = shape.decoder_layers, shape.decoder_channels
     used = eval_layers or (min(3, count) if size == 'r50vd_m' else count)
     if not 1 <= used <= count or eval_layers == 0:
         raise ValueError(f'eval_layers must be from 1 to the {count} layers of the decoder, got {eval_layers}')
-    layers = [DecoderLayer(width, shape.decoder_hidden, shape.points, method, style=STYLE) for _ in range(count)]
+    layers = build_layers(shape, sampling, style=STYLE)
     return build(
         'rtdetrv2',
         num_classes,
