@@ -12,7 +12,7 @@ import pytest
 import drawn
 from phalanx.curation.prepare.dealing import deal
 from phalanx.curation.prepare.formats import find_annotations
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, LeftOut, Sample
+from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.samples import Draw
 from phalanx.families.detection.data.yolo import YoloText
@@ -194,6 +194,26 @@ def test_a_validation_set_without_objects_is_reported(capsys: pytest.CaptureFixt
     assert 'warning: no image in val shows an object, so nothing can be measured' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('family', ['detection', 'segmentation'])
+def test_a_class_that_validation_lacks_is_reported(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
+    """Validation has a bolt, and a nut that is a crowd, which no metric counts."""
+    for number in range(4):
+        drawn.draw(Path(f'mine/{number}.png'), number, (48, 48))
+    points = [[4, 6, 24, 6, 24, 30]]
+    boxes = [{'image_id': n, 'bbox': [4, 6, 20, 24], 'segmentation': points, 'category_id': n % 2} for n in range(4)]
+    boxes.append({**boxes[1], 'image_id': 2, 'iscrowd': 1})
+    for split, numbers in (('train', (0, 1, 3)), ('val', (2,))):
+        found = {
+            'images': [{'id': n, 'file_name': f'{n}.png', 'width': 48, 'height': 48} for n in numbers],
+            'categories': [{'id': 0, 'name': 'bolt'}, {'id': 1, 'name': 'nut'}],
+            'annotations': [{'id': n, **box} for n, box in enumerate(boxes) if box['image_id'] in numbers],
+        }
+        write(f'{split}.json', json.dumps(found))
+    assert run_here('new', 'mine', '--family', family, '--no_trial') == 0
+    said = 'warning: nothing in validation is nut, so the metric does not measure it; move images with it there'
+    assert capsys.readouterr().out.count(said) == 1
+
+
 # Files as people keep them.
 
 
@@ -239,7 +259,7 @@ def yolo_of_one_folder() -> None:
 
 def two_equal_coco_files() -> None:
     for number in range(4):
-        drawn.draw(Path(f'mine/{number}.png'), number)
+        drawn.draw(Path(f'mine/{number}.png'), number, (48, 48))
     content = {
         'images': [{'id': number, 'file_name': f'{number}.png'} for number in range(4)],
         'annotations': [{'image_id': number, 'category_id': 1, 'bbox': [4, 6, 20, 24]} for number in range(4)],

@@ -231,11 +231,17 @@ def _warnings(family: Family, written: Written, weights: Path | None) -> list[st
         )
     if family not in ('detection', 'segmentation', 'text_detection'):
         return found
-    if not written.objects['val']:
+    train, val = (written.objects[split] for split in ('train', 'val'))
+    missing = [name for name in written.class_names if train[name] and not val[name]]
+    if missing and val.total():
+        names = ', '.join(missing[:10]) + (f' and {len(missing) - 10} more' if len(missing) > 10 else '')
+        cure = 'move images with it there, or change --val or --seed'
+        found.append(f'nothing in validation is {names}, so the metric does not measure it; {cure}')
+    if not val.total():
         found.append('no image in val shows an object, so nothing can be measured; change --val or --seed')
     if family == 'segmentation' and len(absent) >= len(written.class_names) - 1:
         found.append('all pixels of the training masks are of one class, so nothing is learned; are these the masks?')
-    elif not written.objects['train']:
+    elif not train.total():
         found.append('no image in train shows an object, so nothing can be learned; change --val or --seed')
     return found
 

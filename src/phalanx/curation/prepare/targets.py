@@ -44,7 +44,9 @@ class Written:
     counts: dict[SplitName, int] = field(default_factory=dict)  # samples
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
     units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
-    objects: Counter[SplitName] = field(default_factory=Counter)  # boxes, outlines, or pixels besides background
+    objects: dict[SplitName, Counter[str]] = field(
+        default_factory=dict
+    )  # boxes, texts or pixels of what is evaluated, by class
     boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
     texts: list[str] = field(default_factory=list)  # of training
     longest: int = 0  # characters of the longest text of all splits
@@ -180,13 +182,13 @@ def write_copies(
 
 def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose a COCO file; return its text and the number of samples."""
-    names = written.class_names
+    names, objects = written.class_names, written.objects.setdefault(split, Counter())
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for number, sample in enumerate(samples, 1):
         width, height = size_of(sample.image)
         images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
-        written.objects[split] += len(sample.instances)
+        objects.update(instance.label for instance in sample.instances if not instance.ignored)
         for instance in sample.instances:
             x0, y0, x1, y1 = (round(value, 2) for value in instance.box)
             own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(instance.label) + 1}
@@ -203,14 +205,13 @@ def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) ->
 
 def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines of images and label maps; label maps are painted unless the masks can be used as they are."""
-    lines, number = [], find_background(written.class_names)
-    background = '' if number is None else written.class_names[number]
+    lines, background, objects = [], find_background(written.class_names), written.objects.setdefault(split, Counter())
     for sample in samples:
         with written.left_out.catch():
             counts, path = _labels(sample, written)
             lines.append(f'{written.below(sample.image)}{written.separator}{written.below(path)}\n')
             pixels = {name: counts.get(number, 0) for number, name in enumerate(written.class_names)}
-            written.objects[split] += sum(pixels.values()) - pixels.get(background, 0)
+            objects.update({name: pixels[name] for number, name in enumerate(pixels) if number != background})
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
                 written.units.update(pixels)
@@ -277,10 +278,10 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
 
 def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
     """Compose lines in the format of PaddleOCR."""
-    lines = []
+    lines, objects = [], written.objects.setdefault(split, Counter())
     for sample in samples:
         width, height = size_of(sample.image)
-        written.objects[split] += len(sample.instances)
+        objects['text'] += sum(not instance.ignored for instance in sample.instances)
         texts = []
         for instance in sample.instances:
             points = [[round(float(x), 2), round(float(y), 2)] for x, y in _outline(instance)]
