@@ -24,7 +24,7 @@ from phalanx.families.text_detection.metric import METRICS, Hmean
 from phalanx.families.text_detection.models import MODELS
 from phalanx.families.text_detection.survey import PageSurvey
 from phalanx.families.text_detection.targets import Floats, Mask, Targets, make_shrink_maps, make_threshold_maps
-from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform, TransformContext
+from phalanx.families.text_detection.transforms import MULTIPLE, TRANSFORMS, Transform, TransformContext, join_crops
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import TextRegion
@@ -187,7 +187,7 @@ class TextDetection(Family):
         return self.build_network(1)
 
     def dataset(self, split: Split) -> Samples:
-        return Samples(self.source(split), self.transforms[split], split, self.targets)
+        return Samples(self.source(split), join_crops(self.transforms[split]), split, self.targets)
 
     def survey(self, split: Split) -> PageSurvey:
         """Return statistics of the samples of a split as stored, for `phalanx data check`."""

@@ -1,12 +1,13 @@
 """Augmentations of an image and the outlines of its texts; sizes and arithmetic as in PaddleOCR.
 
 A transform is built from keyword options and called with an image [H, W, 3] uint8, its texts and a TransformContext.
-Normalisation is not among them: the Task normalises on the device, so that images are transferred as bytes.
+Normalisation is not among them: the Task normalises on the device, so that images are transferred as bytes. Rotations and
+resizing before a crop draw a View, of which the crop renders only its part (`join_crops`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import cv2
 import numpy as np
@@ -42,13 +43,6 @@ def check_network_size(name: str, size: tuple[int, int]) -> None:
     check_size(name, size)
     if any(side % MULTIPLE for side in size):
         raise ValueError(f'{name} must be multiples of {MULTIPLE}, as networks need; got {size[0]}, {size[1]}')
-
-
-def resize_sample(image: Image, texts: Texts, height: int, width: int) -> ImageAndTexts:
-    """Resize an image and the outlines of its texts."""
-    # Exact factors in x and y: rounding of the size changes the aspect ratio a little.
-    factors = np.array([width / image.shape[1], height / image.shape[0]], np.float32)
-    return resize(image, height, width), texts.with_outlines([points * factors for points in texts.outlines])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +120,70 @@ class RandomFlip(RandomTransform):
         return flip_horizontally(image), texts.with_outlines([points * sign + shift for points in texts.outlines])
 
 
+@dataclass(frozen=True)
+class View:
+    """Pixels of `image` at other places, not rendered yet: under an affine map [2, 3], or only resized to `size` if None."""
+
+    image: Image
+    size: tuple[int, int]  # height, width
+    affine: npt.NDArray[np.float64] | None = None  # from columns and rows of `image` to those of the view
+
+    def move(self, affine: npt.NDArray[np.float64], size: tuple[int, int]) -> Self:
+        """Return the view under a further map [2, 3]."""
+        return replace(self, affine=affine @ np.vstack([self._map(), [0, 0, 1]]), size=size)
+
+    def resize(self, height: int, width: int) -> Self:
+        size = height, width
+        return replace(self, size=size) if self.affine is None else self.move(_enlargement(self.size, size), size)
+
+    def crop(self, x0: int, y0: int, x1: int, y1: int) -> Self:
+        size = y1 - y0, x1 - x0
+        # What is only cropped is not interpolated, and OpenCV cannot warp an image of any size.
+        if self.affine is None and (self.size == self.image.shape[:2] or max(self.image.shape) > MAX_WARP_SIDE):
+            return replace(self, image=self.render()[y0:y1, x0:x1], size=size)
+        return self.move(np.array([[1.0, 0, -x0], [0, 1, -y0]]), size)
+
+    @property
+    def is_reduced(self) -> bool:
+        """True if the view has fewer pixels than the part of the image that it shows."""
+        return bool(np.linalg.det(self._map()[:, :2]) < 1)
+
+    def render(self) -> Image:
+        """Return the pixels, interpolated once; black where the image has none."""
+        if self.affine is None:
+            return resize(self.image, *self.size)
+        return cv2.warpAffine(self.image, self.affine, self.size[::-1], flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+
+    def _map(self) -> npt.NDArray[np.float64]:
+        return _enlargement(self.image.shape[:2], self.size) if self.affine is None else self.affine
+
+
+def _enlargement(size: tuple[int, ...], other: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Map [2, 3] of columns and rows from one size (height, width) to another; as in cv2.resize, 0 is the centre of a pixel."""
+    y, x = np.array(other) / size
+    return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2]])
+
+
+def resize_view(view: View, texts: Texts, height: int, width: int) -> tuple[View, Texts]:
+    """Resize a view and the outlines of its texts."""
+    # Exact factors in x and y: rounding of the size changes the aspect ratio a little.
+    factors = np.array([width / view.size[1], height / view.size[0]], np.float32)
+    return view.resize(height, width), texts.with_outlines([points * factors for points in texts.outlines])
+
+
+class Moving:
+    """Base class of transforms that only move pixels."""
+
+    def move(self, view: View, texts: Texts, rng: Rng) -> tuple[View, Texts]:
+        raise NotImplementedError
+
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
+        view, texts = self.move(View(image, image.shape[:2]), texts, context.rng)
+        return view.render(), texts
+
+
 @dataclass(frozen=True, kw_only=True)
-class RandomRotate:
+class RandomRotate(Moving):
     """Rotate the image with a `probability` by an angle from the range `degrees` about its centre; uncovered pixels are black.
 
     An image with a side above MAX_WARP_SIDE is left unchanged.
@@ -145,21 +201,20 @@ class RandomRotate:
                 f'degrees is the minimum and the maximum angle, within -180 to 180; got {self.degrees[0]}, {self.degrees[1]}'
             )
 
-    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
-        if self.probability < 1 and context.rng.random() >= self.probability:
-            return image, texts
-        H, W = image.shape[:2]
+    def move(self, view: View, texts: Texts, rng: Rng) -> tuple[View, Texts]:
+        if self.probability < 1 and rng.random() >= self.probability:
+            return view, texts
+        H, W = view.size
         # About the centre of the pixels, with the size unchanged.
-        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), context.rng.uniform(*self.degrees), 1)  # [2, 3]
-        if max(H, W) > MAX_WARP_SIDE:
-            return image, texts
-        turned = cv2.warpAffine(image, affine, (W, H), flags=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+        affine = cv2.getRotationMatrix2D(((W - 1) / 2, (H - 1) / 2), rng.uniform(*self.degrees), 1).astype(np.float64)  # [2, 3]
+        if max(*view.image.shape, H, W) > MAX_WARP_SIDE:
+            return view, texts
         outlines = [(points @ affine[:, :2].T + affine[:, 2]).astype(np.float32) for points in texts.outlines]
-        return turned, texts.with_outlines(outlines)
+        return view.move(affine, (H, W)), texts.with_outlines(outlines)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomResize:
+class RandomResize(Moving):
     """Scale both sides by a factor from the range `scale`, or by less if the result had more than MOST_PIXELS."""
 
     scale: tuple[float, float] = (0.5, 3.0)
@@ -168,9 +223,8 @@ class RandomResize:
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f'scale is the minimum and the maximum factor, above 0; got {self.scale[0]}, {self.scale[1]}')
 
-    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
-        size = image.shape[:2]
-        return resize_sample(image, texts, *rounded_size(size, limit_factor(size, context.rng.uniform(*self.scale))))
+    def move(self, view: View, texts: Texts, rng: Rng) -> tuple[View, Texts]:
+        return resize_view(view, texts, *rounded_size(view.size, limit_factor(view.size, rng.uniform(*self.scale))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +247,21 @@ class RandomCrop:
         check_probability('least_share', self.least_share)
 
     def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
+        return self.crop(View(image, image.shape[:2]), texts, context.rng)
+
+    def crop(self, view: View, texts: Texts, rng: Rng) -> ImageAndTexts:
+        """Crop a part of a view, and render only that part."""
+        x0, y0, x1, y1 = self._choose_part(view.size, texts, rng)
+        part = view.crop(x0, y0, x1, y1)
+        if part.is_reduced:
+            # An image that was made smaller has lost detail, which enlarging the part must not bring back.
+            part = View(part.render(), part.size)
         # Resize the part in proportion, to the upper left of a black canvas.
-        x0, y0, x1, y1 = self._choose_part(image, texts, context.rng)
         H, W = self.crop_size
         factor = min(W / (x1 - x0), H / (y1 - y0))
         width, height = max(1, int((x1 - x0) * factor)), max(1, int((y1 - y0) * factor))
         canvas = np.zeros((H, W, 3), np.uint8)
-        canvas[:height, :width] = resize(image[y0:y1, x0:x1], height, width)
+        canvas[:height, :width] = part.resize(height, width).render()
         # Move the outlines along, and keep the texts that the part contains.
         corner = np.array([x0, y0], np.float32)
         # Texts that touch the part are kept whole, also ignored ones at its edges.
@@ -207,9 +269,9 @@ class RandomCrop:
         kept = touching(bounding_boxes(moved.outlines), 0, 0, width, height)
         return canvas, moved.select(np.flatnonzero(kept).tolist())
 
-    def _choose_part(self, image: Image, texts: Texts, rng: Rng) -> tuple[int, int, int, int]:
-        """Return the part x0, y0, x1, y1 to crop."""
-        H, W = image.shape[:2]
+    def _choose_part(self, size: tuple[int, int], texts: Texts, rng: Rng) -> tuple[int, int, int, int]:
+        """Return the part x0, y0, x1, y1 to crop from an image of `size` (height, width)."""
+        H, W = size
         readable = [points for points, ignored in zip(texts.outlines, texts.ignored, strict=True) if not ignored]
         # Edges of the crop lie in gaps, so that no text is cut.
         bounds = bounding_boxes(readable)
@@ -220,6 +282,33 @@ class RandomCrop:
             if is_large and touching(bounds, x0, y0, x1, y1).any():
                 return x0, y0, x1, y1
         return 0, 0, W, H
+
+
+@dataclass(frozen=True)
+class CropOfView:
+    """Transforms that move pixels, and the crop after them: only the pixels of the crop are interpolated, and only once."""
+
+    moves: tuple[Moving, ...]
+    crop: RandomCrop
+
+    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
+        view = View(image, image.shape[:2])
+        for transform in self.moves:
+            view, texts = transform.move(view, texts, context.rng)
+        return self.crop.crop(view, texts, context.rng)
+
+
+def join_crops(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Join each random crop with the rotations and resizing directly before it."""
+    joined: list[Transform] = []
+    moves: list[Moving] = []
+    for transform in transforms:
+        if isinstance(transform, Moving):
+            moves.append(transform)
+            continue
+        joined += [CropOfView(tuple(moves), transform)] if isinstance(transform, RandomCrop) else [*moves, transform]
+        moves = []
+    return (*joined, *moves)
 
 
 def find_gaps(least: npt.NDArray[np.float32], most: npt.NDArray[np.float32], length: int) -> list[npt.NDArray[np.int64]]:
@@ -255,7 +344,7 @@ def touching(boxes: npt.NDArray[np.float32], x0: float, y0: float, x1: float, y1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class Resize(Moving):
     """Resize to `target_size` (height, width), without keeping the aspect ratio."""
 
     sizing: ClassVar[Sizing] = 'one'
@@ -265,12 +354,12 @@ class Resize:
     def __post_init__(self) -> None:
         check_network_size('target_size', self.target_size)
 
-    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
-        return resize_sample(image, texts, *self.target_size)
+    def move(self, view: View, texts: Texts, rng: Rng) -> tuple[View, Texts]:
+        return resize_view(view, texts, *self.target_size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitSide:
+class LimitSide(Moving):
     """Enlarge images whose shorter side is below `side` (`limit: min`), or shrink those whose longer one is above it (`max`).
 
     The longer side of the result is at most `max_side` (PaddleOCR's max_side_limit). Sides are rounded to multiples of 32.
@@ -286,8 +375,8 @@ class LimitSide:
         if self.max_side < self.side:
             raise ValueError(f'max_side must be at least side, {self.side}; got {self.max_side}')
 
-    def __call__(self, image: Image, texts: Texts, context: TransformContext) -> ImageAndTexts:
-        return resize_sample(image, texts, *limited_size(image.shape[:2], self.side, self.limit, self.max_side))
+    def move(self, view: View, texts: Texts, rng: Rng) -> tuple[View, Texts]:
+        return resize_view(view, texts, *limited_size(view.size, self.side, self.limit, self.max_side))
 
 
 TRANSFORMS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -9,7 +10,14 @@ import numpy as np
 import pytest
 
 from phalanx.families.text_detection.data.source import Texts, make_texts
-from phalanx.families.text_detection.transforms import TRANSFORMS, CopyPaste, RandomCrop, TransformContext, find_gaps
+from phalanx.families.text_detection.transforms import (
+    TRANSFORMS,
+    CopyPaste,
+    RandomCrop,
+    TransformContext,
+    find_gaps,
+    join_crops,
+)
 
 WORDS = [(20, 20, 70, 36), (100, 30, 160, 50), (30, 80, 120, 100), (130, 120, 180, 140)]
 
@@ -113,7 +121,7 @@ def test_a_crop_cuts_no_word_and_contains_one() -> None:
     crop = RandomCrop(crop_size=(64, 64))
     sizes = set()
     for seed in range(40):
-        x0, y0, x1, y1 = crop._choose_part(*page(), np.random.default_rng(seed))
+        x0, y0, x1, y1 = crop._choose_part((160, 200), page()[1], np.random.default_rng(seed))
         sizes.add((x1 - x0, y1 - y0))
         whole = [word for word in WORDS if x0 <= word[0] and word[2] <= x1 and y0 <= word[1] and word[3] <= y1]
         touched = [word for word in WORDS if word[2] > x0 and word[0] < x1 and word[3] > y0 and word[1] < y1]
@@ -127,6 +135,64 @@ def test_a_crop_keeps_the_aspect_ratio_and_is_padded_with_black() -> None:
     assert cut.shape == (64, 64, 3) and not cut[52:].any()  # 200 x 160 becomes 64 x 51
     assert kept.outlines[0] == pytest.approx(texts.outlines[0] * 0.32)
     assert len(kept) == 4
+
+
+def steps(*scale: float) -> list[Any]:
+    """Transforms of DB; `scale`: that of the image."""
+    return [
+        TRANSFORMS['random_rotate'](degrees=(-10.0, 10.0)),
+        TRANSFORMS['random_resize'](scale=scale),
+        RandomCrop(crop_size=(128, 128)),
+    ]
+
+
+def apply_all(transforms: Sequence[Any], image: np.ndarray, seed: int) -> tuple[np.ndarray, Texts]:
+    texts, drawn = page()[1], context(seed)
+    for transform in transforms:
+        image, texts = transform(image, texts, drawn)
+    return image, texts
+
+
+@pytest.mark.parametrize('scale', [(0.5, 3.0), (1.0, 1.0)])
+def test_a_joined_crop_shows_what_its_steps_show(scale: tuple[float, float]) -> None:
+    """Same draws, same outlines, same places: a smooth image differs by what the second interpolation rounds."""
+    waves = np.sin(np.linspace(0, 9, 160))[:, None] + np.cos(np.linspace(0, 12, 200))
+    smooth = np.stack([127 + 60 * waves] * 3, 2).astype(np.uint8)
+    for seed in range(20):
+        (shown, texts), (wanted, stepped) = (
+            apply_all(transforms, smooth, seed) for transforms in (join_crops(steps(*scale)), steps(*scale))
+        )
+        assert len(texts) == len(stepped) and all(map(np.array_equal, texts.outlines, stepped.outlines))
+        difference = np.abs(shown.astype(int) - wanted)
+        assert np.median(difference) <= 1 and difference.mean() < 2, seed  # large only at black edges of the turned page
+
+
+def test_a_joined_crop_interpolates_its_own_pixels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One warp of at most the crop for enlarged pages; the whole page is never rendered."""
+    warped = []
+    monkeypatch.setattr(cv2, 'resize', lambda *_, **__: pytest.fail('resized'))
+    warp = cv2.warpAffine
+    monkeypatch.setattr(
+        cv2, 'warpAffine', lambda image, affine, size, **keys: warped.append(size) or warp(image, affine, size, **keys)
+    )
+    for seed in range(10):
+        apply_all(join_crops(steps(1.5, 3.0)), page()[0], seed)
+    assert len(warped) == 10 and all(127 <= max(size) <= 128 for size in warped)
+
+
+def test_a_page_that_was_made_smaller_stays_as_blurred() -> None:
+    """Halved, a pattern of single pixels becomes grey, and enlarging a part of it must not bring the pattern back."""
+    pattern = (np.indices((160, 200)).sum(0)[..., None] % 2 * np.full(3, 255)).astype(np.uint8)
+    for seed in range(10):
+        shown, _ = apply_all(join_crops(steps(0.5, 0.5)[1:]), pattern, seed)
+        assert set(np.unique(shown)) <= {0, 127, 128}
+
+
+def test_other_transforms_stay_apart() -> None:
+    flip, (rotate, resize, crop) = TRANSFORMS['random_flip'](), steps(1.0, 2.0)
+    joined = join_crops([rotate, flip, resize, crop, rotate])
+    assert joined[:2] == (rotate, flip) and joined[3:] == (rotate,)
+    assert joined[2].moves == (resize,) and joined[2].crop == crop
 
 
 def test_an_image_without_words_is_taken_whole() -> None:
