@@ -179,6 +179,11 @@ def mark_folded(model: nn.Module) -> int:
     return new
 
 
+def norms_can_follow(model: nn.Module) -> bool:
+    """True if `norm_sync: frozen` matters: a batch norm is neither folded nor, with its scale, in a frozen part of `model`."""
+    return any(not norm.is_folded and norm.weight.requires_grad for norm in _batch_norms(model))
+
+
 def share_statistics(model: nn.Module, group: dist.Group | None) -> None:
     """Make every batch norm of `model` use the statistics of all ranks of `group`.
 

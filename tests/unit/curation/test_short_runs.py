@@ -9,7 +9,8 @@ import pytest
 import safetensors.torch
 from PIL import Image
 
-from phalanx.curation.new.short_runs import HELD_OUT, choose_settings, write_held_out
+from phalanx.curation.new import short_runs
+from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
 
@@ -43,19 +44,57 @@ def written(recipe: Path) -> Written:
     return Written(recipe.parent, {'root': str(recipe.parent), 'eval': ['val.txt']})
 
 
-def test_the_best_of_the_short_runs_is_proposed_and_all_are_reported(recipe: Path) -> None:
+def test_the_best_of_the_short_runs_is_proposed_and_all_are_reported(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """6 steps of 2 samples each: a quarter of a minute at 4 samples per second, for 5 runs."""
+    scores = iter([(0.1, 0.5), (0.1, 0.6), (0.3, 0.6), (0.3, 0.7), (0.2, 0.9)])
+    monkeypatch.setattr(short_runs, '_evaluate', lambda trainer: next(scores))
     before = sorted(recipe.parent.iterdir())
     lines: list[str] = []
     settings = choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lines.append)
-    assert settings is not None
-    head, *runs = [line for line in lines if not line.startswith(('chosen', 'no short run'))]
-    assert head.startswith('accuracy, edit_similarity on held-out samples: ') and head.endswith('after 6 steps with')
-    scores = {settings: tuple(map(float, score.split(', '))) for settings, _, score in (run.partition(': ') for run in runs)}
-    assert next(iter(scores)) == 'optimizer.lr=0.003' and len(scores) >= 4
-    assert scores[' '.join(settings)] == max(scores.values())
+    assert lines == [
+        'accuracy, edit_similarity on held-out samples: 0.1000, 0.5000 at the start, after 6 steps with',
+        'optimizer.lr=0.003: 0.1000, 0.6000',
+        'optimizer.lr=0.009: 0.3000, 0.6000',
+        'optimizer.lr=0.009 norm_sync=frozen: 0.3000, 0.7000',
+        'optimizer.lr=0.009 train.freeze=[backbone]: 0.2000, 0.9000',
+        'chosen: optimizer.lr=0.009 norm_sync=frozen',
+    ]
+    assert settings == ('optimizer.lr=0.009', 'norm_sync=frozen')
     assert sorted(recipe.parent.iterdir()) == before
     open_job(str(recipe), [(setting, 'proposal') for setting in settings])
+
+
+def fold_norms(weights: Path) -> None:
+    """Statistics as of a network whose batch norms are part of its convolutions."""
+    tensors = safetensors.torch.load_file(weights)
+    for name in tensors:
+        tensors[name] = {'running_mean': 0 * tensors[name], 'running_var': 0 * tensors[name] + (1 - 1e-5)}.get(
+            name.rpartition('.')[2], tensors[name]
+        )
+    safetensors.torch.save_file(tensors, weights)
+
+
+def test_where_no_short_run_is_better_than_the_start_the_recipe_keeps_its_settings(recipe: Path) -> None:
+    """Nothing changes at a rate near 0. Norms that are folded have no statistics, so norm_sync is not tried."""
+    recipe.write_text(recipe.read_text().replace('lr: 0.003', 'lr: 1.0e-15'))
+    fold_norms(recipe.with_name('weights.safetensors'))
+    lines: list[str] = []
+    assert choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lines.append) == ()
+    tried = [line.partition(': ')[0] for line in lines[1:-2]]
+    rates = [f'optimizer.lr={rate}' for rate in ('1e-15', '3.3e-16', '1e-16')]
+    assert tried == [*rates, f'{rates[0]} train.freeze=[backbone]']
+    assert lines[-2].startswith('no short run was better than the start, so the recipe has the settings of its base')
+
+
+def test_a_rate_at_which_the_loss_diverges_is_not_kept(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of the others is taken, although it is not better than the start."""
+    scores = {'0.003': DIVERGED, '0.001': (0.25, 0.5), '0.0003': DIVERGED}
+    monkeypatch.setattr(short_runs, '_evaluate', lambda trainer: (0.5, 0.5))
+    monkeypatch.setattr(
+        short_runs, '_run', lambda path, settings: next(scores[one[13:]] for one in settings if one.startswith('optimizer.lr='))
+    )
+    settings = choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lambda line: None)
+    assert settings == ('optimizer.lr=0.001',)
 
 
 def test_each_short_run_is_reported_when_it_ends(recipe: Path) -> None:

@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from phalanx.config.read import to_plain
 from phalanx.curation.prepare.targets import Written
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import process_group
+from phalanx.parallel.norms import norms_can_follow
 from phalanx.report.readable import format_number
 from phalanx.system.errors import RunError
 
@@ -25,6 +28,7 @@ SHARE, MOST = 0.25, 0.5  # of the announced time of the training, for all short 
 LOWER, HIGHER = (1 / 3, 1 / 10), (3.0,)  # multiples of the rate of the recipe, where it makes the weights worse, or better
 
 Score = tuple[float, ...]  # main metric, then those that break ties
+DIVERGED: Score = (-math.inf,)
 
 
 def choose_settings(
@@ -32,8 +36,10 @@ def choose_settings(
 ) -> tuple[str, ...] | None:
     """Choose settings KEY=VALUE for the recipe at `path`, which names initial weights: those of the best of some short runs.
 
-    `rate`: samples per second of its training; `seconds`: its announced time, which limits the short runs; `report` gets a line
-    for the user after each of them. None if there is too little time for them. Raises the errors of training.
+    None are chosen if no run is better than the start: short runs at low rates are close to it, as they change little, and a
+    whole training at such a rate would, too. `rate`: samples per second of the training; `seconds`: its announced time, which
+    limits the short runs; `report` gets a line for the user after each of them. Returns None if there is too little time for
+    them. Raises the errors of training.
     """
     job = open_job(str(path))
     batch = min(BATCH, job.recipe.train.global_batch(1))
@@ -50,7 +56,7 @@ def choose_settings(
             f'schedule={{name: cosine, steps: {steps}, warmup_steps: 2}}',
             *SHORT,
         )
-        start, main = _start(path, common)
+        start, main, model = _start(path, common)
         report(f'{main} on held-out samples: {_format(start)} at the start, after {steps} steps with')
         # Rates first, then norms and frozen parts at the best rate.
         tried: dict[tuple[str, ...], Score] = {}
@@ -61,18 +67,21 @@ def choose_settings(
             return tried[settings]
 
         lr = float(to_plain(job.resolved.value['optimizer'])['lr'])
-        for by in HIGHER if run_with(f'optimizer.lr={lr:.2g}') > start else LOWER:
+        first = run_with(f'optimizer.lr={lr:.2g}')
+        for by in HIGHER if first > start else LOWER:
             run_with(f'optimizer.lr={lr * by:.2g}')
         best = max(tried, key=tried.__getitem__)
-        norms = 'global' if job.recipe.norm_sync == 'frozen' else 'frozen'
-        run_with(*best, f'norm_sync={norms}')
-        if _has_backbone(job) and 'backbone' not in job.recipe.train.freeze:
+        if norms_can_follow(model):
+            run_with(*best, f'norm_sync={"global" if job.recipe.norm_sync == "frozen" else "frozen"}')
+        if _has_backbone(model) and 'backbone' not in job.recipe.train.freeze:
             run_with(*best, 'train.freeze=[backbone]')
     best = max(tried, key=tried.__getitem__)
-    report(f'chosen: {" ".join(best)}')
-    if tried[best] <= start:
-        report('no short run was better than the start: the weights may fit your data already; --minutes allows longer runs')
-    return best
+    if tried[best] > (start if first > DIVERGED else DIVERGED):
+        report(f'chosen: {" ".join(best)}')
+        return best
+    report('no short run was better than the start, so the recipe has the settings of its base: the weights may fit your data')
+    report('already, and stay the best checkpoint until an evaluation is better; --minutes allows longer runs')
+    return ()
 
 
 SHORT = ('train.epochs=null', 'train.workers=0', 'ema=null', 'evaluate.start=false', 'report.pictures=0')
@@ -90,12 +99,12 @@ def write_held_out(written: Written, folder: Path) -> str:
     return f'["{below}"]' if isinstance(given, list) else f'"{below}"'
 
 
-def _start(path: Path, settings: Sequence[str]) -> tuple[Score, str]:
-    """Score of the initial weights, and the names of the metrics in it."""
+def _start(path: Path, settings: Sequence[str]) -> tuple[Score, str, nn.Module]:
+    """Score of the initial weights, the names of the metrics in it, and the network."""
     with process_group('auto') as device, tempfile.TemporaryDirectory(prefix='phalanx-') as folder:
         trainer = _trainer(path, settings, Path(folder), device)
         task = trainer.task
-        return _evaluate(trainer), ', '.join(dict.fromkeys((task.main_metric, *task.tie_breakers)))
+        return _evaluate(trainer), ', '.join(dict.fromkeys((task.main_metric, *task.tie_breakers))), trainer.model
 
 
 def _run(path: Path, settings: Sequence[str]) -> Score:
@@ -108,7 +117,7 @@ def _run(path: Path, settings: Sequence[str]) -> Score:
                 trainer.progress.step += 1
             trainer.read_numbers(keep=0)
         except RunError:
-            return (-math.inf,)
+            return DIVERGED
         return _evaluate(trainer)
 
 
@@ -125,14 +134,14 @@ def _evaluate(trainer: Trainer) -> Score:
     return tuple(-math.inf if math.isnan(result.metrics[name]) else result.metrics[name] for name in names)
 
 
-def _has_backbone(job: Job) -> bool:
+def _has_backbone(model: nn.Module) -> bool:
     """True if the network has a part named `backbone`, with something to train beside it."""
-    parts = dict(job.task.model().named_children())
+    parts = dict(model.named_children())
     return 'backbone' in parts and len(parts) > 1
 
 
 def _format(score: Score) -> str:
     """Format the metrics; a run that failed has none."""
-    if score == (-math.inf,):
+    if score == DIVERGED:
         return 'the loss diverged'
     return ', '.join(map(format_number, score))
