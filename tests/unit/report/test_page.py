@@ -130,8 +130,8 @@ def test_words_of_a_table_stand_at_the_left_and_numbers_at_the_right(folder: Pat
     rows = [{'true': 'n', 'read': NAUGHTY, 'times': 4}]
     (folder / 'table.json').write_text(json.dumps({'step': 40, 'rows': rows}))
     page = write_page(folder).read_text()
-    assert '<th class=word>read</th><th>times</th>' in page
-    assert '<td class="word">n</td>' in page
+    assert '<th class="word short">read</th><th>times</th>' in page
+    assert '<td class="word short">n</td>' in page
     assert '<td>4</td>' in page
 
 
@@ -277,7 +277,7 @@ def test_the_best_value_comes_first_and_other_metrics_are_in_a_table(folder: Pat
     best, final = '<strong>0.8125</strong>', '<strong>0.6875</strong>'
     assert 0 < page.index(best) < page.index(final)
     assert '<strong>32.5' not in page
-    assert re.search(r'<td class="word">psnr</td><td>31.5</td><td>32.5</td>', page)
+    assert re.search(r'<td class="word short">psnr</td><td>31.5</td><td>32.5</td>', page)
 
 
 def test_curves_have_a_colour_each_and_the_main_metric_a_chart_of_its_own(folder: Path) -> None:
