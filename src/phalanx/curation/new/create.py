@@ -7,6 +7,7 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -32,10 +33,12 @@ from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.data.checks import AnnotationError
+from phalanx.data.samples import Draw
 from phalanx.engine.checks import check_parts
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
+from phalanx.engine.trainer import Trainer
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.system.paths import normalise_path
@@ -45,6 +48,7 @@ UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 TIMED = 2  # the same without the trial, for --minutes only
 WARM = 2
+EVALUATED = 8  # timed evaluation samples, at least
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
@@ -273,20 +277,20 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         for_what = ', from which --minutes gives the length' if given.no_trial else ''
         print(f'  trying {WARM + steps} training steps{for_what} ...', flush=True)
         try:
-            rate, work, slowdown = try_steps(path, steps)
+            rate, work, slowdown, cost = try_steps(path, steps)
             rate *= 1 if node.has_gpu else plan.speed_up(torch.get_num_threads())
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         # as long as the time allows with --minutes, or longer where a CPU has time left
         if given.minutes:
-            length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], rate)
+            length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], rate, cost)
         elif not weights and not node.has_gpu:
             # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
             fitting = round(MINUTES * 60 * plan.PACE * plan.speed_up(node.cores) / work)
             if fitting > length.steps * length.batch:
                 length = choose_length(plan.extend(length, fitting, samples))
-        seconds = length.seconds(written.counts['val'], rate)
+        seconds = length.seconds(written.counts['val'], rate, cost)
         write()
         if weights and not given.no_trial:
             settings = _try_settings(path, written, rate, seconds)
@@ -359,6 +363,7 @@ class Trial(NamedTuple):
     rate: float  # samples per second; on a CPU, by the processor time of one thread
     work: float  # operations per sample
     slowdown: float  # wall time per processor time: above 1 if other work takes processor time away
+    cost: float  # time of an evaluated sample, in trained ones
 
 
 def try_steps(path: Path, steps: int) -> Trial:
@@ -367,7 +372,6 @@ def try_steps(path: Path, steps: int) -> Trial:
     Other work on the node hardly changes the processor time of one thread; several would also wait for each other there.
     """
     from phalanx.bench.flops import read_clock, step_flops
-    from phalanx.engine.trainer import Trainer
     from phalanx.engine.worker import process_group
 
     job = open_job(str(path), [('train.workers=0', 'the trial')])
@@ -389,10 +393,27 @@ def try_steps(path: Path, steps: int) -> Trial:
                 trainer.progress.step += 1
                 moments.append(read())
             slowdown = (time.perf_counter() - begin) / (moments[-1] - moments[0])
+            evaluated = _time_evaluation(trainer, read)
             work = step_flops(trainer, batch)
         finally:
             torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
         seconds = [later - earlier for earlier, later in pairwise(moments)]
-        samples = trainer.stream.global_batch_size
-        return Trial(samples / fmean(seconds[WARM:] or seconds), work / samples, slowdown)
+        samples, step = trainer.stream.global_batch_size, fmean(seconds[WARM:] or seconds)
+        return Trial(samples / step, work / samples, slowdown, evaluated * samples / step)
+
+
+@torch.no_grad()
+def _time_evaluation(trainer: Trainer, read: Callable[[], float]) -> float:
+    """Time of an evaluated sample by the clock `read`, over at least EVALUATED ones after a batch that is not timed."""
+    task, samples, batch_size = trainer.task, trainer.evalset, trainer.recipe.evaluate.batch_size
+    numbers = [n % len(samples) for n in range(batch_size + max(EVALUATED, batch_size))]
+    shares = ([Draw(n) for n in numbers[first : first + batch_size]] for first in range(0, len(numbers), batch_size))
+    metric, model, moments = task.metric(), trainer.model.eval(), [read()]
+    with trainer.precision.autocast():
+        for batch in trainer.evaluator.setup.loader(task, samples).batches(shares):
+            moved = batch.to(trainer.device)
+            metric.update(task.predict(model, moved), moved)
+            moments.append(read())
+    model.train()
+    return (moments[-1] - moments[1 % len(moments)]) / (len(numbers) - batch_size)

@@ -15,6 +15,7 @@ import torch
 from phalanx.curation.new.published import Start
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
+from phalanx.engine.evaluator import RAW_SHARE
 from phalanx.engine.timeline import in_steps
 from phalanx.system.cores import count_cores
 
@@ -76,15 +77,25 @@ class Length:
     steps: int
     evaluate_epochs: int
     ema_decay: float | None
+    evaluates_start: bool = False  # the initial weights
 
     @property
     def warmup_steps(self) -> int:
         return max(1, min(500, self.steps // 20))
 
-    def seconds(self, evaluated: int, rate: float) -> float:
-        """Estimate the time with `evaluated` evaluation samples, at `rate` training samples per second."""
-        # an evaluated sample costs about half of a trained one
-        return (self.steps * self.batch + self.epochs // self.evaluate_epochs * evaluated / 2) / rate
+    def evaluations(self, evaluated: int) -> int:
+        """Count the passes over `evaluated` evaluation samples; beside an EMA, `Evaluator` evaluates raw weights, too."""
+        count = math.ceil(self.epochs / self.evaluate_epochs)
+        trained = self.steps * self.batch * self.evaluate_epochs / self.epochs  # samples between two evaluations
+        raw = math.ceil(count / math.ceil(evaluated / (RAW_SHARE * trained))) if self.ema_decay else 0
+        return count + raw + self.evaluates_start
+
+    def seconds(self, evaluated: int, rate: float, cost: float) -> float:
+        """Estimate the time with `evaluated` evaluation samples, at `rate` training samples per second.
+
+        `cost`: of an evaluated sample, in trained ones.
+        """
+        return (self.steps * self.batch + self.evaluations(evaluated) * evaluated * cost) / rate
 
 
 def length_of(family: Family, samples: int, node: Node, seen: int | None = None) -> Length:
@@ -105,11 +116,13 @@ def extend(length: Length, fitting: int, samples: int) -> int:
     return usual << max(0, math.floor(math.log2(max(1.0, most / usual))))
 
 
-def longest_within(seconds: float, choose: Callable[[int], Length], samples: int, evaluated: int, rate: float) -> Length:
+def longest_within(
+    seconds: float, choose: Callable[[int], Length], samples: int, evaluated: int, rate: float, cost: float
+) -> Length:
     """Longest training that takes at most `seconds`, or one epoch; `choose` returns the length for a number of samples seen."""
     most = int(seconds * rate / samples)  # epochs, without evaluations
     lengths = (choose(epochs * samples) for epochs in range(most, 1, -1))
-    return next((length for length in lengths if length.seconds(evaluated, rate) <= seconds), choose(samples))
+    return next((length for length in lengths if length.seconds(evaluated, rate, cost) <= seconds), choose(samples))
 
 
 def speed_up(cores: int) -> float:
@@ -121,7 +134,7 @@ def length_on(start: Start, samples: int, seen: int | None) -> Length:
     """Choose the length of fine-tuning: the samples that `start` needs or `seen`, but at least one epoch."""
     batch = max(1, min(start.batch, samples))
     epochs = max(1, round((seen or start.samples) / samples))
-    return Length(batch, epochs, in_steps(epochs, samples / batch), max(1, epochs // 2), None)
+    return Length(batch, epochs, in_steps(epochs, samples / batch), max(1, epochs // 2), None, evaluates_start=True)
 
 
 def round_to_multiple(value: float, of: int = 32) -> int:
