@@ -10,9 +10,12 @@ import safetensors.torch
 from PIL import Image
 
 from phalanx.curation.new import short_runs
+from phalanx.curation.new.create import SIZED, _mean_size
 from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
+from phalanx.engine.trainer import Trainer
+from phalanx.engine.worker import process_group
 
 RECIPE = """
 task: recognition
@@ -110,6 +113,22 @@ def test_each_short_run_is_reported_when_it_ends(recipe: Path) -> None:
 
 def test_without_time_for_short_runs_nothing_is_proposed(recipe: Path) -> None:
     assert choose_settings(recipe, written(recipe), rate=4, seconds=29, report=pytest.fail) is None
+
+
+@pytest.mark.parametrize(('sizes', 'least', 'most'), [('[64]', 1, 1), ('[64, 128]', 1.5, 3.5)])
+def test_the_time_of_a_step_follows_from_the_mean_size_of_images(tmp_path: Path, sizes: str, least: float, most: float) -> None:
+    """In units of an image of 64 x 64 pixels, of which one of 128 x 128 has four; each size has the same chance."""
+    settings = [
+        'data.size=[64,96]',
+        f'transforms=[{{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}]',
+        'train.workers=0',
+        'device=cpu',
+    ]
+    job = open_job('ppyoloe_digits', [(setting, 'a test') for setting in settings])
+    with process_group('cpu') as device:
+        size = _mean_size(Trainer(job.recipe, job.task, folder=tmp_path, device=device)) / (3 * 64 * 64)
+    assert least <= size <= most
+    assert (size - 1) % (3 / SIZED) == pytest.approx(0, abs=1e-9)
 
 
 def test_held_out_samples_are_few_and_evenly_spread(recipe: Path) -> None:

@@ -1,6 +1,7 @@
 """`phalanx new`: find annotations, split them, write lists and a recipe, and try the recipe."""
 
 import argparse
+import contextlib
 import datetime
 import sys
 import tempfile
@@ -33,7 +34,7 @@ from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.data.checks import AnnotationError
-from phalanx.data.samples import Draw
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.checks import check_parts
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
@@ -48,6 +49,7 @@ UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps, after WARM ones
 TIMED = 2  # the same without the trial, for --minutes only
 WARM = 2
+SIZED = 32  # steps from which the mean size of the input follows
 EVALUATED = 8  # timed evaluation samples, at least
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
@@ -384,7 +386,7 @@ def try_steps(path: Path, steps: int) -> Trial:
 
         trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
         batches = trainer.batches()
-        moments, begin = [read()], time.perf_counter()
+        moments, sizes, begin = [read()], list[int](), time.perf_counter()
         try:
             torch.set_num_threads(1)
             for _ in range(min(WARM + steps, trainer.until)):
@@ -392,6 +394,7 @@ def try_steps(path: Path, steps: int) -> Trial:
                 trainer.train_step(batch)
                 trainer.progress.step += 1
                 moments.append(read())
+                sizes.append(batch.images[0].numel())
             slowdown = (time.perf_counter() - begin) / (moments[-1] - moments[0])
             evaluated = _time_evaluation(trainer, read)
             work = step_flops(trainer, batch)
@@ -400,7 +403,17 @@ def try_steps(path: Path, steps: int) -> Trial:
         trainer.read_numbers(keep=0)
         seconds = [later - earlier for earlier, later in pairwise(moments)]
         samples, step = trainer.stream.global_batch_size, fmean(seconds[WARM:] or seconds)
+        step *= _mean_size(trainer) / fmean(sizes[WARM:] or sizes)  # the time follows the size of the images
         return Trial(samples / step, work / samples, slowdown, evaluated * samples / step)
+
+
+def _mean_size(trainer: Trainer) -> float:
+    """Mean size of the network's input over SIZED steps: some recipes change it from step to step, up to a factor of 2."""
+    sizes = []
+    for step in range(SIZED):
+        with contextlib.suppress(SampleError):
+            sizes.append(trainer.task.collate([trainer.dataset[trainer.stream.share(step)[0]]]).images[0].numel())
+    return fmean(sizes)
 
 
 @torch.no_grad()
