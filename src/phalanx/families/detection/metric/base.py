@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.detection.metric.errors import errors_by_cause
+from phalanx.families.detection.metric.errors import errors_by_cause, explain_images, sum_up
 from phalanx.families.detection.metric.matching import (
     MIN_IOU,
     MIN_SCORE,
@@ -34,7 +34,9 @@ class BoxMetric:
         self.class_names = class_names
         self.images: dict[int, tuple[Detections, Objects]] = {}  # by sample number, so that each counts once
         self.compared: dict[int, Comparison] = {}  # images of this rank, by sample number
-        self.confused: Integers | None = None  # confusion matrix over all ranks, after `gather`
+        # Over all ranks, after `gather`: confusion matrix, and rows of detections and objects with the causes of errors.
+        self.confused: Integers | None = None
+        self.explained: tuple[npt.NDArray[np.float64], Integers] | None = None
 
     def curves(self) -> Mapping[str, Sequence[float]]:
         """Precision of each class at recall 0, 0.01, .. 1, without classes that have no object."""
@@ -45,8 +47,11 @@ class BoxMetric:
         title = f'Classes taken for one another, from a score of {MIN_SCORE:g} and an IoU of {MIN_IOU:g}'
         counts = self.confused if self.confused is not None else self._confusion()
         matrix = Matrix(title, [*self.class_names, 'nothing'], counts.tolist())
-        curves, errors = self.curves(), errors_by_cause(self.images.values(), len(self.class_names))
-        return [precision_recall_curves(curves, self.iou), matrix, errors] if curves else [matrix]
+        if not (curves := self.curves()):
+            return [matrix]
+        explained = self.explained if self.explained is not None else explain_images(self.images)
+        errors = errors_by_cause(sum_up(*explained, len(self.class_names)))
+        return [precision_recall_curves(curves, self.iou), matrix, errors]
 
     def update(self, prediction: Sequence[Detections], batch: Labelled[Objects]) -> list[Grade | None]:
         for index, detections, truth in zip(batch.indices, prediction, batch.truths, strict=True):
@@ -62,16 +67,19 @@ class BoxMetric:
         metrics = [self, *others]
         self.compared = dict(enumerate(one for metric in metrics for one in metric.compared.values()))
         self.images = dict(enumerate(pair for metric in metrics for pair in metric.images.values()))
-        self.confused = None
+        self.confused = self.explained = None
 
     def gather(self) -> None:
         """Bring the images of all ranks to the main one, as arrays: pickled, they would take ten times the memory."""
-        # Each rank has matched its own images; the main one adds up their matrices.
+        vars(self).pop('_values', None)  # a subclass caches what it computes of the images so far
+        # Each rank matches its own images; the main one adds up their matrices, and the costs of their errors.
+        rows, objects = map(torch.from_numpy, explain_images(self.images))
+        self.explained = dist.gather_rows_to_main(rows).numpy(), dist.gather_rows_to_main(objects).numpy()
         self.confused = dist.gather_rows_to_main(torch.from_numpy(self._confusion()[None])).numpy().sum(0)
         if dist.world_size() > 1:
-            rows = pack(self.images)
+            packed = pack(self.images)
             self.images.clear()  # otherwise the main rank holds its share twice
-            self.images = unpack(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in rows))
+            self.images = unpack(*(dist.gather_rows_to_main(torch.from_numpy(part)).numpy() for part in packed))
         self.images = dict(sorted(self.images.items()))
 
 

@@ -26,10 +26,6 @@ class CocoAp(BoxMetric):
     tie_breakers = ('ap50',)
     iou = 0.5
 
-    def gather(self) -> None:
-        super().gather()
-        vars(self).pop('_values', None)  # cached for the images so far
-
     def compute(self) -> dict[str, float]:
         """mean_ap; ap50, ap75 at one threshold; ar100, the recall that 100 detections reach; ap_small .. for sizes that occur.
 

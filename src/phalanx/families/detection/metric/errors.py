@@ -3,7 +3,7 @@
 Shapes: n detections and N objects of an image, K classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -32,33 +32,39 @@ CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, NOTHING = range(5)
 
 
 class Causes(NamedTuple):
-    """Detections of all images, without those in ignore regions, and objects."""
+    """Detections of all images, without those in ignore regions, by falling score; and objects."""
 
     classes: Integers  # of each detection
-    scores: Floats
     causes: Integers  # place in CAUSES, or RIGHT
     correct: Integers  # class that the detection would be right for without its error; -1: for none
     missed: Integers  # [K] objects that no change of one error would find
     objects: Integers  # [K]
 
 
-def find_causes(images: Iterable[tuple[Detections, Objects]], num_classes: int) -> Causes:
-    """Match the detections of every image to its objects and find the cause of each error."""
-    rows, missed, objects = [np.zeros((0, 4))], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for detections, truth in images:
+def explain_images(images: Mapping[int, tuple[Detections, Objects]]) -> tuple[Floats, Integers]:
+    """Match the detections of images, by number, to their objects and find the cause of each error.
+
+    Returns rows of detections [n, 5] (image, score, class, cause, class that it would be right for) and of objects [N, 2]
+    (class, 1 if missed), which may be gathered from several ranks.
+    """
+    rows, objects = [np.zeros((0, 5))], [np.zeros((0, 2), np.int64)]
+    for index, (detections, truth) in images.items():
         counted, ignored = truth.at(~truth.ignored), truth.at(truth.ignored)
         best = np.argsort(-detections.scores, kind='stable')[:MOST]
         boxes, classes = detections.boxes[best], detections.classes[best]
         causes, correct, found = _explain(boxes, classes, counted)
         counts = (causes == RIGHT) | ~_in_ignored(boxes, classes, ignored)
-        rows.append(np.column_stack([classes, detections.scores[best], causes, correct])[counts])
-        missed.append(counted.classes[~found])
-        objects.append(counted.classes)
-    table = np.concatenate(rows)
-    order = np.argsort(-table[:, 1], kind='stable')
-    classes, causes, correct = table[order][:, [0, 2, 3]].T.astype(np.int64)
-    per_class = (np.bincount(np.concatenate(labels), minlength=num_classes) for labels in (missed, objects))
-    return Causes(classes, table[order, 1], causes, correct, *per_class)
+        rows.append(np.column_stack([np.full(len(best), index), detections.scores[best], classes, causes, correct])[counts])
+        objects.append(np.column_stack([counted.classes, ~found]))
+    return np.concatenate(rows), np.concatenate(objects)
+
+
+def sum_up(rows: Floats, objects: Integers, num_classes: int) -> Causes:
+    """Put the rows of `explain_images` in an order that does not depend on the number of ranks."""
+    classes, causes, correct = rows[np.lexsort([rows[:, 0], -rows[:, 1]])][:, 2:].T.astype(np.int64)
+    of_objects, is_missed = objects.T
+    per_class = (np.bincount(labels, minlength=num_classes) for labels in (of_objects[is_missed > 0], of_objects))
+    return Causes(classes, causes, correct, *per_class)
 
 
 def _explain(boxes: Boxes, classes: Integers, truth: Objects) -> tuple[Integers, Integers, Mask]:
@@ -146,9 +152,8 @@ def _ap(right: Mask, objects: int) -> float:
     return float(precision[np.searchsorted(hits / objects, np.arange(101) / 100)].mean())
 
 
-def errors_by_cause(images: Iterable[tuple[Detections, Objects]], num_classes: int) -> Table:
+def errors_by_cause(found: Causes) -> Table:
     """Table of the number of errors by cause, and of the AP that each costs."""
-    found = find_causes(images, num_classes)
     counts = [*np.bincount(found.causes[found.causes != RIGHT], minlength=NOTHING + 1), found.missed.sum()]
     rows: list[dict[str, str | float]] = [
         {'cause': name, 'meaning': meaning, 'ap50 lost': cost, 'errors': int(count)}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -43,22 +44,23 @@ class VocAp(BoxMetric):
         self.average = eleven_points if points == '11' else area_under_curve
 
     def compute(self) -> dict[str, float]:
-        values = [self.average(curve) for curve in self._of_classes() if curve.objects]
+        values = [self.average(curve) for curve in self._values if curve.objects]
         return {'mean_ap': float(np.mean(values)) if values else math.nan}
 
     def table(self) -> list[dict[str, str | float]]:
         rows: list[dict[str, str | float]] = []
-        for name, curve in zip(self.class_names, self._of_classes(), strict=True):
+        for name, curve in zip(self.class_names, self._values, strict=True):
             ap = self.average(curve) if curve.objects else '-'
             recall = float(curve.recall[-1]) if len(curve.recall) else 0.0
             rows.append({'class': name, 'ap': ap, 'recall': recall if curve.objects else '-', 'objects': curve.objects})
         return rows
 
     def curves(self) -> Mapping[str, list[float]]:
-        of_classes = zip(self.class_names, self._of_classes(), strict=True)
+        of_classes = zip(self.class_names, self._values, strict=True)
         return {name: precision_at_recalls(curve, RECALLS) for name, curve in of_classes if curve.objects}
 
-    def _of_classes(self) -> list[Curve]:
+    @cached_property
+    def _values(self) -> list[Curve]:
         return [class_curve(self.images.values(), label, self.iou) for label in range(len(self.class_names))]
 
 
