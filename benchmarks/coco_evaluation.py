@@ -1,9 +1,12 @@
-"""Memory and time of a COCO evaluation whose detections come from several ranks.
+"""Memory, time and efficiency of a COCO evaluation on several ranks.
 
-    python benchmarks/coco_evaluation.py [--ranks 8] [--images 5000] [--boxes 300] [--limit_mb 1000]
+    OMP_NUM_THREADS=1 python benchmarks/coco_evaluation.py [--ranks 8] [--images 5000] [--boxes 300] [--limit_mb 1000]
+        [--size S]
 
-Each rank holds the detections of its share of random images; the metric is gathered and computed as in an evaluation. Prints a
-line for each rank, then JSON; the exit code is 1 when a rank took more memory than the limit.
+Each rank holds the detections of its share of random images; the metric is gathered and computed as in an evaluation. With
+`--size`, a PP-YOLOE+-n predicts images of that size first, and one rank evaluates all images, too: the efficiency compares
+the processor time of one rank with that on the critical path, a share and the end of the evaluation on rank 0. Prints a line
+for each rank, then JSON; the exit code is 1 when a rank took more memory than the limit.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +25,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from phalanx.data.samples import Draw
+from phalanx.engine.job import open_job
 from phalanx.engine.meters import peak_memory_mb
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.metric import CocoAp
@@ -52,41 +58,71 @@ def image(index: int, boxes: int) -> tuple[Detections, Objects]:
     return Detections(found, -np.sort(-rng.random(boxes)).astype(np.float32), classes), truth
 
 
-def evaluate(rank: int, given: argparse.Namespace, store: Path) -> dict[str, float]:
+def predictor(size: int) -> Callable[[], None]:
+    """A function that predicts a batch of images with sides of `size`; without a size it does nothing."""
+    if not size:
+        return lambda: None
+    job = open_job('ppyoloe_digits', [(key, key) for key in ('model.size=n', f'data.size=[{size},{size}]')])
+    task, dataset = job.task, job.task.dataset('eval')
+    model, batch = task.model().eval(), task.collate([dataset[Draw(index)] for index in range(BATCH)])
+
+    @torch.no_grad()
+    def predict() -> None:
+        task.predict(model, batch)
+
+    predict()  # the first call prepares
+    return predict
+
+
+def evaluate(rank: int, given: argparse.Namespace, ranks: int, store: Path) -> dict[str, float]:
     """The work and the measurement of one rank; ranks meet in the file `store`."""
     torch.set_num_threads(1)
-    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(given.ranks), 'PHALANX_INIT_METHOD': f'file://{store}'}
+    os.environ |= {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'PHALANX_INIT_METHOD': f'file://{store}'}
     dist.join(CPU)
     before = peak_memory_mb(CPU)
-    metric = CocoAp(tuple(map(str, range(CLASSES))))
-    share = range(rank, given.images, given.ranks)
+    metric, work, predict = CocoAp(tuple(map(str, range(CLASSES)))), 0.0, predictor(given.size)
+    share = range(rank, given.images, ranks)
     for first in range(0, len(share), BATCH):
         indices = share[first : first + BATCH]
         found, truths = zip(*(image(index, given.boxes) for index in indices), strict=True)
+        begin = time.process_time()
+        predict()
         metric.update(found, Batch(list(indices), list(truths)))
+        work += time.process_time() - begin
     dist.barrier()
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     metric.gather()
-    gathered = time.perf_counter()
+    gathered, cpu_gathered = time.perf_counter(), time.process_time()
     metrics = dist.broadcast_object(metric.compute() if rank == 0 else None)
     seconds = {'gather_s': round(gathered - begin, 2), 'compute_s': round(time.perf_counter() - gathered, 2)}
+    if rank == 0:
+        metric.table()
+        metric.figures()
+    seconds |= {'share_cpu_s': round(work + cpu_gathered - cpu, 2), 'end_cpu_s': round(time.process_time() - cpu_gathered, 2)}
     peak = peak_memory_mb(CPU)
     memory = {'mb': round(peak), 'of_them_evaluation_mb': round(peak - before)}
     dist.leave()
     return {'rank': rank, **memory, **seconds, 'mean_ap': metrics['mean_ap']}
 
 
+def run(given: argparse.Namespace, ranks: int) -> list[dict[str, float]]:
+    fork = multiprocessing.get_context('fork')  # torch is imported once
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(ranks, fork) as pool:  # a process each: they wait in `join`
+        return [*pool.map(partial(evaluate, given=given, ranks=ranks, store=Path(folder) / 'store'), range(ranks))]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (('--ranks', 8), ('--images', 5000), ('--boxes', 300), ('--limit_mb', 1000)):
+    for name, default in (('--ranks', 8), ('--images', 5000), ('--boxes', 300), ('--limit_mb', 1000), ('--size', 0)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
-    fork = multiprocessing.get_context('fork')  # torch is imported once
-    with TemporaryDirectory() as folder, ProcessPoolExecutor(given.ranks, fork) as pool:  # a process each: they wait in `join`
-        results = [*pool.map(partial(evaluate, given=given, store=Path(folder) / 'store'), range(given.ranks))]
+    results = run(given, given.ranks)
     for result in results:
         print(*(f'{key} {value}' for key, value in result.items()), sep=', ')
     print(json.dumps(results))
+    if given.size:
+        alone, together = (max(result['share_cpu_s'] for result in of) + of[0]['end_cpu_s'] for of in (run(given, 1), results))
+        print(f'1 rank {alone:.1f} s, {given.ranks} ranks {together:.1f} s: efficiency {alone / together / given.ranks:.2f}')
     return int(max(result['mb'] for result in results) > given.limit_mb)
 
 
