@@ -23,13 +23,17 @@ class EmaOptions:
     """Final decay: share of the average kept per update."""
     kind: Literal['threshold', 'normal', 'exponential', 'ramp'] = 'threshold'
     """Decay at update t, counted from 0. `threshold`: min(decay, (1 + t) / (10 + t)); `normal`: decay; `exponential`: decay *
-    (1 - exp(-(t + 1) / 2000)); `ramp`: min(decay, 1 - 1 / (t + 2))."""
+    (1 - exp(-(t + 1) / warmup)); `ramp`: min(decay, 1 - 1 / (t + 2))."""
+    warmup: int = 2000
+    """`exponential`: updates until the decay has reached 63 % of its final value; 0: it has it from the start."""
     skip: tuple[str, ...] = ()
     """Name patterns of entries that are copied instead of averaged, for example `*.proj_conv.weight`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
             raise ValueError(f'decay must be at least 0 and below 1, got {self.decay}')
+        if self.warmup < 0:
+            raise ValueError(f'warmup cannot be negative, got {self.warmup}')
 
 
 class Ema:
@@ -39,9 +43,9 @@ class Ema:
     def __init__(self, model: nn.Module, options: EmaOptions) -> None:
         self._options = options
         self._own: dict[str, Tensor] = dict(model.state_dict())  # the tensors of the model themselves, looked up once
-        # `ramp` averages from the initial weights on, as PaddleSeg does; the others from zero, as PaddleDetection does (see
-        # `weights`).
-        start = torch.clone if options.kind == 'ramp' else torch.zeros_like
+        # `ramp` and `exponential` average from the initial weights on, as PaddleSeg and D-FINE do; the others from zero, as
+        # PaddleDetection does (see `weights`). With a warm-up of thousands of updates, nothing of the start remains.
+        start = torch.clone if options.kind in ('ramp', 'exponential') else torch.zeros_like
         self._averages = {
             name: start(value)
             for name, value in self._own.items()
@@ -59,7 +63,8 @@ class Ema:
             case 'normal':
                 return highest
             case 'exponential':
-                return highest * (1 - math.exp(-(update + 1) / 2000))
+                warmup = self._options.warmup
+                return highest * (1 - math.exp(-(update + 1) / warmup)) if warmup else highest
             case 'ramp':
                 return min(highest, 1 - 1 / (update + 2))
 

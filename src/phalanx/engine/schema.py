@@ -86,8 +86,8 @@ class Train:
     init_networks: dict[str, str] | None = None
     """Distillation: initial weights per network (`teacher: teacher.safetensors`)."""
     freeze: tuple[str, ...] = ()
-    """Modules to freeze, for example `backbone` or `backbone.stages.0`: neither their parameters nor their batch-norm
-    statistics change. For a lower learning rate instead, use `parameters.rules` with an `lr_factor`."""
+    """Modules to freeze, for example `backbone`, `backbone.stages.0`, or all norms of the backbone, `backbone.*.norm`: neither
+    their parameters nor their batch-norm statistics change. For a lower learning rate instead, use `parameters.rules`."""
     freeze_steps: int | None = None
     """Unfreeze after this many steps; null freezes for the whole run. Saves no computation: it lets a new head settle before
     its gradients reach pretrained weights."""

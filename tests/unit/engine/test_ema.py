@@ -126,6 +126,15 @@ def test_exported_weights_do_not_move_with_the_training() -> None:
     assert torch.equal(exported, before)
 
 
+def test_the_warm_up_of_the_exponential_kind_is_in_updates() -> None:
+    """Decay of D-FINE: decay * (1 - exp(-updates / warmups)), where the first update is number 1."""
+    ema = Ema(network(), EmaOptions(kind='exponential', decay=0.9999, warmup=1000))
+    assert [ema.decay(update) for update in (0, 999, 4999)] == pytest.approx([0.00099940, 0.63205734, 0.99316273], abs=1e-8)
+    assert Ema(network(), EmaOptions(kind='exponential', decay=0.9999, warmup=0)).decay(0) == 0.9999
+    with pytest.raises(ValueError, match='warmup cannot be negative, got -1'):
+        EmaOptions(warmup=-1)
+
+
 @pytest.mark.parametrize('kind', ['threshold', 'normal', 'exponential', 'ramp'])
 def test_a_resumed_average_is_bitwise_the_uninterrupted_one(kind: Any) -> None:
     model = network()

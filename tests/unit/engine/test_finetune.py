@@ -98,6 +98,15 @@ def test_parts_that_cannot_be_frozen_temporarily_are_refused() -> None:
         open_job('pp_liteseg_digits', [('train.freeze_steps=5', '--set')])
 
 
+def test_a_pattern_freezes_all_norms_of_a_part() -> None:
+    model = pp_liteseg(2)
+    freeze(model, ['backbone.*.norm'])
+    frozen = {name for name, module in model.named_modules() if getattr(module, 'is_frozen', False)}
+    assert frozen == {name for name, _ in model.named_modules() if name.startswith('backbone.') and name.endswith('.norm')}
+    still = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert still == {f'{name}.{part}' for name in frozen for part in ('weight', 'bias')}
+
+
 @pytest.mark.parametrize(
     ('parts', 'message'),
     [

@@ -23,6 +23,12 @@ TABLE = [
     (exponential(1e-4, 4, 4, factor=1e4), {0: 1e-4, 1: 1e-3, 3: 0.1, 4: 1, 5: 1}, 'ten times per step'),
     (cosine(2.0, 12, 6), {0: 2, 4: 1.5, 6: 1, 8: 0.5, 12: 0}, 'cos 60 degrees is a half'),
     (cosine(2.0, 99, 6, epochs=2, end_lr=1.0), {6: 1.5, 12: 1, 20: 1}, 'down to end_lr'),
+    (cosine(2.0, 12, 2, flat_epochs=2, epochs=5), {0: 2, 4: 2, 7: 1, 10: 0, 12: 0}, 'flat for 4 steps, then down within 6'),
+    (
+        cosine(2.0, 12, 2, flat_epochs=2, epochs=5, warmup_steps=2, warmup_power=2),
+        {0: 0, 1: 0.5, 2: 2, 4: 2, 7: 1},
+        'a warm-up by the square, within the flat part',
+    ),
     (step(1.0, 99, 5, every=3, gamma=0.5), {0: 1, 2: 1, 3: 0.5, 6: 0.25}, 'halved every 3 steps'),
     (step(1.0, 99, 5, every_epochs=2), {9: 1, 10: 0.1}, 'every 2 epochs'),
     (step(1.0, 99, 5, every=2, gamma=0.5, warmup_steps=4), {2: 0.125, 4: 0.25}, 'warm-up leads to where the schedule stands'),

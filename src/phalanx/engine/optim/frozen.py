@@ -1,6 +1,7 @@
 """Freezing of parts of a network."""
 
 import contextlib
+import fnmatch
 from collections.abc import Iterator, Sequence
 
 from torch import nn
@@ -49,13 +50,17 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def _modules(model: nn.Module, parts: Sequence[str]) -> list[nn.Module]:
-    """Return the modules named by `parts`. Raises ValueError for an unknown part, and if nothing else is left to train."""
+    """Return the modules named by `parts`, patterns of names.
+
+    Raises ValueError for an unknown part, and if nothing else is left to train.
+    """
     modules = dict(model.named_modules())
-    for name in parts:
-        if name not in modules:
+    matched = {name: fnmatch.filter(modules, name) for name in parts}
+    for name, found in matched.items():
+        if not found:
             top = ', '.join(name for name, _ in model.named_children())
             raise ValueError(f'train.freeze: the network has no part {name!r}{did_you_mean(name, modules)} (it has {top})')
-    selected = [modules[name] for name in parts]
+    selected = [modules[name] for found in matched.values() for name in found]
     inside = {parameter for module in selected for parameter in module.parameters()}
     # torch's own errors, from DDP or the backward pass, do not name the key.
     if all(parameter in inside for parameter in model.parameters() if parameter.requires_grad):

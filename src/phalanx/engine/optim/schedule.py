@@ -97,23 +97,30 @@ def cosine(
     end_lr: float = 0.0,
     steps: int | None = None,
     epochs: float | None = None,
+    flat_epochs: float = 0.0,
     warmup_steps: int | None = None,
     warmup_epochs: float | None = None,
     warmup_start_lr: float = 0.0,
+    warmup_power: float = 1.0,
 ) -> Schedule:
     """Half a cosine wave from `lr` down to `end_lr` (Loshchilov & Hutter, SGDR, without restarts).
 
     The curve ends after `steps` or `epochs`; by default at the end of training. PP-YOLOE trains for 300 epochs of a curve of
-    360.
+    360. With `flat_epochs`, counted from the start of training, it begins after them (RTMDet, DEIM). During warm-up, the rate
+    follows the share of it that is completed to the power of `warmup_power`.
     """
     _not_negative('end_lr', end_lr)
+    _not_negative('flat_epochs', flat_epochs)
+    _not_negative('warmup_power', warmup_power)
     warmup = _length('warm-up', warmup_steps, warmup_epochs, steps_per_epoch, timeline)
     end = _length('curve', steps, epochs, steps_per_epoch, timeline, default=length)
+    flat = Length(in_steps(flat_epochs, steps_per_epoch), timeline)
+    start = max(warmup, flat, key=lambda length: length.end)
 
     def curve(step: float) -> float:
-        return (lr - end_lr) * 0.5 * (1 + math.cos(math.pi * _progress(step, warmup, end))) + end_lr
+        return (lr - end_lr) * 0.5 * (1 + math.cos(math.pi * _progress(step, start, end))) + end_lr
 
-    return _add_warmup(curve, warmup, warmup_start_lr)
+    return _add_warmup(curve, warmup, warmup_start_lr, warmup_power)
 
 
 def step(
@@ -175,27 +182,25 @@ def piecewise(
     return _add_warmup(lambda step: rates[bisect_right(at, counter.elapsed(step))], warmup, warmup_start_lr)
 
 
-def _add_warmup(curve: Schedule, warmup: Length, start_lr: float) -> Schedule:
+def _add_warmup(curve: Schedule, warmup: Length, start_lr: float, power: float = 1.0) -> Schedule:
     """Return `curve` with its first steps replaced by a straight line from `start_lr` to the value of `curve` at the end of
-    `warmup`.
+    `warmup`; by the share of it to the power of `power`.
     """
     _not_negative('warmup_start_lr', start_lr)
 
     def schedule(step: float) -> float:
         if step >= warmup.end:
             return curve(step)
-        return start_lr + (curve(warmup.end) - start_lr) * warmup.elapsed(step) / warmup.steps
+        return start_lr + (curve(warmup.end) - start_lr) * math.pow(warmup.elapsed(step) / warmup.steps, power)
 
     return schedule
 
 
-def _progress(step: float, warmup: Length, end: Length) -> float:
-    """Share of a curve, from the end of the warm-up to `end`, that is completed at `step`, 0 .. 1. Not called during the
-    warm-up.
-    """
+def _progress(step: float, before: Length, end: Length) -> float:
+    """Share of a curve, from the end of `before` (the warm-up) to `end`, that is completed at `step`, 0 .. 1."""
     # The curve is stretched: it begins at the end of the warm-up and still ends where it would without one.
-    start = end.elapsed(warmup.end)
-    return min((end.elapsed(step) - start) / max(end.steps - start, 1), 1.0)
+    start = end.elapsed(before.end)
+    return min(max(end.elapsed(step) - start, 0.0) / max(end.steps - start, 1), 1.0)
 
 
 def _length(
