@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 def describe_transform(part: object) -> dict[str, Any]:
     """Return name and options of a transform, for an `Export`."""
-    return {'name': type(part).__name__, **vars(part)}
+    options = {name: value for name, value in vars(part).items() if name not in ('start_epoch', 'stop_epoch')}
+    return {'name': type(part).__name__, **options}
 
 
 class NetworkWithDecoding(nn.Module):

@@ -9,14 +9,23 @@ from phalanx.data.samples import Rng
 
 # kept: unchanged; one: one size for all images; one a step: one size per training step; any: sizes may differ.
 Sizing = Literal['kept', 'one', 'one a step', 'any']
+FREEDOM: tuple[Sizing, ...] = ('one', 'one a step', 'kept', 'any')  # from the strictest on
 MAX_WARP_SIDE = 2**15 - 2  # pixels per side, the limit of OpenCV warps
 
 
 def sizing_of(transforms: Sequence[Any]) -> Sizing:
     """Sizing after a sequence of transforms; `any` after a foreign transform without the attribute."""
-    # The last transform that changes sizes decides.
-    sizings: list[Sizing] = [getattr(transform, 'sizing', 'any') for transform in transforms]
-    return next((sizing for sizing in reversed(sizings) if sizing != 'kept'), 'kept')
+    # The last transform that changes sizes decides; those limited to some epochs leave it to the earlier ones in the others.
+    found: list[Sizing] = ['one']
+    for transform in reversed(transforms):
+        sizing: Sizing = getattr(transform, 'sizing', 'any')
+        if sizing != 'kept':
+            found.append(sizing)
+            if getattr(transform, 'start_epoch', 0) == 0 and getattr(transform, 'stop_epoch', None) is None:
+                break
+    else:
+        found.append('kept')
+    return max(found, key=FREEDOM.index)
 
 
 @dataclass(frozen=True, kw_only=True)

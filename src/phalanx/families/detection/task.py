@@ -28,7 +28,7 @@ from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
 from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, multiclass_nms
 from phalanx.families.detection.survey import BoxSurvey
-from phalanx.families.detection.transforms import TRANSFORMS, ImageWithObjects, Transform, TransformContext
+from phalanx.families.detection.transforms import TRANSFORMS, ImageWithObjects, Transform, TransformContext, augment
 from phalanx.families.distillation import DistillationModel
 from phalanx.families.export import Export, GraphPart, NetworkWithDecoding, describe_transform
 from phalanx.families.losses import collect_weights, sum_losses
@@ -113,8 +113,7 @@ class Samples(Dataset[Sample]):
         context = TransformContext(rng, draw.step_rng, lambda: self.training_sample(draw.of(int(rng.integers(len(self))))))
         image, objects = self.training_sample(draw)
         size = image.shape[:2]
-        for transform in self.transforms:
-            image, objects = transform(image, objects, context)
+        image, objects = augment(image, objects, self.transforms, context, draw.epoch)
         return Sample(channels_first(image), objects, draw.index, size, torch.zeros(4))
 
     def training_sample(self, draw: Draw) -> ImageWithObjects:
@@ -191,6 +190,8 @@ class Detection(Family):
         self.nms, self.shown_from = keys.nms, keys.shown_from
         self.sampling: Sampling | None = keys.sampling and keys.sampling()  # type: ignore[assignment]  # built from its options
         self.inference = keys.inference
+        if any(getattr(each, 'start_epoch', 0) or getattr(each, 'stop_epoch', None) for each in self.transforms['eval']):
+            raise ValueError('eval_transforms: start_epoch and stop_epoch are for training; an evaluation runs all of them')
 
     @staticmethod
     def distils(keys: DetectionKeys) -> bool:

@@ -5,7 +5,7 @@ Normalisation happens later on the device of the network, so that images travel 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +36,28 @@ class TransformContext:
 Transform = Callable[[Image, Objects, TransformContext], ImageWithObjects]
 
 GREY = 114  # padding colour of mosaics (YOLOX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InEpochs:
+    """Base class of transforms that training can limit to the epochs from `start_epoch` to before `stop_epoch`.
+
+    Epochs count from 0.
+    """
+
+    start_epoch: int = 0
+    stop_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_epoch < (math.inf if self.stop_epoch is None else self.stop_epoch):
+            raise ValueError(f'start_epoch must be from 0 to below stop_epoch, got {self.start_epoch} and {self.stop_epoch}')
+
+
+def runs_in(transform: object, epoch: int) -> bool:
+    """True if training applies a transform in an epoch; one of a plugin without `InEpochs` in all."""
+    return not isinstance(transform, InEpochs) or transform.start_epoch <= epoch < (transform.stop_epoch or math.inf)
+
+
 Interpolation = Literal['nearest', 'linear', 'area', 'cubic', 'lanczos4']
 
 
@@ -54,23 +76,42 @@ def resize_sample(image: Image, objects: Objects, x: float, y: float, interpolat
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomDistort(ColourDistortion):
+class RandomDistort(InEpochs, ColourDistortion):
+    """Distort colours with `probability`; with `swap_probability` also put the three channels into a random order."""
+
+    probability: float = 1.0
+    swap_probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ColourDistortion.__post_init__(self)
+        check_probability('probability', self.probability)
+        check_probability('swap_probability', self.swap_probability)
+
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
-        return self.distort(image, context.rng), objects
+        rng = context.rng
+        if self.probability < 1 and rng.random() >= self.probability:
+            return image, objects
+        image = self.distort(image, rng)
+        if self.swap_probability and rng.random() < self.swap_probability:
+            image = image[:, :, rng.permutation(3)]
+        return image, objects
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomExpand:
+class RandomExpand(InEpochs):
     """Place the image at random on a canvas up to `ratio` times as wide and high, filled with the colour `fill` (RGB).
 
-    The canvas has at most MOST_PIXELS.
+    The canvas has at most MOST_PIXELS. `skips_mosaics`: leave images alone that `mosaic` has made.
     """
 
     probability: float = 0.5
     ratio: float = 4.0
     fill: tuple[float, float, float] = (123.675, 116.28, 103.53)
+    skips_mosaics: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_probability('probability', self.probability)
         if not self.ratio > 1:
             raise ValueError(f'ratio must be above 1, got {self.ratio}')
@@ -91,28 +132,32 @@ class RandomExpand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCrop:
+class RandomCrop(InEpochs):
     """Crop a random region that has at least a random IoU of `thresholds` with some object.
 
     Objects with their centre in the region are kept. Its sides are `scaling` times those of the image (before its aspect ratio
     changes), its aspect ratio, relative to that of the image, is within `aspect_ratio`. With `allow_no_crop`, no crop is as
-    likely as each threshold. After Liu et al., SSD, ECCV 2016.
+    likely as each threshold. `skips_mosaics`: leave images alone that `mosaic` has made. After Liu et al., SSD, ECCV 2016.
     """
 
+    probability: float = 1.0
     aspect_ratio: tuple[float, float] = (0.5, 2.0)
     thresholds: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     scaling: tuple[float, float] = (0.3, 1.0)
     attempts: int = 50
     allow_no_crop: bool = True
+    skips_mosaics: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_probability('probability', self.probability)
         if not 0 < self.scaling[0] <= self.scaling[1] <= 1:
             raise ValueError(f'scaling must rise within 0 and 1, got {self.scaling[0]}, {self.scaling[1]}')
         if not 0 < self.aspect_ratio[0] <= 1 <= self.aspect_ratio[1]:
             raise ValueError(f'aspect_ratio must reach from below 1 to above 1, got {self.aspect_ratio}')
 
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
-        if not len(objects):
+        if not len(objects) or (self.probability < 1 and context.rng.random() >= self.probability):
             return image, objects
         choices: list[float | None] = [*self.thresholds, *([None] if self.allow_no_crop else [])]
         # Thresholds in random order, each with several attempts; the first region that satisfies one and keeps an object is
@@ -160,7 +205,7 @@ def crop_objects(objects: Objects, part: Boxes) -> Objects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomWindow:
+class RandomWindow(InEpochs):
     """Cut a window of `target_size` (height, width) out of the image, as `inference.window` does in evaluation.
 
     With the probability `near_objects` it contains a random object, else its place is random. Objects with their centre in the
@@ -173,6 +218,7 @@ class RandomWindow:
     sizing: ClassVar[Sizing] = 'one'
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_probability('near_objects', self.near_objects)
         check_size('target_size', self.target_size)
 
@@ -197,7 +243,7 @@ class RandomWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyPaste:
+class CopyPaste(InEpochs):
     """Paste copies of objects of another image: the pixels within their boxes, mirrored at random, at random places.
 
     Up to `objects` boxes of one other image are pasted, with the probability `probability`, at `scale` times their size, where
@@ -213,6 +259,7 @@ class CopyPaste:
     sizing: ClassVar[Sizing] = 'kept'
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_probability('probability', self.probability)
         check_probability('overlap', self.overlap)
         _check_scale(self.scale)
@@ -252,8 +299,12 @@ def covered_share(boxes: Boxes, part: Boxes) -> npt.NDArray[np.float32]:  # [N, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFlip(RandomTransform):
+class RandomFlip(InEpochs, RandomTransform):
     """Mirror left and right."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        RandomTransform.__post_init__(self)
 
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
         return mirror(image, objects) if self.happens(context.rng) else (image, objects)
@@ -266,7 +317,19 @@ def mirror(image: Image, objects: Objects) -> ImageWithObjects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class DropSmall(InEpochs):
+    """Remove objects whose width or height is below `side` pixels of the image at this place among the transforms."""
+
+    sizing: ClassVar[Sizing] = 'kept'
+
+    side: float = 1.0
+
+    def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
+        return image, objects.at((objects.boxes[:, 2:] - objects.boxes[:, :2]).min(1) >= self.side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(InEpochs):
     """Resize to `target_size` (height, width).
 
     With `keep_ratio`: the largest size of the same aspect ratio whose shorter side is at most the smaller of the two and whose
@@ -282,6 +345,7 @@ class Resize:
         return 'any' if self.keep_ratio else 'one'
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_size('target_size', self.target_size)
 
     def __call__(self, image: Image, objects: Objects, context: TransformContext) -> ImageWithObjects:
@@ -290,7 +354,7 @@ class Resize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchRandomResize:
+class BatchRandomResize(InEpochs):
     """Resize to a square of one of `sizes`, the same for all samples of a step; `interpolation`: fixed, or random per step.
 
     With `keep_ratio` images differ in shape; they are padded to the largest of their batch.
@@ -305,6 +369,7 @@ class BatchRandomResize:
         return 'any' if self.keep_ratio else 'one a step'
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f'sizes are in pixels, each at least 1; got {", ".join(map(str, self.sizes)) or "none"}')
 
@@ -318,7 +383,7 @@ class BatchRandomResize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mosaic:
+class Mosaic(InEpochs):
     """Combine four images around a random centre, then warp the mosaic to `target_size` (height, width).
 
     `degrees`, `translate` (fraction of the size), `scale` and `shear` (degrees) are the ranges of that affine map. After YOLOX
@@ -333,6 +398,7 @@ class Mosaic:
     shear: tuple[float, float] = (-2.0, 2.0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_probability('probability', self.probability)
         check_size('target_size', self.target_size)
         _check_scale(self.scale)
@@ -379,7 +445,7 @@ class Mosaic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixUp:
+class MixUp(InEpochs):
     """Blend two images 50:50 and keep both sets of boxes.
 
     The second image is resized to fit the first, scaled by a random `scale`, mirrored at random, and cropped or padded to
@@ -390,6 +456,7 @@ class MixUp:
     scale: tuple[float, float] = (0.5, 1.5)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_probability('probability', self.probability)
         _check_scale(self.scale)
 
@@ -412,6 +479,20 @@ class MixUp:
         return mixed, Objects.all_of([objects, others.moved(-left, -top).clipped(W, H)])
 
 
+def augment(
+    image: Image, objects: Objects, transforms: Sequence[Transform], context: TransformContext, epoch: int
+) -> ImageWithObjects:
+    """Apply those of `transforms` that training has in an epoch."""
+    is_mosaic = False
+    for transform in transforms:
+        if not runs_in(transform, epoch) or (is_mosaic and getattr(transform, 'skips_mosaics', False)):
+            continue
+        before = image
+        image, objects = transform(image, objects, context)
+        is_mosaic |= isinstance(transform, Mosaic) and image is not before
+    return image, objects
+
+
 def _check_scale(scale: tuple[float, float]) -> None:
     if not 0 < scale[0] <= scale[1]:
         raise ValueError(f'scale must rise from above 0, got {scale[0]}, {scale[1]}')
@@ -426,6 +507,7 @@ TRANSFORMS = {
     'random_crop': RandomCrop,
     'random_window': RandomWindow,
     'random_flip': RandomFlip,
+    'drop_small': DropSmall,
     'resize': Resize,
     'batch_random_resize': BatchRandomResize,
 }

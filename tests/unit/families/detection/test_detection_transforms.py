@@ -14,6 +14,7 @@ from phalanx.families.detection.transforms import (
     TRANSFORMS,
     BatchRandomResize,
     CopyPaste,
+    DropSmall,
     ImageWithObjects,
     MixUp,
     Mosaic,
@@ -26,6 +27,7 @@ from phalanx.families.detection.transforms import (
     TransformContext,
     crop_objects,
     iou_with,
+    runs_in,
 )
 
 COLOURS = np.array([[250, 0, 0], [0, 250, 0], [0, 0, 250]], np.uint8)
@@ -230,6 +232,7 @@ def test_the_corner_of_a_mosaic_is_filled_with_grey() -> None:
 @pytest.mark.parametrize(
     ('name', 'options', 'message'),
     [
+        ('mix_up', {'start_epoch': 3, 'stop_epoch': 3}, 'start_epoch must be from 0 to below stop_epoch, got 3 and 3'),
         ('resize', {'target_size': (0, 5)}, 'target_size is (height, width) in pixels, each at least 1; got 0, 5'),
         ('batch_random_resize', {'sizes': ()}, 'sizes are in pixels, each at least 1; got none'),
         ('random_flip', {'probability': 1.5}, 'probability must lie between 0 and 1, got 1.5'),
@@ -288,3 +291,43 @@ def test_nothing_is_pasted_from_an_image_without_objects() -> None:
     pasted, same = CopyPaste(probability=1)(image, objects, context(another=lambda: other))
     assert_array_equal(pasted, image)
     assert_array_equal(same.boxes, objects.boxes)
+
+
+@pytest.mark.parametrize(
+    ('limits', 'expected'),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({'stop_epoch': 2}, [0, 1]),
+        ({'start_epoch': 1}, [1, 2, 3]),
+        ({'start_epoch': 1, 'stop_epoch': 3}, [1, 2]),
+    ],
+)
+def test_a_transform_runs_from_its_first_epoch_to_before_its_last(limits: dict[str, int], expected: list[int]) -> None:
+    for name in ('mosaic', 'random_distort', 'random_flip'):
+        transform = TRANSFORMS[name](**limits)
+        assert [epoch for epoch in range(4) if runs_in(transform, epoch)] == expected
+
+
+def test_a_transform_of_a_plugin_runs_in_every_epoch() -> None:
+    assert runs_in(lambda *_: scene(), 7)
+
+
+def test_objects_with_a_short_side_are_dropped() -> None:
+    image, objects = scene()  # sides of 20 x 20, 30 x 20 and 30 x 22
+    _, kept = DropSmall(side=21)(image, objects, context())
+    assert kept.classes.tolist() == [2]
+
+
+def test_channels_are_put_into_another_order() -> None:
+    image, objects = scene()
+    plain = dict.fromkeys(('brightness', 'contrast', 'saturation', 'hue'), 0.0)
+    swap = RandomDistort(swap_probability=1.0, **plain)  # type: ignore[arg-type]
+    orders = {tuple(map(tuple, swap(image, objects, context(seed))[0][[10, 20, 40], [10, 50, 30]])) for seed in range(40)}
+    assert len(orders) == 6
+
+
+@pytest.mark.parametrize('transform', [RandomDistort(probability=0), RandomCrop(probability=0)])
+def test_nothing_changes_with_a_probability_of_zero(transform: Callable[..., ImageWithObjects]) -> None:
+    image, objects = scene()
+    for seed in range(5):
+        assert transform(image, objects, context(seed))[0] is image
