@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from running import clean_environment
@@ -34,8 +35,8 @@ WAITS |= {name: ['copy to host'] for name in ('dfine', 'deimv2', 'rtdetr', 'rtde
 BATCHES = 2  # of an evaluation
 
 
-def run(*cases: str) -> dict[str, dict[str, Any]]:
-    words = [sys.executable, str(Path(__file__).with_name('steps.py')), *cases]
+def run(*cases: str, script: str = 'steps.py') -> dict[str, dict[str, Any]]:
+    words = [sys.executable, str(Path(__file__).with_name(script)), *cases]
     ended = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])
@@ -133,6 +134,15 @@ def test_a_step_with_each_option_is_that_of_the_cpu_and_waits_for_nothing(
 ) -> None:
     check_step(name, options[name])
     assert count(options[name]['copies'], 'to device') == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('family', FAMILIES)
+def test_the_exported_file_of_a_run_on_the_device_computes_what_the_network_trained_on_the_cpu_does(family: str) -> None:
+    found = run(family, script='exports.py')[family]
+    assert len(found['file']) == len(found['network'])
+    for file, network in zip(found['file'], found['network'], strict=True):
+        np.testing.assert_allclose(file, network, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.long
