@@ -224,6 +224,7 @@ def run(
         # Only the main rank prints and writes; the reports of the others are silent.
         report = Report(
             job.folder,
+            place=job.place,
             main=dist.rank() == 0,
             name=job.name,
             total_steps=trainer.until,

@@ -30,11 +30,15 @@ def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) ->
         'scontrol requeue "$SLURM_JOB_ID"     # stopped by a preemption or the time limit, after a checkpoint: go on later'
     )
     begin, again = '', f'  {requeue}'
-    if watched is not None and not is_url(watched[2]):
-        checkpoints = shlex.quote(f'{watched[2]}/checkpoints')
+    if watched is not None:
+        newest = f"ls {shlex.quote(watched[2])}/checkpoints 2>/dev/null | grep '^step_' | tail -n 1"
+        if is_url(watched[2]):
+            read = "print((parse_path(sys.argv[1]) / 'latest').read_text())"
+            modules = 'import sys; from phalanx.system.paths import parse_path'
+            newest = f'python -c "{modules}; {read}" {shlex.quote(watched[2])} 2>/dev/null'
         begin = f"""
 # A start that trains no step before the time limit would do so for ever: then the job ends.
-newest() {{ ls {checkpoints} 2>/dev/null | grep '^step_' | tail -n 1; }}
+newest() {{ {newest}; }}
 begin=$(newest)
 end=$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)  # empty: no time limit
 """

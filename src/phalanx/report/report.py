@@ -76,6 +76,7 @@ class Report:
         self,
         folder: Path,
         *,
+        place: Path | None = None,
         main: bool,
         name: str,
         total_steps: int,
@@ -85,6 +86,7 @@ class Report:
         console: Console | None = None,
     ) -> None:
         self.folder, self.main, self.name, self.total_steps = folder, main, name, total_steps
+        self.place = place or folder
         self._callback = callback or (lambda event: None)
         self.step, self._begun_at = 0, -1  # `_begun_at`: step up to which earlier lines are kept
         self.not_written: Counter[str] = Counter()
@@ -134,7 +136,7 @@ class Report:
         self._say_table([{key: str(value) for key, value in rank.items()} for rank in ranks[:RANKS_SHOWN]])
         self._start_trackers()
         if len(ranks) > RANKS_SHOWN:
-            self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.folder / "report.html"} has all of them')
+            self._say(f'and {len(ranks) - RANKS_SHOWN} more ranks; {self.place / "report.html"} has all of them')
 
     def initial_weights(self, facts: Mapping[str, Any], rows: Sequence[Mapping[str, str | float]]) -> None:
         """Report the initial weights and how much of them was loaded: one row per part of the network."""
@@ -242,9 +244,9 @@ class Report:
         words = _result(summary)
         if self.not_written:
             words['not written'] = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
-        run = quote(str(self.folder))
+        run = quote(str(self.place))
         then = f'phalanx predict {run} IMAGES; phalanx export {run}; phalanx serve {run}'
-        self._say_pairs({**words, 'report': str(self.folder / 'report.html'), 'next': then})
+        self._say_pairs({**words, 'report': str(self.place / 'report.html'), 'next': then})
         if self.main:
             write_atomically(self.folder / 'summary.json', _json(summary, indent=1))
         self._build_page()

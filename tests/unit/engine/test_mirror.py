@@ -60,6 +60,8 @@ def test_a_run_goes_on_from_its_bucket_on_a_fresh_machine(
     """Its losses are those of one uninterrupted run on a disk, and the bucket has one checkpoint besides the files."""
     monkeypatch.chdir(tmp_path)
     assert train('train.until=4') == 0
+    said = ''.join(capsys.readouterr())
+    assert f'{URL}/report.html' in said.replace('\n', '') and f'phalanx predict {URL} IMAGES' in said
     shutil.rmtree(mirror().folder)  # as on another machine
     assert train() == 0
     assert train(folder='local') == 0

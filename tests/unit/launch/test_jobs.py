@@ -1,6 +1,7 @@
 """Job files for SLURM, Kubernetes and SkyPilot."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 
 from phalanx.launch.jobs import WRITERS, write_kubernetes, write_pytorchjob, write_skypilot, write_slurm
 from phalanx.launch.options import JOB_FILES
+from stores import Store
 
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
 
@@ -65,6 +67,31 @@ def test_a_job_that_was_stopped_after_a_checkpoint_queues_again(
     asked = tmp_path / 'asked'
     assert (asked.read_text().splitlines() if asked.exists() else []) == requeued
     assert ('give the job a longer --time' in done.stderr) == ((ended, step, limit) == (143, 4, SOON))
+
+
+@pytest.mark.parametrize('step', [4, 5])
+def test_a_job_with_its_run_folder_in_a_bucket_asks_there_for_the_newest_checkpoint(
+    store: Store, tmp_path: Path, step: int
+) -> None:
+    """Close to its time limit it queues again if this start has stored a step."""
+    write_slurm(tmp_path / 'job.sh', [*COMMAND, '--save_dir', 's3://tests/runs/a'], nodes=1, devices=0)
+    store.objects['/tests/runs/a/latest'] = b'checkpoints/step_4'
+    url = "os.environ['AWS_ENDPOINT_URL'] + '/tests/runs/a/latest'"
+    put = f"import os, urllib.request as u; u.urlopen(u.Request({url}, b'checkpoints/step_{step}', method='PUT'))"
+    scripts = {
+        'srun': f'python -c "{put}"; exit 143',
+        'squeue': f'echo {SOON.isoformat("T", "seconds")}',
+        'scontrol': '[ "$1" = show ] && echo JobState=RUNNING || echo "$@" >> asked',
+        'python': f'exec {sys.executable} "$@"',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\n{script}\n')
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, 'PATH': f'{tmp_path}:/usr/bin:/bin', 'SLURM_JOB_ID': '7'}
+    done = subprocess.run(['bash', 'job.sh'], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 143
+    assert (tmp_path / 'asked').exists() == (step == 5), done.stderr
+    assert ('give the job a longer --time' in done.stderr) == (step == 4)
 
 
 def test_the_trainjob_runs_the_command_on_every_node_with_its_run_folder_on_the_volume(tmp_path: Path) -> None:
