@@ -18,7 +18,6 @@ from phalanx.config.arguments import Assignments, fill_flag_values, parse_recipe
 from phalanx.engine import worker
 from phalanx.engine.checks import check_initial, check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.finetune import format_settings, open_finetune_job
 from phalanx.engine.folder import check_folder, set_aside
 from phalanx.engine.job import Job, find_recipe, open_job
 from phalanx.engine.loader import BadSampleError
@@ -87,6 +86,8 @@ def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> 
     assigned = translate_options(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
         return open_job(recipe, assigned, given.save_dir)
+    from phalanx.engine.finetune import format_settings, open_finetune_job  # here: other runs do not need it
+
     job, chosen = open_finetune_job(recipe, assigned, given.save_dir)
     if not dist.is_launched():
         print('\n'.join(format_settings(chosen)))

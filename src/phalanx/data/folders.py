@@ -5,7 +5,7 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +32,10 @@ def check_folder(path: Path) -> None:
         raise FileNotFoundError(f'{path}: there is no such folder; data.root must name the folder of the data set')
 
 
-def check_present(root: Path, *lists: Iterable[str], listing: Path | None = None) -> None:
+def check_present(root: Path, *lists: Iterable[str], listings: Sequence[Path] = ()) -> None:
     """Raise FileNotFoundError with the first missing files of `lists` below `root` and their number.
 
-    `listing`: the text file that names them, whose lines the message then has.
+    `listings`: the text files that name them, of which the message then has the line.
 
     Each folder is listed once: on a network disk that is much faster than one request per file. Names are compared by 64 bits
     of their hash, which take a tenth of the memory of the names. Web servers have no lists: a missing file is reported when it
@@ -57,15 +57,15 @@ def check_present(root: Path, *lists: Iterable[str], listing: Path | None = None
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
         cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
         shown = ', '.join(list(missing)[:SHOWN]) + more
-        origin = f' ({_find_line(listing, next(iter(missing)))})' if listing is not None else ''
+        origin = f' ({_find_line(listings, next(iter(missing)))})' if listings else ''
         raise FileNotFoundError(f'{count} missing in {root}: {shown}{origin}{cure}')
 
 
-def _find_line(listing: Path, path: str) -> str:
-    """Text file and line that name a path."""
+def _find_line(listings: Sequence[Path], path: str) -> str:
+    """The first text file and line that name a path."""
     named = re.compile(rf'(?<![\w./-]){re.escape(path)}(?![\w./-])')
-    number = next((number for number, line in read_lines(listing) if named.search(line)), 0)
-    return f'{listing}:{number}' if number else f'named in {listing}'
+    found = (f'{file}:{number}' for file in listings for number, line in read_lines(file) if named.search(line))
+    return next(found, f'named in {listings[0]}')
 
 
 def _names_in(folder: Path) -> npt.NDArray[np.int64]:

@@ -104,10 +104,10 @@ class Listed(Files, Generic[T]):
     truths: Sequence[T]
     notes: Mapping[str, int] = field(default_factory=dict)  # oddities of the annotations and their number
 
-    listing: Path | None = None  # the text file that names the images
+    listings: Sequence[Path] = ()  # the text files that name the images
 
     def check_files(self) -> None:
-        check_present(self.root, self.paths, listing=self.listing)
+        check_present(self.root, self.paths, listings=self.listings)
 
     def read(self, draw: Draw) -> tuple[Image, T]:
         return read_image(self.name(draw.index)), self.truths[draw.index]

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.folders import check_inside
+from phalanx.data.checks import AnnotationError
+from phalanx.data.folders import check_folder, check_inside
 from phalanx.data.image import LabelMap, decode_image, decode_labels
 from phalanx.data.listed import Packed, Packer, digest_arrays
-from phalanx.data.samples import Image, SampleError
+from phalanx.data.samples import Draw, Image, SampleError, Split
 from phalanx.system.buckets import fetch_ahead
 
 INDEX = 'index.json'  # the list of shards of MDS
@@ -31,7 +32,7 @@ META = re.compile(r'__[^/]*__($|/)')  # members that are no samples
 BRACES = re.compile(r'\{(\d+)\.\.(\d+)\}')
 BLOCK = 512  # of tar files, which end with two blocks of zeros and are filled up to 20 blocks
 DTYPES = {8: 'uint8', 9: 'int8', 16: 'uint16', 17: 'int16', 18: 'float16', 32: 'uint32', 33: 'int32', 34: 'float32'}
-ENCODINGS = ('bytes', 'str', 'jpeg', 'png', 'pil', 'ndarray')  # of MDS that can be images, label maps or texts
+ENCODINGS = ('bytes', 'str', 'json', 'jpeg', 'png', 'pil', 'ndarray')  # of MDS that can be images, label maps or texts
 SHOWN = 5  # names in messages
 
 
@@ -46,9 +47,6 @@ class Shards:
 
     def __len__(self) -> int:
         return sum(self.counts)
-
-    def check_files(self) -> None:
-        """Do nothing: opening the shards has found them."""
 
     def place(self, index: int) -> tuple[Path, int]:
         """File of a sample, and its number there."""
@@ -80,6 +78,13 @@ class Shards:
             return self.data(index, column).decode()
         except UnicodeDecodeError as error:
             raise SampleError(f'{self.label(index, column)}: its text is not UTF-8 (byte {error.start})') from None
+
+    def annotation(self, index: int, column: int) -> str:
+        """Text in a field, read before training starts. Raises AnnotationError."""
+        try:
+            return self.text(index, column).removeprefix('\ufeff')
+        except SampleError as error:
+            raise AnnotationError(str(error)) from None
 
     def digest(self) -> bytes:
         """Digest of the names and numbers of samples."""
@@ -170,6 +175,47 @@ class MdsShards(Shards):
         if pixels.ndim != 2:
             raise SampleError(f'{self.label(index, column)}: has shape {list(pixels.shape)}; a label map has [H, W]')
         return np.ascontiguousarray(pixels)
+
+
+class ShardSource:
+    """Base of a Source of the samples in shards, whose first field is the image."""
+
+    def __init__(self, opened: Shards) -> None:
+        self.shards, self.notes = opened, opened.notes
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def check_files(self) -> None:
+        """Do nothing: opening the shards has found them."""
+
+    def digest(self) -> bytes:
+        return self.shards.digest()
+
+    def name(self, index: int) -> str:
+        return str(self.shards.label(index, 0))
+
+    def files(self, draw: Draw) -> list[str]:
+        return [str(self.shards.file(draw.index))]
+
+
+@dataclass(kw_only=True)
+class ShardData:
+    """Options of data sets in shards below `root`.
+
+    `train`, `eval`: a folder of .tar files or MDS shards, or names of tar files with `*` or `{000..123}`. `image`: the field
+    (suffix, column) of the image, `;` between alternatives.
+    """
+
+    root: Path
+    train: str = 'train'
+    eval: str = 'val'
+    image: str = 'jpg;jpeg;png;webp;image'
+
+    def open(self, split: Split, key: str, names: str) -> Shards:
+        """Open the shards of a split, with the field `key` beside the image. Raises FileNotFoundError and ValueError."""
+        check_folder(self.root)
+        return open_shards(self.root, self.train if split == 'train' else self.eval, {'image': self.image, key: names})
 
 
 def open_shards(root: Path, place: str, wanted: Mapping[str, str]) -> Shards:

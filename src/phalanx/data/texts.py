@@ -1,10 +1,9 @@
 """Texts of a page as JSON, as PaddleOCR and PPOCRLabel write them, for the data sets of recipes and for `phalanx new`."""
 
-import json
 import math
 from typing import Any, NamedTuple
 
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import AnnotationError, parse_json
 from phalanx.data.shapes import corners_of
 
 ILLEGIBLE = '###'
@@ -18,10 +17,7 @@ class PageText(NamedTuple):
 
 def parse_page(text: str, where: str) -> list[PageText]:
     """Parse `[{"transcription": .., "points": [[x, y], ..]}, ..]`. Raises AnnotationError that starts with `where`."""
-    try:
-        listed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: the text after the tab is not JSON: {error}') from None
+    listed = parse_json(text, where)
     if not isinstance(listed, list):
         raise AnnotationError(f'{where}: expected a list of texts, got {text[:80]!r}')
     return [_parse_entry(entry, f'{where}: text {number}') for number, entry in enumerate(listed, 1)]

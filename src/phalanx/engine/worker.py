@@ -221,11 +221,10 @@ def run(
             del checkpoint  # frees host memory: it is as large as model, optimizer and EMA together
         if job.mirror is not None and dist.rank() == 0:  # before the report, so that its last files are uploaded too
             stack.enter_context(job.mirror.publishing())
-        # Only the main rank prints and writes; the reports of the others are silent.
         report = Report(
             job.folder,
             place=job.place,
-            main=dist.rank() == 0,
+            main=dist.rank() == 0,  # the others print and write nothing
             name=job.name,
             total_steps=trainer.until,
             config=to_plain(job.resolved),

@@ -13,8 +13,11 @@ import pytest
 from PIL import Image
 
 from phalanx.data.samples import Draw, SampleError
+from phalanx.families.detection.data import DATA as BOXES
 from phalanx.families.recognition.data import DATA as TEXTS
 from phalanx.families.segmentation.data import DATA
+from phalanx.families.table.data import DATA as TABLES
+from phalanx.families.text_detection.data import DATA as PAGES
 from phalanx.system.paths import parse_path
 from running import TINY, losses, run_here
 from stores import Store
@@ -121,6 +124,117 @@ def test_texts_come_from_both_kinds_of_shards(tmp_path: Path) -> None:
     assert data.split('train').notes == {'fields .json are not used': 9}
 
 
+def write_annotated(root: Path, kind: str, *annotations: str) -> None:
+    """Images with an annotation each, as tar files, whose suffix is `kind`, or as MDS, whose column has that encoding."""
+    if kind in ('json', 'str'):
+        samples = [[png(IMAGES[number]), text.encode()] for number, text in enumerate(annotations)]
+        write_mds(root / 'train', {'image': 'png', 'label': kind}, samples, 2)
+    else:
+        members = {}
+        for number, text in enumerate(annotations):
+            members |= {f'{number}.png': png(IMAGES[number]), f'{number}.{kind}': text.encode()}
+        write_tar(root / 'train/0.tar', members)
+
+
+XML = '<annotation>{}</annotation>'
+ODD = '<object><name>odd</name><bndbox><xmin>8</xmin><ymin>4</ymin><xmax>32</xmax><ymax>20</ymax></bndbox></object>'
+OF_COCO = [{'bbox': [8, 4, 24, 16], 'category_id': 1, 'area': 99}]
+
+
+@pytest.mark.parametrize(
+    ('kind', 'first', 'second', 'area'),
+    [
+        ('boxes', json.dumps(OF_COCO), '[]', 99),
+        ('str', json.dumps([{'bbox': [8, 4, 24, 16], 'category': 'odd'}]), '[]', 384),
+        ('json', json.dumps({'annotations': OF_COCO, 'width': 96, 'height': 64}), '{"annotations": []}', 99),
+        (
+            'json',
+            json.dumps({'annotations': [{**OF_COCO[0], 'category_id': 7}], 'categories': [{'id': 7, 'name': 'odd'}]}),
+            '{"annotations": []}',
+            99,
+        ),
+        ('xml', XML.format(ODD), XML.format(''), 384),
+        ('txt', f'1 {20 / 96} {12 / 64} {24 / 96} {16 / 64}', '', 384),
+    ],
+)
+def test_boxes_come_from_the_three_formats(tmp_path: Path, kind: str, first: str, second: str, area: float) -> None:
+    write_annotated(tmp_path, kind, first, second, first)
+    data = BOXES['shards'](root=tmp_path, eval='train', classes=NAMES)
+    source, evaluated = data.split('train'), data.split('eval')
+    assert (len(source), len(evaluated)) == (2, 3)
+    assert source.notes['images without objects, left out'] == 1
+    image, objects = source.read(Draw(1))
+    assert (image == IMAGES[2]).all()
+    assert objects.boxes.tolist() == [[8, 4, 32, 20]]
+    assert (objects.classes.tolist(), objects.areas.tolist(), objects.ignored.tolist()) == ([1], [area], [False])
+    assert len(evaluated.read(Draw(1))[1]) == 0
+    assert Path(source.name(1)).name.startswith(('0.tar:2.png', 'shard.00001.mds:0.image'))
+    assert source.files(Draw(1))[0] in source.name(1)
+
+
+@pytest.mark.parametrize(
+    ('annotations', 'message'),
+    [
+        (['{"objects": {"bbox": [[1, 2, 3, 4]]}}'], r'0\.tar:0\.boxes: expected COCO\'s objects'),
+        (['[1, 2]'], r'0\.tar:0\.boxes: expected COCO\'s objects'),
+        (
+            [json.dumps([{'bbox': [1, 2, 3, 4], 'category_id': 2}])],
+            r'category_id 2 is not the id of a category \(they are 0, 1\)',
+        ),
+        ([json.dumps([{'bbox': [1, 2, 3, 4], 'category': 'none'}])], r"object 1: 'none' is not a class; data.classes names 2"),
+        ([json.dumps([{'bbox': [1, 2, 3], 'category_id': 1}])], 'x, y, width and height'),
+        (['[{'], r'0\.boxes: is not JSON'),
+        (['5 0.5 0.5 0.1 0.1'], r'0\.boxes:1: class 5 is not one of 0 to 1'),
+        (['1 50 50 10 10'], 'which may be pixels'),
+        (['<other/>'], 'is not an annotation of VOC'),
+        (['[]', '1 0.5 0.5 0.1 0.1'], 'boxes of different formats; write them in one'),
+        (['[]', ''], 'not one of 2 images has an object'),
+    ],
+)
+def test_boxes_that_cannot_be_understood_are_refused(tmp_path: Path, annotations: list[str], message: str) -> None:
+    write_annotated(tmp_path, 'boxes', *annotations)
+    with pytest.raises(ValueError, match=message):
+        BOXES['shards'](root=tmp_path, classes=NAMES).split('train')
+
+
+def test_pages_and_tables_come_from_shards(tmp_path: Path) -> None:
+    """Texts in both of their formats; of a table, the length without reading its image."""
+    outline = [[1, 2], [9, 2], [9, 8], [1, 8]]
+    listed = json.dumps([{'transcription': 'für', 'points': outline}, {'transcription': '###', 'points': outline}])
+    for kind, text in (('json', listed), ('txt', '1,2,9,2,9,8,1,8,für\n1,2,9,2,9,8,1,8,###\n')):
+        write_annotated(tmp_path / f'pages {kind}', kind, text, '[]' if kind == 'json' else '')
+        source = PAGES['shards'](root=tmp_path / f'pages {kind}').split('train')
+        image, texts = source.read(Draw(0))
+        assert (image == IMAGES[0]).all()
+        assert [points.tolist() for points in texts.outlines] == [outline, outline]
+        assert (texts.strings, texts.ignored) == (('für', '###'), (False, True))
+        assert len(source.read(Draw(1))[1]) == 0
+    tokens = ['<tbody>', '<tr>', '<td>', '</td>', '<td', ' colspan="2"', '>', '</td>', '</tr>', '</tbody>']
+    cells = [{'tokens': ['a'], 'bbox': [1, 2, 9, 8]}, {'tokens': []}]
+    for kind in ('json', 'str'):
+        write_annotated(tmp_path / f'{kind}s', kind, json.dumps({'html': {'structure': {'tokens': tokens}, 'cells': cells}}))
+        source = TABLES['shards'](root=tmp_path / f'{kind}s').split('train')
+        image, table = source.read(Draw(0))
+        assert (image == IMAGES[0]).all()
+        assert (list(table.structure), table.cells[0].box) == (tokens, (1, 2, 9, 8))
+        assert (source.tokens.tolist(), source.plain.tolist()) == ([10], [1])
+
+
+@pytest.mark.parametrize(
+    ('data', 'text', 'message'),
+    [
+        (PAGES, '[{"text": "a"}]', r'0\.tar:0\.json: text 1: expected \{"transcription"'),
+        (PAGES, '{"texts": []}', r'0\.tar:0\.json: expected a list of texts'),
+        (PAGES, '1,2,3,a', r'0\.tar:0\.json:1: expected x1,y1'),
+        (TABLES, '{"cells": []}', r'0\.tar:0\.json: has no html\.structure\.tokens'),
+    ],
+)
+def test_texts_and_tables_that_cannot_be_understood_are_refused(tmp_path: Path, data: dict, text: str, message: str) -> None:
+    write_tar(tmp_path / 'train/0.tar', {'0.png': png(IMAGES[0]), '0.json': text.encode()})
+    with pytest.raises(ValueError, match=message):
+        data['shards'](root=tmp_path).split('train')
+
+
 @pytest.mark.parametrize(
     ('members', 'message'),
     [
@@ -157,7 +271,7 @@ def test_tar_files_that_are_cut_off_or_joined_are_refused(tmp_path: Path) -> Non
     ('columns', 'more', 'message'),
     [
         ({'image': 'pkl', 'label': 'png'}, {}, 'encoding pkl, which runs code'),
-        ({'image': 'png', 'label': 'json'}, {}, 'encoding json, which is none of'),
+        ({'image': 'png', 'label': 'int'}, {}, 'encoding int, which is none of'),
         ({'image': 'png', 'number': 'png'}, {}, r'has no field for data.labels: .*; it has image \(data.image\), number'),
         ({'image': 'png', 'label': 'png'}, {'format': 'csv'}, "format 'csv', version 2; mds, 2 is read"),
         (

@@ -178,7 +178,7 @@ def test_a_missing_object_is_named_with_its_line(store: Store) -> None:
     with pytest.raises(FileNotFoundError, match=r'2 files are missing in s3://tests/set: b.txt, c/d.txt'):
         check_present(ROOT, ['a.txt', 'b.txt', 'c/d.txt'])
     with pytest.raises(FileNotFoundError, match=r'1 file is missing in s3://tests/set: b.txt \(s3://tests/set/list.txt:3\)'):
-        check_present(ROOT, ['a.txt', 'b.txt'], listing=ROOT / 'list.txt')
+        check_present(ROOT, ['a.txt', 'b.txt'], listings=[ROOT / 'list.txt'])
     with pytest.raises(SampleError, match=r's3://tests/set/b.png: cannot be read: there is no such object'):
         read_image(ROOT / 'b.png')
 

@@ -86,7 +86,12 @@ def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('lines', 'error', 'message'),
     [
-        pytest.param([line('z.png', 'train')], FileNotFoundError, '1 file is missing in .*train: z.png', id='image missing'),
+        pytest.param(
+            [line('z.png', 'train')],
+            FileNotFoundError,
+            r'1 file is missing in .*train: z.png \(.*jsonl:1\)',
+            id='image missing',
+        ),
         pytest.param([line('../a.png', 'train')], ValueError, 'lies outside the data set', id='image outside'),
         pytest.param([line('a.png', 'val')], ValueError, "no line has the split 'train'; there are val", id='no such split'),
         pytest.param(

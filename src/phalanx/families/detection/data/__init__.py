@@ -14,6 +14,7 @@ from typing import Annotated
 from phalanx.data import mixing
 from phalanx.families.detection.data.coco import CocoJson, Objects365
 from phalanx.families.detection.data.digit_scenes import DigitScenes
+from phalanx.families.detection.data.shards import Shards
 from phalanx.families.detection.data.source import Data, Objects, Source
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
@@ -30,6 +31,7 @@ DATA = {
     'objects365': Objects365,
     'pascal_voc': PascalVOC,
     'yolo': YoloText,
+    'shards': Shards,
     'mixture': Mixture,
 }
 

@@ -146,13 +146,16 @@ class AnnotatedImages(Files):
         one = self.objects
         return super().digest() + digest_arrays(self.sizes, self.starts, one.boxes, one.classes, one.ignored, one.areas)
 
+    def image(self, index: int) -> Image:
+        return read_image(self.name(index))
+
     def read(self, draw: Draw) -> tuple[Image, Objects]:
         """Raises SampleError, also for an image of another size than annotated."""
         index = draw.index
         if index in self.missing:
             raise SampleError(f'{self.root / self.missing[index]}: there is no such file')
         path = Path(self.name(index))
-        image = read_image(path)
+        image = self.image(index)
         size, annotated = image.shape[:2], tuple(self.sizes[index].tolist())
         if annotated not in (UNKNOWN, size):
             # An image scaled or turned after its annotation would train silently on wrong boxes.

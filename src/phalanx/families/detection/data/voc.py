@@ -67,7 +67,7 @@ class PascalVOC:
                     annotations.add_missing(image, xml)
                 else:
                     is_learned = self.learn_difficult and split == 'train'
-                    _add(image, next(known), annotations, labels, learn_difficult=is_learned)
+                    add_voc(image, next(known), annotations, labels, learn_difficult=is_learned)
         problems.check()
         return annotations.source(keep_empty=split == 'eval' or self.empty_images)
 
@@ -91,7 +91,7 @@ def _images_in(folder: Path) -> dict[str, str]:
     return {Path(name).stem: name for name in sorted(names, key=lambda name: (name.endswith('.jpg'), name))}
 
 
-def _add(image: str, file: VocFile, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
+def add_voc(image: str, file: VocFile, annotations: Annotations, labels: dict[str, int], *, learn_difficult: bool) -> None:
     """Add an image and the boxes of its annotation file. Raises AnnotationError."""
     annotated = file.size[::-1]
     number = annotations.add_image(image, annotated)

@@ -48,7 +48,9 @@ class YoloText:
         for image in self._images(self.places[split]):
             labels = self.root / label_path(image)
             if labels.is_file():
-                self._add(annotations.add_image(image), labels, annotations, problems, poses)
+                with problems:
+                    number, count = annotations.add_image(image), len(self.class_names)
+                    add_rows(read_text(labels), labels, number, annotations, problems, poses, count, self._keypoints or 0)
             else:
                 annotations.notes['images without a file of labels (an empty one: no object), left out'] += 1
         if not len(annotations):
@@ -72,20 +74,27 @@ class YoloText:
             raise FileNotFoundError(f'{path}: holds no image ({", ".join(SUFFIXES)})')
         return images
 
-    def _add(self, image: int, path: Path, annotations: Annotations, problems: Problems, poses: PoseGuess) -> None:
-        lines: dict[str, int] = {}
+
+def add_rows(
+    text: str,
+    path: Path,
+    image: int,
+    annotations: Annotations,
+    problems: Problems,
+    poses: PoseGuess,
+    num_classes: int,
+    keypoints: int = 0,
+) -> None:
+    """Add the boxes in the lines of a label file. Each faulty line is a problem of its own."""
+    for line, number in distinct_lines(text).items():
         with problems:
-            lines = distinct_lines(read_text(path))
-        # Each faulty line is a problem of its own, so that all are reported at once.
-        for line, number in lines.items():
-            with problems:
-                row = parse_row(line, f'{path}:{number}', self._keypoints or 0)
-                if row.label >= len(self.class_names):
-                    raise ValueError(f'{path}:{number}: class {row.label} is not one of 0 to {len(self.class_names) - 1}')
-                if row.kind in KINDS:
-                    annotations.notes[KINDS[row.kind]] += 1
-                poses.add(row)
-                annotations.add_box(image, row.box, row.label)
+            row = parse_row(line, f'{path}:{number}', keypoints)
+            if row.label >= num_classes:
+                raise ValueError(f'{path}:{number}: class {row.label} is not one of 0 to {num_classes - 1}')
+            if row.kind in KINDS:
+                annotations.notes[KINDS[row.kind]] += 1
+            poses.add(row)
+            annotations.add_box(image, row.box, row.label)
 
 
 def label_path(image: str) -> str:

@@ -45,7 +45,7 @@ class LabelFiles:
                 cut_off += line.count(self.separator) > 1
         problems.check()
         what = f'lines of {path} have a second {self.separator!r}; what is behind it is not part of the text'
-        return Listed(self.root, files.pack(), texts.pack(), {what: cut_off} if cut_off else {}, path)
+        return Listed(self.root, files.pack(), texts.pack(), {what: cut_off} if cut_off else {}, [path])
 
 
 def known_texts(source: object) -> Iterator[str]:

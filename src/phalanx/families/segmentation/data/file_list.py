@@ -41,7 +41,7 @@ class FileList:
 
         count = len(self.class_names)
         origin = f': data.classes names {count} class{"es" * (count != 1)}'
-        pairs = Pairs(self.root, read_pairs(), self.ids, origin, path)
+        pairs = Pairs(self.root, read_pairs(), self.ids, origin, [path])
         problems.check()
         return pairs
 

@@ -21,19 +21,19 @@ class Pairs:
     """Source of images with label maps, both in files below `root`."""
 
     def __init__(
-        self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '', listing: Path | None = None
+        self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '', listings: Sequence[Path] = ()
     ) -> None:
         """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`; `origin`:
-        end of the message about a value that is not in the table, with the reason why others are; `listing`: the text file
-        that names the pairs."""
-        self.root, self.ids, self.origin, self.listing = root, ids, origin, listing
+        end of the message about a value that is not in the table, with the reason why others are; `listings`: the text
+        files that name the pairs."""
+        self.root, self.ids, self.origin, self.listings = root, ids, origin, listings
         self._paths = Packed.of(chain.from_iterable(pairs))  # image, label map, image, ...
 
     def __len__(self) -> int:
         return len(self._paths) // 2
 
     def check_files(self) -> None:
-        check_present(self.root, self._paths, listing=self.listing)
+        check_present(self.root, self._paths, listings=self.listings)
 
     def digest(self) -> bytes:
         return self._paths.digest()

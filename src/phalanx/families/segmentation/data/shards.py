@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from phalanx.data.folders import check_folder, read_class_names
+from phalanx.data.folders import read_class_names
 from phalanx.data.image import LabelMap
-from phalanx.data.samples import Draw, Image, Split
+from phalanx.data.samples import Image, Split
+from phalanx.data.shards import ShardData, ShardSource
+from phalanx.data.shards import Shards as Opened
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table
 
-if TYPE_CHECKING:
-    from phalanx.data import shards
 
-IMAGE, LABELS = 0, 1  # columns
-
-
-class Shards:
+@dataclass(kw_only=True)
+class Shards(ShardData):
     """Images and label maps in shards below `root`. Label maps hold class ids, and 255 for void.
 
     `train`, `eval`: a folder of .tar files or MDS shards, or names of tar files with `*` or `{000..123}`. `image`, `labels`:
@@ -24,53 +22,31 @@ class Shards:
     below `root` with one name per line.
     """
 
-    def __init__(
-        self,
-        *,
-        root: Path,
-        train: str = 'train',
-        eval: str = 'val',
-        classes: str | tuple[str, ...] = 'classes.txt',
-        image: str = 'jpg;jpeg;png;webp;image',
-        labels: str = 'seg.png;mask.png;labels.png;png;labels;label;mask',
-    ) -> None:
-        self.root, self.places, self.fields = root, {'train': train, 'eval': eval}, {'image': image, 'labels': labels}
-        self.class_names = read_class_names(classes, root)
-        self.ids = identity_table(len(self.class_names))
+    labels: str = 'seg.png;mask.png;labels.png;png;labels;label;mask'
+    classes: str | tuple[str, ...] = 'classes.txt'
+
+    def __post_init__(self) -> None:
+        self.class_names = read_class_names(self.classes, self.root)
 
     def split(self, split: Split) -> Pairs:
         """Open the shards of a split. Raises FileNotFoundError and ValueError."""
-        from phalanx.data import shards  # here: other data do not need it
-
-        check_folder(self.root)
-        opened = shards.open_shards(self.root, self.places[split], self.fields)
-        return ShardPairs(self.root, opened, self.ids, f': data.classes names {len(self.class_names)}')
+        ids = identity_table(len(self.class_names))
+        origin = f': data.classes names {len(self.class_names)}'
+        return ShardPairs(self.open(split, 'labels', self.labels), self.root, ids, origin)
 
 
-class ShardPairs(Pairs):
+class ShardPairs(ShardSource, Pairs):
     """Source of the images and label maps in shards."""
 
-    def __init__(self, root: Path, opened: shards.Shards, ids: LabelMap, origin: str) -> None:
-        super().__init__(root, (), ids, origin)
-        self.shards, self.notes = opened, opened.notes
-
-    def __len__(self) -> int:
-        return len(self.shards)
-
-    def check_files(self) -> None:
-        """Do nothing: opening the shards has found them."""
-
-    def digest(self) -> bytes:
-        return self.shards.digest()
-
-    def files(self, draw: Draw) -> list[str]:
-        return [str(self.shards.file(draw.index))]
+    def __init__(self, opened: Opened, root: Path, ids: LabelMap, origin: str) -> None:
+        ShardSource.__init__(self, opened)
+        Pairs.__init__(self, root, (), ids, origin)
 
     def path(self, index: int, column: int) -> Path:
         return self.shards.label(index, column)
 
     def image(self, index: int) -> Image:
-        return self.shards.image(index, IMAGE)
+        return self.shards.image(index, 0)
 
     def values(self, index: int) -> LabelMap:
-        return self.shards.label_map(index, LABELS)
+        return self.shards.label_map(index, 1)

@@ -17,6 +17,7 @@ from phalanx.data import mixing, samples
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data.pubtabnet import PubTabNet, icdar2013_tables
 from phalanx.families.table.data.rendered import RenderedTables
+from phalanx.families.table.data.shards import Shards
 from phalanx.families.table.tokens import Vocabulary
 
 
@@ -37,4 +38,10 @@ class Mixture(mixing.Mixture):
         super().__init__(parts, train_shares)
 
 
-DATA = {'rendered_tables': RenderedTables, 'pubtabnet': PubTabNet, 'icdar2013_tables': icdar2013_tables, 'mixture': Mixture}
+DATA = {
+    'rendered_tables': RenderedTables,
+    'pubtabnet': PubTabNet,
+    'icdar2013_tables': icdar2013_tables,
+    'shards': Shards,
+    'mixture': Mixture,
+}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.checks import AnnotationError
+from phalanx.data.checks import AnnotationError, parse_json
 from phalanx.data.folders import check_file, check_folder, check_inside, check_present
 from phalanx.data.image import read_image
 from phalanx.data.listed import Packed, digest_arrays
@@ -86,7 +86,8 @@ class Lines:
         return len(self.lines.offsets)
 
     def check_files(self) -> None:
-        check_present(self.images, Packed.of(name.decode() for name in self.lines.filenames))
+        names = Packed.of(name.decode() for name in self.lines.filenames)
+        check_present(self.images, names, listings=(self.annotations,))
 
     def digest(self) -> bytes:
         return digest_arrays(*self.lines)
@@ -103,15 +104,15 @@ class Lines:
         with self.annotations.open('rb') as file:
             file.seek(self.lines.offsets[draw.index])
             line = file.readline()
-        try:
-            annotation: dict[str, Any] = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise SampleError(f'{self.annotations}:{number}: is not JSON: {error}') from None
-        try:
-            table = parse_table(annotation, f'{name} ({self.annotations.name}:{number})')
-        except AnnotationError as error:
-            raise SampleError(str(error)) from None
-        return read_image(name), table
+        return read_image(name), read_table(line, f'{name} ({self.annotations.name}:{number})')
+
+
+def read_table(line: bytes, where: str) -> Table:
+    """Read a table from the JSON of a line. Raises SampleError, beginning with `where`."""
+    try:
+        return parse_table(parse_json(line, where), where)
+    except AnnotationError as error:
+        raise SampleError(str(error)) from None
 
 
 def parse_table(annotation: dict[str, Any], where: str) -> Table:
@@ -144,15 +145,14 @@ def index_lines(annotations: Path, modified: int, size: int) -> Index:
                 raise ValueError(f'{annotations}:{number}: is an array; each line must be an object by itself (JSON Lines)')
             if line.strip():
                 # Regular expressions: parsing half a million lines as JSON would take minutes.
-                split, filename, structure = SPLIT.search(line), FILENAME.search(line), STRUCTURE.search(line)
-                if filename is None or structure is None:
-                    missing = 'html.structure.tokens' if filename else 'filename'
-                    raise ValueError(f'{annotations}:{number}: has no {missing}, which every line of PubTabNet has')
+                split, filename = SPLIT.search(line), FILENAME.search(line)
+                if filename is None:
+                    raise ValueError(f'{annotations}:{number}: has no filename, which every line of PubTabNet has')
                 offsets.append(offset)
                 numbers.append(number)
                 splits.append(split[1].decode() if split else '')
                 filenames.append(_filename(filename[1], annotations.parent, f'{annotations}:{number}'))
-                structures.append(_count_tokens(line[structure.end() :], f'{annotations}:{number}'))
+                structures.append(count_tokens(line, f'{annotations}:{number}'))
             offset += len(line)
     tokens, plain = np.array(structures, np.int64).reshape(-1, 2).T
     places = np.array(offsets, np.int64), np.array(numbers, np.int64)
@@ -168,11 +168,13 @@ def _filename(word: bytes, folder: Path, where: str) -> bytes:
     return check_inside(name, folder, where).encode()
 
 
-def _count_tokens(rest: bytes, where: str) -> tuple[int, int]:
-    """Count all tokens and the `<td>` in the structure at the beginning of `rest`. Raises ValueError."""
+def count_tokens(line: bytes, where: str) -> tuple[int, int]:
+    """Count all tokens and the `<td>` in the structure of a line. Raises ValueError."""
+    if (structure := STRUCTURE.search(line)) is None:
+        raise ValueError(f'{where}: has no html.structure.tokens, which every line of PubTabNet has')
     try:
         # raw_decode stops after the list, in the middle of the line.
-        tokens, _ = json.JSONDecoder().raw_decode(rest.decode())
+        tokens, _ = json.JSONDecoder().raw_decode(line[structure.end() :].decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: its structure is not JSON: {error}') from None
     if not isinstance(tokens, list):

@@ -15,6 +15,7 @@ from phalanx.families.text_detection.data.coco_text import CocoText
 from phalanx.families.text_detection.data.drawn_pages import DrawnPages
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
+from phalanx.families.text_detection.data.shards import Shards
 from phalanx.families.text_detection.data.source import Data, Source, Texts
 from phalanx.families.text_detection.data.total_text import TotalText
 
@@ -31,6 +32,7 @@ DATA = {
     'icdar2015': Icdar2015,
     'total_text': TotalText,
     'coco_text': CocoText,
+    'shards': Shards,
     'drawn_pages': DrawnPages,
     'mixture': Mixture,
 }

@@ -30,19 +30,20 @@ class LabelFiles:
         """Read the label files of a split. Raises FileNotFoundError, and ValueError with all malformed lines."""
         check_folder(self.root)
         folder = self.root / self.images
+        files = [self.root / file for file in (self.train if split == 'train' else self.eval)]
         problems, paths = Problems(), Packer()
 
         def read_texts() -> Iterator[Texts]:
-            for file in self.train if split == 'train' else self.eval:
-                for number, line in read_lines(self.root / file):
+            for file in files:
+                for number, line in read_lines(file):
                     with problems:
-                        path, texts = read_line(line, folder, f'{self.root / file}:{number}')
+                        path, texts = read_line(line, folder, f'{file}:{number}')
                         paths.append(path)
                         yield texts
 
         texts = PackedTexts(read_texts())
         problems.check()
-        return Pages(folder, paths.pack(), texts)
+        return Pages(folder, paths.pack(), texts, listings=files)
 
 
 def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
