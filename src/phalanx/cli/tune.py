@@ -58,6 +58,8 @@ def _search(given: argparse.Namespace, say: Say) -> int:
     folder = _folder(given, job, 'search')
     if given.parallel > 1:
         os.environ.setdefault('OMP_NUM_THREADS', str(max(1, count_cores() // given.parallel)))
+    for name in [name for name in os.environ if name.startswith('SLURM_STEP_')]:
+        del os.environ[name]  # each task of srun runs trials of its own, on its node
     request = Request(given.recipe, assigned, space, given.trials, given.seed, prunes=not given.no_prune)
     search = Search(request, job, folder, say)
     try:
