@@ -1,11 +1,13 @@
 """Result files of read pages: JSON, text, hOCR, searchable PDF, and a picture."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 
+import cv2
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
@@ -17,10 +19,10 @@ from phalanx.deploy.words import words_of
 from phalanx.families.fonts import find_font, find_fonts
 from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
-from phalanx.runtime.prepare import MAX_SIDE, resize, rounded_size
 from phalanx.runtime.reading import angle_of, grid_of
 from phalanx.runtime.results import Line, Outline
 
+PICTURE_SIDE = 2000  # of `page_read.jpg` in pixels
 HOCR = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE html>
 <html xmlns="http://www.w3.org/1999/xhtml">
@@ -78,11 +80,12 @@ def bbox(points: Outline) -> str:
 
 
 def as_picture(lines: Sequence[Line], page: Image, stem: Path) -> list[Path]:
-    """Write the page beside its texts, reduced to MAX_SIDE pixels on its longer side."""
+    """Write the page beside its texts, reduced by an integer factor to at most PICTURE_SIDE pixels on its longer side."""
     H, W = page.shape[:2]
-    if (scale := MAX_SIDE / max(H, W)) < 1:
-        page = resize(page, *rounded_size((H, W), scale))
-        lines = [replace(line, points=tuple((x * scale, y * scale) for x, y in line.points)) for line in lines]
+    if (factor := math.ceil(max(H, W) / PICTURE_SIDE)) > 1:
+        size = max(1, W // factor), max(1, H // factor)
+        page = cv2.resize(page, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
+        lines = [replace(line, points=tuple((x / factor, y / factor) for x, y in line.points)) for line in lines]
     return write_picture(stem, '_read.jpg', draw_page(page, lines))
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import phalanx
 from phalanx.data.samples import Draw, Image
-from phalanx.deploy.pages import as_hocr, as_text, draw_page
+from phalanx.deploy.pages import as_hocr, as_picture, as_text, draw_page
 from phalanx.runtime import Line, Reading, TextRegion, lines_of, rows_of
 from phalanx.runtime.reading import angle_of, cut_out, find_within
 from phalanx.runtime.text_detection import quad
@@ -68,6 +68,17 @@ def test_files_and_pictures_show_the_texts(
         assert picture.size == (600, 200)
     assert run_here('read', words[0], *words[2:], '--out', str(tmp_path / 'alone'), '--save', 'text') == 0
     assert {file.name for file in (tmp_path / 'alone').iterdir()} == {'page.txt', *KEPT}
+
+
+def test_the_picture_of_a_large_page_is_reduced_by_an_integer(tmp_path: Path) -> None:
+    """2100 pixels are halved, and so is the place of the text."""
+    page = np.full((300, 2100, 3), 255, np.uint8)
+    line = Line('a', 0.9, 0.9, ((1000.0, 100.0), (1400.0, 100.0), (1400.0, 200.0), (1000.0, 200.0)))
+    (file,) = as_picture([line], page, tmp_path / 'page')
+    with PIL.Image.open(file) as picture:
+        assert picture.size == (2 * 1050, 150)
+        changed = np.argwhere(np.asarray(picture.convert('L'))[:, :1050] < 200)
+    assert np.allclose(changed.min(0), (50, 500), atol=4) and np.allclose(changed.max(0), (100, 700), atol=4)
 
 
 @pytest.mark.parametrize(
