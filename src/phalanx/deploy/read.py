@@ -18,7 +18,7 @@ from phalanx.system.disk import hash_file
 from phalanx.system.errors import RequestError
 from phalanx.weights.finding import find
 from phalanx.weights.published import PUBLISHED
-from phalanx.weights.readers import choose_classifier, choose_reader, find_here
+from phalanx.weights.readers import choose_classifier, choose_reader
 
 FILES = ('.onnx', '.xml')
 FAMILIES = {  # by option
@@ -172,7 +172,7 @@ def open_model(role: str, source: Model | str | Path, device: str, threads: int 
     elif Path(source).suffix in FILES:
         model = runtime.load(source, threads=threads)
     elif (published := PUBLISHED.get(str(source))) is not None and published.address.endswith('.onnx'):
-        model = runtime.load(find_here(str(source)) or find(str(source)).path, threads=threads)
+        model = runtime.load(find(str(source)).path, threads=threads)
     else:
         from phalanx.engine.job import open_job
         from phalanx.engine.trained import Trained as Run

@@ -20,6 +20,7 @@ from phalanx.system.disk import write_atomically
 from phalanx.system.paths import parse_path
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, FetchedFile, FetchError, check_address, fetch, find_fetched
+from phalanx.weights.packages import find_packaged
 from phalanx.weights.published import PUBLISHED, entry_of
 
 HUB = 'https://huggingface.co'
@@ -57,7 +58,8 @@ def is_remote(source: str) -> bool:
     """True if `source` may have to be fetched."""
     # A file of that name on this node comes first.
     place, _ = _split(source)
-    return _find_local(place) is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
+    here = _find_local(place) or find_packaged(place)
+    return here is None and (place in PUBLISHED or place.startswith(('https://', 'http://', 'hf://')))
 
 
 def find(source: str | Path) -> FoundWeights:
@@ -74,8 +76,10 @@ def find(source: str | Path) -> FoundWeights:
         return FoundWeights(text, path, member, key)
     if place.startswith('hf://'):
         return replace(_fetch_from_hub(place, sha256, member), key=key)
-    # A name from the list, or an address; both are cached by address.
+    # A name from the list, of an installed package if possible, or an address; both are cached by address.
     entry = entry_of(place)
+    if entry is not None and sha256 is None and (path := find_packaged(place)):
+        return FoundWeights(text, path, member, key, licence=entry.licence, part=entry.part)
     if entry is not None or place.startswith(('https://', 'http://')):
         address = entry.address if entry else place
         check_address(address, sha256)

