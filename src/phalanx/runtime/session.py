@@ -12,10 +12,11 @@ from phalanx.runtime.prepare import Floats
 FORMAT = 1  # of the guide
 GUIDE = 'phalanx'  # key of the guide in the metadata of a file
 INPUT = 'images'
-# Numbers in an input, 4 million pixels. onnxruntime retains the memory of larger ones, twice as much as needed: for a page of
-# 4000 x 2816, PP-OCRv6's detector took 3.2 to 4.8 GB in 5.5 s, and without its arena 1.9 GB in 10.4 s, or 1.7 GB in 8.5 s if
-# onnxruntime also keeps the layout of images, since each layer then allocates less (processor time, 2026-11-26).
-MOST_IN_ARENA = 3 * 2**22
+# Numbers in an input. onnxruntime retains the memory that it has taken; above MOST_RETAINED, 4 million pixels, it frees it
+# after each input. Its arena needs more memory than separate allocations, but less time: PP-OCRv6's detector takes 1.6 instead
+# of 1.3 GB for a page of 3520 x 2496, and 8.6 instead of 11.0 s. Above MOST_IN_ARENA, 9 million pixels, `phalanx read` would
+# need more than 2 GB, so each layer allocates its own (2026-11-27).
+MOST_RETAINED, MOST_IN_ARENA = 3 * 2**22, 3 * 9 * 2**20
 PARTS = ('phalanx', 'task', 'input', 'preparation', 'reading')  # required entries of the guide
 
 Run = Callable[[Floats], dict[str, Any]]  # [B, 3, H, W] -> an array for each output
@@ -73,8 +74,10 @@ def open_with_onnxruntime(file: Path, threads: int) -> Opened:
     frugal = cache(partial(onnx_session, file, threads, arena=False))
 
     def run(images: Floats) -> dict[str, Any]:
-        suitable = session if images.size <= MOST_IN_ARENA else frugal()
-        return dict(zip(names, suitable.run(names, {images_in.name: images}), strict=True))
+        suitable, options = session if images.size <= MOST_IN_ARENA else frugal(), onnxruntime.RunOptions()
+        if MOST_RETAINED < images.size <= MOST_IN_ARENA:
+            options.add_run_config_entry('memory.enable_memory_arena_shrinkage', 'cpu:0')
+        return dict(zip(names, suitable.run(names, {images_in.name: images}, options), strict=True))
 
     return session.get_modelmeta().custom_metadata_map, images_in.shape, run
 
@@ -90,11 +93,25 @@ def onnx_session(model: Path | bytes, threads: int = 0, *, fused: bool = True, a
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
+    if arena:
+        register_arena()
+        options.add_session_config_entry('session.use_env_allocators', '1')
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = (
         levels.ORT_DISABLE_ALL if not fused else levels.ORT_ENABLE_ALL if arena else levels.ORT_ENABLE_EXTENDED
     )
     return onnxruntime.InferenceSession(model, options, providers=['CPUExecutionProvider'])
+
+
+@cache
+def register_arena() -> None:
+    """Give onnxruntime an arena that grows by what is needed, for all sessions; by default it grows by powers of two."""
+    import onnxruntime
+
+    arena = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = onnxruntime.OrtMemoryInfo('Cpu', arena, 0, onnxruntime.OrtMemType.DEFAULT)
+    as_requested = {'max_mem': 0, 'arena_extend_strategy': 1, 'initial_chunk_size_bytes': -1, 'max_dead_bytes_per_chunk': -1}
+    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg(as_requested))
 
 
 def open_with_openvino(file: Path, threads: int) -> Opened:
