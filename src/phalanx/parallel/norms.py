@@ -51,7 +51,8 @@ class BatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(x)
         if self.is_frozen or self.is_folded:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            frozen = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return _with_gradient_like(x, frozen)
         # Running statistics are updated later, for all norms together, from `latest`; without it, at the end of this call.
         latest = self.latest
         if latest is None:
@@ -68,6 +69,7 @@ class BatchNorm2d(nn.BatchNorm2d):
                 )
             # With momentum 1, the kernel's running statistics become the mean and the unbiased variance of the batch.
             normalised = F.batch_norm(x, latest.mean, latest.var, self.weight, self.bias, True, 1.0, self.eps)
+            normalised = _with_gradient_like(x, normalised)
             latest.factor = (count - 1) / count
         else:
             kernels = _SharedOnCuda if x.is_cuda else _SharedOnCpu
@@ -253,6 +255,17 @@ class _SharedOnCuda(torch.autograd.Function):
         sum_grad, sum_grad_x = sums.chunk(2)
         grad_x = torch.batch_norm_backward_elemt(grad, x, mean, inverse, weight, sum_grad, sum_grad_x, counts)
         return grad_x, grad_weight, grad_bias, None, None
+
+
+def _with_gradient_like(x: Tensor, normalised: Tensor) -> Tensor:
+    """Give the gradient of `normalised` the layout of `x`.
+
+    torch's CPU kernel misreads that of a single image behind a transposition, as attention has (torch 2.14).
+    """
+    if normalised.requires_grad and len(x) == 1 and not x.is_cuda:
+        layout = _layout(x)
+        normalised.register_hook(lambda grad: grad.contiguous(memory_format=layout))  # type: ignore[no-untyped-call]
+    return normalised
 
 
 class _SharedOnCpu(torch.autograd.Function):

@@ -61,3 +61,18 @@ def test_a_norm_that_is_called_twice_in_a_pass_follows_both_batches() -> None:
         settled(batch)
     statistics.follow()
     torch.testing.assert_close(settled.state_dict(), alone.state_dict())
+
+
+@pytest.mark.parametrize('is_frozen', [True, False])
+@pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last])
+def test_gradients_of_one_image_are_right_behind_a_transposition(is_frozen: bool, layout: torch.memory_format) -> None:
+    """Attention over positions transposes a map; the kernel of torch 2.14 for CPUs misreads the gradient of a single image."""
+    norm = BatchNorm2d(3).double()
+    norm.is_frozen = is_frozen
+    x = torch.randn(1, 3, 2, 2, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
+    weights = torch.randn(1, 4, 3, dtype=torch.float64)
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return (norm(x).flatten(2).transpose(1, 2) * weights).sum()
+
+    assert torch.autograd.gradcheck(total, (x,), check_undefined_grad=False)
