@@ -34,7 +34,7 @@ TEXTS = {
     **{f'det/{name}': text for name, text in DETECTION.items()},
     **{f'ocr/{name}': text for name, text in RECOGNITION.items()},
 }
-BASES = ('seg/cityscapes', *(f'det/{name}' for name in ('coco', 'voc', 'runtime', 'optimizer', 'network', 'reader')))
+BASES = ('seg/cityscapes', *(f'det/{name}' for name in ('coco', 'voc', 'runtime', 'optimizer', 'network', 'reader', 'detr')))
 WHOLE = [name for name in TEXTS if name not in BASES]
 DOCUMENT = Path(__file__).parents[1] / 'docs' / 'coming-from-paddle.md'
 MARK = '<!-- from here on written by tests/originals_table.py -->\n'

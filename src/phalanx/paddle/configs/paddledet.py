@@ -1,12 +1,15 @@
-"""PaddleDetection's configurations -> recipes: PP-YOLOE and PP-YOLOE+ on COCO or VOC.
+"""PaddleDetection's configurations -> recipes: PP-YOLOE, PP-YOLOE+, RT-DETR and RT-DETRv2 on COCO or VOC.
 
 Rules and defaults are those of its release 2.6 (ppdet/core/workspace.py, ppdet/optimizer and the classes that a configuration
 names). A configuration is a set of sections called like these classes, and of values that several of them share.
 """
 
+from typing import Any
+
 from phalanx.config.read import Node
 from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, with_value
 from phalanx.paddle.configs.paddledet_data import read_data, read_metric, read_transforms
+from phalanx.paddle.configs.paddledet_detr import PARTS, read_detr
 from phalanx.paddle.configs.paddledet_distillation import read_distillation
 from phalanx.paddle.configs.paddledet_file import BASE, read
 from phalanx.paddle.configs.paddledet_model import METHODS, is_known, read_initial, read_network
@@ -20,6 +23,7 @@ IGNORED = {
     'print_params': 'the number of parameters is always reported',
     'for_distill': 'distillation requires --slim_config; without it, the network trains alone',
     'find_unused_parameters': 'every parameter takes part in every step',
+    'reset_norm_param_attr': 'weight decay of norms follows from param_groups',
     'export': '`phalanx export` takes its own options',
     'TestReader': '`phalanx predict` prepares images as the evaluation does',
     'TestDataset': '`phalanx predict` takes images on its command line',
@@ -41,9 +45,17 @@ def translate(root: Node, reading: Reading) -> Node:
     if not is_known(top, architecture):
         return root
     # each reader takes its keys from the sections and returns keys of a recipe
-    model, loss, nms = read_network(top, architecture)
+    is_detr, nms = architecture.value == 'DETR', None
+    frozen: dict[str, Any] = {}
+    if is_detr:
+        model, loss, frozen, of_backbone = read_detr(top)
+    else:
+        model, loss, nms = read_network(top, architecture)
     lr, schedule = read_schedule(top.section('LearningRate'))
-    optimizer, clip = read_optimizer(top.section('OptimizerBuilder'), lr)
+    optimizer, clip, groups = read_optimizer(top.section('OptimizerBuilder'), lr)
+    parameters = read_parameters(model, optimizer)
+    if is_detr:
+        parameters = {**groups, 'rules': groups['rules'] or of_backbone['rules']}
     train, evaluation = top.section('TrainReader'), top.section('EvalReader')
     # normalisation is a transform there, and a key of the recipe here: both splits must agree
     transforms, normalise = read_transforms(train)
@@ -67,10 +79,11 @@ def translate(root: Node, reading: Reading) -> Node:
             'epochs': top.require('epoch'),
             'batch_size_per_rank': train.require('batch_size'),
             'workers': top.take('worker_num', 2),
+            **frozen,
             **initial,
         },
         'optimizer': optimizer,
-        'parameters': read_parameters(model, optimizer),
+        'parameters': parameters,
         'clip': clip,
         'schedule': schedule,
         'ema': read_ema(top),
@@ -108,6 +121,7 @@ DIALECT = Dialect(
         *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
         *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
         *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+        *('DETR', 'hidden_dim', 'use_focal_loss', *(name for names in PARTS.values() for name in names)),
     },
     bases=BASE,
     recognised_by=tuple({'architecture', key} for key in ('LearningRate', 'OptimizerBuilder', 'TrainReader', 'TrainDataset')),

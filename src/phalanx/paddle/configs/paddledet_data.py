@@ -29,7 +29,9 @@ SCALED = {'keep_ratio': ('keep_ratio', True)}
 TRANSFORMS = {
     # ranges and number of the operations are fixed here
     'RandomDistort': Counterpart(
-        'random_distort', fixed={**RANGES, 'random_apply': True, 'count': 4, 'random_channel': False, 'prob': 1.0}
+        'random_distort',
+        {'probability': ('prob', 1.0)},
+        fixed={**RANGES, 'random_apply': True, 'count': 4, 'random_channel': False},
     ),
     # PaddleDetection's `prob` is the probability of NOT expanding
     'RandomExpand': Counterpart(
@@ -44,8 +46,9 @@ TRANSFORMS = {
             'scaling': ('scaling', [0.3, 1.0]),
             'attempts': ('num_attempts', 50),
             'allow_no_crop': ('allow_no_crop', True),
+            'probability': ('prob', 1.0),
         },
-        fixed={'cover_all_box': False, 'ioumode': 'iou', 'prob': 1.0},
+        fixed={'cover_all_box': False, 'ioumode': 'iou'},
     ),
     'RandomFlip': Counterpart('random_flip', {'probability': ('prob', 0.5)}),
     'Resize': Counterpart(
@@ -126,9 +129,15 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
     """The transforms of samples and batches, one after the other, and the mean and std of the normalisation that ends them."""
     transforms: list[Node] = []
     normalise: dict[str, Any] = {}
+    limits: dict[str, Section] = {}
+    for name, section in reader.named_items('transform_schedulers'):
+        if name not in TRANSFORMS:
+            section.reject(TRANSFORMS)
+        limits[name] = section
     for name, step in [*reader.named_items('sample_transforms'), *reader.named_items('batch_transforms')]:
         match name:
-            case 'Decode' | 'Permute' | 'PadGT' | 'FGDMask':  # done in any case; the masks are for distillation
+            # Done in any case; the masks are for distillation.
+            case 'Decode' | 'Permute' | 'PadGT' | 'FGDMask' | 'NormalizeBox' | 'BboxXYXY2XYWH':
                 step.give_up()
             case 'NormalizeImage':
                 step.one_of('is_scale', True)
@@ -140,7 +149,12 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
                 options = TRANSFORMS[name].take_options(step)
                 if name == 'BatchRandomResize' and (is_random := step.take('random_interp', False)).value:  # overrides `interp`
                     options['interpolation'] = with_value(is_random, 'random')
+                if name in limits:
+                    options |= {key: limits[name].left[key] for key in ('start_epoch', 'stop_epoch') if limits[name].has(key)}
                 transforms.append(step.to_node({'name': TRANSFORMS[name].name, **options}))
             case _:
                 step.reject(('Decode', *TRANSFORMS, 'NormalizeImage'))
+    for section in limits.values():
+        for key in ('start_epoch', 'stop_epoch'):
+            section.take(key)
     return transforms, normalise

@@ -5,6 +5,7 @@ from typing import Any
 
 from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import Section, as_number, with_value
+from phalanx.paddle.configs.paddledet_detr import PARTS as RTDETR
 
 SIZES = {  # (depth_mult, width_mult) -> ours
     (0.33, 0.25): 'n',
@@ -14,13 +15,14 @@ SIZES = {  # (depth_mult, width_mult) -> ours
     (1.0, 1.0): 'l',
     (1.33, 1.25): 'x',
 }
-ARCHITECTURES = ('YOLOv3', 'PPYOLOE')
+ARCHITECTURES = ('YOLOv3', 'PPYOLOE', 'DETR')
 PARTS = {'backbone': 'CSPResNet', 'neck': 'CustomCSPPAN', 'yolo_head': 'PPYOLOEHead'}
 METHODS = {
     'ssod_method': 'semi-supervised training',
     'aux_head': 'an auxiliary head',
     'slim_method': 'a distillation by itself (it is a file for --slim_config, beside that of the student)',
 }
+CLASSIFIERS = ('CSPResNet', 'ResNet18_', 'ResNet34_', 'ResNet50_', 'ResNet101_', 'PPHGNetV2_')
 ASSIGNERS = ('TaskAlignedAssigner', 'TaskAlignedAssigner_CR')
 ENCODER = {  # options of the transformer in CustomCSPPAN that must have these defaults
     'dim_feedforward': 2048,
@@ -38,11 +40,14 @@ def is_known(top: Section, architecture: Node) -> bool:
     if architecture.value not in ARCHITECTURES:
         top.report_value(architecture, 'architecture', ARCHITECTURES)
         return False
-    for part, known in PARTS.items():
+    is_detr = architecture.value == 'DETR'
+    detector, parts = ('RT-DETR', RTDETR) if is_detr else ('PP-YOLOE', {part: (name,) for part, name in PARTS.items()})
+    for part, known in parts.items():
         named = top.peek(str(architecture.value), part)
-        if named is not None and named.value != known:
-            message = f'the {part} {to_plain(named)!r} has no counterpart in Phalanx'
-            top.report(named, str(architecture.value), f'{message}, whose detector PP-YOLOE is {", ".join(PARTS.values())}')
+        if (named is not None or is_detr) and (named is None or named.value not in known):
+            message = f'the {part} {named and to_plain(named)!r} has no counterpart in Phalanx'
+            names = ', '.join(' or '.join(each) for each in parts.values())
+            top.report(named or architecture, str(architecture.value), f'{message}, whose detector {detector} is {names}')
             return False
     for key, what in METHODS.items():
         if top.has(key):
@@ -148,7 +153,8 @@ def _head(head: Section, levels: int) -> tuple[Node, dict[str, Any]]:
 def read_initial(top: Section) -> dict[str, Any]:
     """Initial weights of the network. From the file of a classifier only the backbone is taken."""
     node = top.left.get('pretrain_weights')
-    part = 'backbone' if node is not None and 'CSPResNet' in str(node.value) else 'all'
+    is_classifier = node is not None and any(name in str(node.value) for name in CLASSIFIERS)
+    part = 'backbone' if is_classifier else 'all'
     weights = top.weights('pretrain_weights')
     if weights is None:
         return {}

@@ -4,6 +4,7 @@ from typing import Any
 
 from phalanx.config.read import Node
 from phalanx.paddle.configs.dialect import Section, as_number, optimizer_options, with_value
+from phalanx.paddle.configs.paddledet_detr import read_groups
 
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
 OPTIMIZERS = ('Momentum', 'SGD', 'Adam', 'AdamW')
@@ -48,8 +49,8 @@ def _factors(part: Section, count: int, base: float) -> list[Any]:
     return [(as_number(gamma) or 0.0) / 10**place for place in range(count)]
 
 
-def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None]:
-    """Optimizer and gradient clipping."""
+def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None, dict[str, Any]]:
+    """Optimizer, gradient clipping, and `parameters` of a DETR."""
     inner = section.section('optimizer')
     kind = inner.string('type', 'Momentum')
     decay = section.reading.default(0.0001)  # of a configuration that has no regularizer
@@ -61,13 +62,14 @@ def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | N
         section.take('regularizer')
         decay = section.reading.default(0.0)
     keys = {'lr': lr, 'weight_decay': decay, **optimizer_options(inner, str(kind.value))}
+    groups = read_groups(inner, lr)
     if kind.value == 'AdamW':
         keys['weight_decay'] = inner.take('weight_decay', 0.01)
     elif kind.value not in OPTIMIZERS:
         inner.reject_value(kind, 'type', OPTIMIZERS)
     clip = {'norm': section.take('clip_grad_by_norm')} if section.has('clip_grad_by_norm') else None
     section.one_of('clip_grad_by_value', None)
-    return section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))}), clip
+    return section.to_node({**keys, 'name': with_value(kind, keys.get('name', ''))}), clip, groups
 
 
 def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def read_parameters(model: Node, optimizer: Node) -> dict[str, Any]:
 def read_ema(top: Section) -> dict[str, Any] | None:
     used, decay, kind = top.take('use_ema', False), top.take('ema_decay', 0.9998), top.take('ema_decay_type', 'threshold')
     skipped = top.items('ema_black_list')
-    top.one_of('ema_filter_no_grad', False)
+    top.ignore('ema_filter_no_grad', reason='the average of what does not change is that itself')
     if not used.value:
         return None
     # The names are the original's, except that the one that PP-YOLOE+ lists is not a parameter here.
