@@ -142,6 +142,8 @@ def read_transforms(reader: Section) -> tuple[list[Node], dict[str, Any]]:
             case 'NormalizeImage':
                 step.one_of('is_scale', True)
                 is_plain = step.take('norm_type', 'mean_std').value == 'none'
+                if is_plain:
+                    step.ignore('mean', 'std', reason='norm_type: none leaves the values as they are')
                 mean, std = step.take('mean', [0.485, 0.456, 0.406]), step.take('std', [1, 1, 1])
                 used = {'mean': [0, 0, 0], 'std': [1, 1, 1]} if is_plain else {'mean': mean, 'std': std}
                 normalise = step.reading.tree(used).value

@@ -106,6 +106,8 @@ def _loss(head: Section) -> Node:
 def _training(backbone: Section, is_resnet: bool) -> tuple[list[str], list[dict[str, Any]]]:
     """Frozen parts of the backbone, and the factors of the learning rate of its stages."""
     frozen_at = int(as_number(backbone.take('freeze_at', 0)) or 0)
+    if frozen_at < 0:
+        backbone.ignore('freeze_stem_only', reason='with freeze_at: -1 nothing is frozen')
     only_stem = bool(backbone.take('freeze_stem_only', not is_resnet).value)
     freeze = ['backbone.stem'] if frozen_at >= 0 else []
     freeze += [] if only_stem else [f'backbone.stages.{stage}' for stage in range(min(frozen_at + 1, 4))]
