@@ -31,6 +31,8 @@ def command(words: Sequence[str]) -> int:
         model = load(file, threads=given.threads)
     except ArtifactError as error:
         raise RequestError(str(error)) from None
+    if 'bands' in model.guide['preparation']:
+        raise RequestError(f'{file}: is for images of other bands than RGB; `phalanx predict` and phalanx.runtime take those')
     app = create_app(Batcher(model, most=given.batch, room=given.queue), file=file, most_bytes=given.max_mib * 2**20)
     with listen(given.host, given.port) as listening:
         host = f'[{given.host}]' if ':' in given.host else given.host

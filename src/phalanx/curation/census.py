@@ -112,6 +112,7 @@ class Census:
 
     def remarks(self) -> list[str]:
         """Notes about what is not an error but deserves a look."""
+        keeping = '; data.bands uses all' if any(hasattr(survey, 'bands') for survey in self.surveys.values()) else ''
         # notes of the readers, and properties of images that are easily overlooked
         remarks = [f'{split}: {note}' for split, survey in self.surveys.items() for note in survey.notes]
         remarks += [
@@ -120,10 +121,10 @@ class Census:
             if split.turned
         ]
         remarks += [
-            f'{name}: {pluralize(images, "image has", "images have")} values of {bits} bits; the upper 8 are used'
+            f'{name}: {pluralize(images, "image has", "images have")} values of {bits} bits; the upper 8 are used{keeping}'
             for name, split in self.splits.items()
             for bits, images in sorted(split.depths.items())
-            if bits > 8
+            if bits > 8 and not getattr(self.surveys.get(name), 'bands', None)
         ]
         remarks += [
             # labels in brackets, such as (unknown characters), with the fix that the family suggests

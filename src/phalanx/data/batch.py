@@ -69,7 +69,7 @@ def _place(buffer: Tensor, start: int, like: Tensor, strides: Sequence[int]) -> 
 class ImageBatch(Tensors):
     """Base of a batch; each field has one entry per sample."""
 
-    images: Tensor  # uint8 [B, 3, H, W]
+    images: Tensor  # uint8 [B, 3, H, W]; with `data.bands` [B, C, H, W], uint8 or uint16
 
     def __len__(self) -> int:
         return len(self.images)
@@ -89,8 +89,8 @@ def split_evenly(values: T, parts: int) -> list[T]:
     return [values[start:end] for start, end in pairwise(ends)]  # type: ignore[misc]
 
 
-def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
-    """View of an image [H, W, 3] as a tensor [3, H, W].
+def channels_first(image: Image) -> Tensor:  # [H, W, C] -> [C, H, W]
+    """View of an image [H, W, C] as a tensor [C, H, W].
 
     No bytes are copied: `normalise_images` changes the memory layout on the device. Raises TooLargeError for an image that is
     too large for a network.
@@ -100,17 +100,19 @@ def channels_first(image: Image) -> Tensor:  # [H, W, 3] -> [3, H, W]
 
 
 def stack_images(images: Sequence[Tensor]) -> Tensor:
-    """Stack images [3, H, W] from `channels_first` to [B, 3, H, W], in channels-last memory order."""
-    # The inverse of `channels_first`: rows of RGB pixels are joined as they are, in one copy per image.
+    """Stack images [C, H, W] from `channels_first` to [B, C, H, W], in channels-last memory order."""
+    # The inverse of `channels_first`: rows of pixels are joined as they are, in one copy per image.
     return torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
 def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Input of a network: `images` [B, 3, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
+    """Input of a network: `images` [B, C, H, W] uint8 as float32, per channel `(value / 255 - mean) / std`.
 
-    Runs on the device of the network: uint8 is a quarter of the data to move, and loader workers do no float work.
+    Values of uint16 are divided by 65535. Runs on the device of the network: uint8 is a quarter of the data to move, and loader
+    workers do no float work.
     """
     # Contiguous, as the first convolution expects, whatever layout the images arrived in.
+    most = torch.iinfo(images.dtype).max
     floats = images.to(torch.float32, memory_format=torch.contiguous_format)
     means, stds = (constant(values, floats.dtype, floats.device).view(-1, 1, 1) for values in (mean, std))
-    return floats.div_(255).sub_(means).div_(stds)
+    return floats.div_(most).sub_(means).div_(stds)

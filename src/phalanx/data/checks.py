@@ -13,6 +13,7 @@ import PIL.Image
 
 from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
+from phalanx.data.samples import SampleError
 
 MOST = 1e9  # limit of coordinates
 FRACTIONS = 'all boxes lie within one pixel: are they fractions of the image? This format has pixels'
@@ -150,6 +151,13 @@ def size_of(image: Path) -> tuple[int, int]:
     try:
         return image_size(image)
     except PILLOW_ERRORS as error:
+        if image.suffix.lower() in ('.tif', '.tiff'):  # Pillow opens no other bands than RGB
+            from phalanx.data.bands import read_size  # here: trainings do without
+
+            try:
+                return read_size(image)
+            except SampleError as reason:
+                raise AnnotationError(str(reason)) from None
         raise AnnotationError(f'{image}: is not an image that can be decoded: {error}') from None
 
 

@@ -1,4 +1,4 @@
-"""Colour augmentation shared by families. Images are [H, W, 3] uint8 RGB."""
+"""Colour augmentation shared by families. Images are [H, W, 3] uint8 RGB, or [H, W, C] uint8 or uint16 of other bands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class ColourDistortion:
 
     The first three are multiplied by a factor between 1 - range and 1 + range; the hue, 256 for the whole circle, is turned by
     up to `hue` in either direction. The first three are Pillow's operations, which the originals use, to one level of 255;
-    `rotate_hue` states the precision of the fourth.
+    `rotate_hue` states the precision of the fourth. Images of other bands (`data.bands`) have no saturation and hue; their
+    contrast is that of each band.
     """
 
     sizing: ClassVar[str] = 'kept'  # see `families.sizing`
@@ -38,6 +39,11 @@ class ColourDistortion:
                 raise ValueError(f'{name} cannot be negative, got {getattr(self, name)}')
             check_probability(f'{name}_probability', getattr(self, f'{name}_probability'))
 
+    @property
+    def only_rgb(self) -> str:
+        is_rgb = self.saturation_probability or self.hue_probability
+        return 'has no saturation and hue of other bands; set saturation_probability: 0, hue_probability: 0' if is_rgb else ''
+
     def distort(self, image: Image, rng: Rng) -> Image:
         changes: list[tuple[Callable[[Image, float], Image], float, float, float]] = [
             (scale_brightness, 1, self.brightness, self.brightness_probability),
@@ -54,11 +60,16 @@ class ColourDistortion:
 
 def scale_brightness(image: Image, factor: float) -> Image:
     """Multiply each value by `factor`."""
-    return _per_value(image, factor * _VALUES)
+    return (
+        _per_value(image, factor * _VALUES) if image.dtype == np.uint8 else _cut_off(factor * image.astype(np.float32), image)
+    )
 
 
 def scale_contrast(image: Image, factor: float) -> Image:
-    """Multiply the distance of each value from the mean grey by `factor`."""
+    """Multiply the distance of each value from the mean grey, or that of its band, by `factor`."""
+    if image.dtype != np.uint8 or image.shape[2] != 3:
+        means = image.mean((0, 1), dtype=np.float32)
+        return _cut_off(means + factor * (image.astype(np.float32) - means), image)
     # Rounded to an integer, as in Pillow.
     grey = int(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean() + 0.5)
     return _per_value(image, grey + factor * (_VALUES - grey))
@@ -83,9 +94,14 @@ def rotate_hue(image: Image, turn: float) -> Image:
     return np.asarray(cv2.convertScaleAbs(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)), np.uint8)
 
 
+def _cut_off(values: npt.NDArray[np.float32], image: Image) -> Image:
+    """Return `values` in the type of `image`, cut off at its limits."""
+    return values.clip(0, np.iinfo(image.dtype).max).astype(image.dtype)
+
+
 _VALUES = np.arange(256, dtype=np.float32)
 
 
 def _per_value(image: Image, becomes: npt.NDArray[np.float32]) -> Image:
     """Replace each value v of `image` by `becomes[v]`, truncated as in Pillow."""
-    return cv2.LUT(image, np.clip(becomes, 0, 255).astype(np.uint8)).astype(np.uint8, copy=False)
+    return cv2.LUT(image, np.clip(becomes, 0, 255).astype(np.uint8)).reshape(image.shape).astype(np.uint8, copy=False)

@@ -37,7 +37,7 @@ BEGINNINGS = {
     'PNG': (b'\x89PNG',),
     'JPEG': (jpeg.BEGINNING,),
     'BMP': (b'BM',),
-    'TIFF': (b'II*\0', b'MM\0*'),
+    'TIFF': (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+'),  # the last two: BigTIFF
     'WEBP': (b'RIFF',),
     'GIF': (b'GIF8',),
     'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
@@ -59,39 +59,44 @@ def read_image(path: Path | str) -> Image:
     8 bits are reduced by `to_eight_bits`. A file with several pages gives the first; `Pages` reads all. Raises SampleError, for
     a damaged file too.
     """
-    return read_cached(f'image {path}', lambda: decode_image(_bytes(path), str(path)))
+    return read_cached(f'image {path}', lambda: decode_image(read_bytes(path), str(path)))
 
 
 def decode_image(data: bytes, name: str) -> Image:
     """Decode the bytes of an image file, with the result of `read_image`. `name` is for messages. Raises SampleError."""
     # Format, completeness and size are checked first: decoders allocate what a header claims.
-    _check_bytes(data, name, 'an image')
+    check_bytes(data, name, 'an image')
     if data.startswith(jpeg.BEGINNING):
         return _decode_jpeg(data, name)
-    size = png.read_size(data) if data.startswith(png.SIGNATURE) else _size_by_pillow(data, name)
+    size = png.read_size(data) if data.startswith(png.SIGNATURE) else size_by_pillow(data, name)
     if size is not None:
-        _check_pixels(*size, name)
+        check_pixels(*size, name)
     # libspng for common PNG files, OpenCV for the rest.
     by_spng = png.decode_png(data, 'RGB')
     pixels = by_spng if by_spng is not None else to_eight_bits(_by_opencv(data, name))
-    return jpeg.turn_upright(pixels, _orientation(data))
+    return jpeg.turn_upright(pixels, find_orientation(data))
 
 
 def _by_opencv(data: bytes, name: str, frame: int = 0) -> npt.NDArray[Any]:
     """Frame [H, W, 3] of 8 or 16 bits as it is stored; upright for a TIFF file. Raises SampleError."""
+    return cv2.cvtColor(decode_by_opencv(data, name, AS_STORED, frame), cv2.COLOR_BGR2RGB)
+
+
+def decode_by_opencv(data: bytes, name: str, flags: int, frame: int = 0) -> npt.NDArray[Any]:
+    """Frame as OpenCV decodes it with `flags`, colours as BGR. Raises SampleError."""
     try:
         # As stored: 16 bits are kept, and only `turn_upright` turns images.
         values = np.frombuffer(data, np.uint8)
         if frame:
-            _, frames = cv2.imdecodemulti(values, AS_STORED, range=(frame, frame + 1))
+            _, frames = cv2.imdecodemulti(values, flags, range=(frame, frame + 1))
             pixels = next(iter(frames), None)
         else:
-            pixels = cv2.imdecode(values, AS_STORED)
+            pixels = cv2.imdecode(values, flags)
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
         raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return pixels
 
 
 def to_eight_bits(pixels: npt.NDArray[Any]) -> Image:
@@ -112,7 +117,7 @@ def bit_depth(most: int) -> int:
 def file_bit_depth(path: Path) -> int:
     """Bits of the values of an image file; 8 also for a file that cannot be decoded."""
     try:
-        data = _bytes(path)
+        data = read_bytes(path)
         if data[:2] == jpeg.BEGINNING or (data[:8] == png.SIGNATURE and png.bit_depth(data) != 16):
             return 8
         pixels = _by_opencv(data, str(path))
@@ -137,7 +142,7 @@ class Pages:
     def __init__(self, path: Path, *, on_white: bool = False) -> None:
         from phalanx.data import pdf  # here: a training reads no pages
 
-        self.path, self.on_white, self._data = path, on_white, _bytes(path)
+        self.path, self.on_white, self._data = path, on_white, read_bytes(path)
         self._pdf = pdf.Document(self._data, str(path)) if self._data.startswith(pdf.BEGINNING) else None
         self._frames = [0] if self._pdf else _frames(self._data)
 
@@ -161,11 +166,11 @@ class Pages:
         try:
             with open_with_pillow(self._data) as image:
                 image.seek(self._frames[number])
-                _check_pixels(*image.size, name)
+                check_pixels(*image.size, name)
                 if self.on_white and (image.mode in ('RGBA', 'LA', 'PA') or 'transparency' in image.info):
                     white = PIL.Image.new('RGBA', image.size, 'white')
                     flat = np.array(PIL.Image.alpha_composite(white, image.convert('RGBA')).convert('RGB'))
-                    return jpeg.turn_upright(flat, _orientation(self._data))
+                    return jpeg.turn_upright(flat, find_orientation(self._data))
                 if len(self) == 1:
                     return pixels
                 if image.format == 'GIF':  # OpenCV composes later frames on a wrong background
@@ -196,7 +201,7 @@ def _decode_jpeg(data: bytes, name: str) -> Image:
     if not header.is_whole:
         raise SampleError(f'{name}: the image is cut off ({len(data)} bytes are there)')
     if header.size is not None:
-        _check_pixels(*header.size, name)
+        check_pixels(*header.size, name)
     try:
         return jpeg.decode_jpeg(data, header)
     except ValueError as error:
@@ -208,21 +213,21 @@ def read_labels(path: Path) -> LabelMap:
 
     Raises SampleError. (OpenCV would give the colours of a palette image, not its indices; hence Pillow.)
     """
-    return read_cached(f'labels {path}', lambda: decode_labels(_bytes(path), str(path)))
+    return read_cached(f'labels {path}', lambda: decode_labels(read_bytes(path), str(path)))
 
 
 def decode_labels(data: bytes, name: str) -> LabelMap:
     """Decode the bytes of a label map, with the result of `read_labels`. `name` is for messages. Raises SampleError."""
-    _check_bytes(data, name, 'a label map')
+    check_bytes(data, name, 'a label map')
     if data.startswith(jpeg.BEGINNING):  # decoded only to find damage: Pillow, too, fills missing parts with grey
         _decode_jpeg(data, name)
     if (size := png.read_size(data)) is not None:
-        _check_pixels(*size, name)
+        check_pixels(*size, name)
     if (by_spng := png.decode_png(data, 'L')) is not None:
-        return jpeg.turn_upright(by_spng, _orientation(data))
+        return jpeg.turn_upright(by_spng, find_orientation(data))
     try:
         with open_with_pillow(data) as image:
-            _check_pixels(*image.size, name)
+            check_pixels(*image.size, name)
             if image.mode not in ('P', 'L'):
                 cure = '; `phalanx data prepare colours` makes one of colours' if image.mode in ('RGB', 'RGBA') else ''
                 fault = f'has colour mode {image.mode}; a label map is a palette (P) or 8-bit grey (L) image'
@@ -250,12 +255,12 @@ def file_orientation(path: Path) -> int:
             if data[:4] in BEGINNINGS['TIFF']:
                 with open_with_pillow(path) as image:
                     return tiff_orientation(image)
-            return _orientation(data)
+            return find_orientation(data)
     except (OSError, ValueError, *PILLOW_ERRORS):
         return 1
 
 
-def _orientation(data: bytes | mmap) -> int:
+def find_orientation(data: bytes | mmap) -> int:
     """EXIF orientation of a PNG or WEBP file; 1 for other formats: OpenCV itself turns TIFF files."""
     if data[:8] == png.SIGNATURE:
         return png.read_png_orientation(data)
@@ -285,7 +290,7 @@ def size_of(path: Path) -> tuple[int, int]:
     return (height, width) if file_orientation(path) >= 5 else (width, height)
 
 
-def _bytes(path: Path | str) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
     name = str(path)
     try:
         if is_url(name):
@@ -316,7 +321,7 @@ def open_with_pillow(source: bytes | Path) -> PIL.Image.Image:
     return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _check_bytes(data: bytes, name: str, kind: str) -> None:
+def check_bytes(data: bytes, name: str, kind: str) -> None:
     """Raise SampleError for bytes of other formats and for a truncated PNG file, before they reach a decoder."""
     if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
         raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
@@ -329,7 +334,7 @@ def _beginning(data: bytes) -> str:
     return f'{len(data)} bytes, beginning with {data[:8]!r}'
 
 
-def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
+def size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
     """Width and height; None when Pillow cannot tell: OpenCV then refuses more than 2**30 pixels itself."""
     try:
         with open_with_pillow(data) as image:
@@ -342,7 +347,7 @@ def _size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:
         return None
 
 
-def _check_pixels(width: int, height: int, name: str) -> None:
+def check_pixels(width: int, height: int, name: str) -> None:
     if width * height > MOST_PIXELS:
         limit = f'{MOST_PIXELS / 2**20:.0f} million'
         raise SampleError(f'{name}: has {width} x {height} pixels, more than the {limit} that are decoded; cut it into tiles')
@@ -369,4 +374,4 @@ def overlay(image: Image, colours: Image, alpha: float) -> Image:
 
 def flip_horizontally(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Mirror an image [H, W, ...] into contiguous memory: OpenCV copies views with negative strides slowly."""
-    return cv2.flip(image, 1).astype(np.uint8, copy=False)
+    return cv2.flip(image, 1).reshape(image.shape).astype(image.dtype, copy=False)

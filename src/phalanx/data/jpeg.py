@@ -99,6 +99,6 @@ def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
     """Turn `pixels` [H, W, 3] by the EXIF `orientation` (1 to 8)."""
     # Orientations from 5 on are mirrored at the diagonal, then flipped.
     if orientation >= 5:
-        pixels = cv2.transpose(pixels).astype(np.uint8, copy=False)
+        pixels = cv2.transpose(pixels).astype(pixels.dtype, copy=False)
     flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
-    return cv2.flip(pixels, flips[orientation]).astype(np.uint8, copy=False) if orientation in flips else pixels
+    return cv2.flip(pixels, flips[orientation]).astype(pixels.dtype, copy=False) if orientation in flips else pixels

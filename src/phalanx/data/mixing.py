@@ -37,6 +37,14 @@ class Mixture:
                 raise ValueError(f'data.parts: {number} has other classes than 0: {", ".join(other)}, not {", ".join(first)}')
         return first
 
+    @property
+    def bands(self) -> Any:
+        """Bands of the images, equal in all parts. Raises ValueError when they differ."""
+        first, *others = (getattr(part, 'bands', None) for part in self.parts)
+        if any(other != first for other in others):
+            raise ValueError('data.parts: have different bands; give all the same, with files of as many')
+        return first
+
     def split(self, split: Split) -> Any:
         if split == 'eval':
             return self.parts[0].split('eval')

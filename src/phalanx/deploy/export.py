@@ -178,7 +178,7 @@ def write_checked_onnx(
 def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) -> Tensor:
     """Inputs for tracing, [B, 3, H, W]: evaluation samples resized to one size; zeros if they are not needed."""
     if image_size is not None and not check:
-        return torch.zeros(1, 3, *image_size)
+        return torch.zeros(1, task.bands.count if task.bands else 3, *image_size)
     try:
         # Real samples, since random images make outputs that are all background.
         dataset = task.dataset('eval')

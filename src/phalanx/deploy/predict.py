@@ -50,6 +50,8 @@ def predict_files(
         stem.parent.mkdir(parents=True, exist_ok=True)
         if is_camera(file) or file.suffix.lower() in VIDEOS:
             inputs.attempt(file, partial(write_video, file, stem))
+        elif job.task.bands:
+            images += inputs.attempt(file, lambda file=file, stem=stem: write(job.task.load_image(file), stem))  # type: ignore[misc]
         else:
             images += inputs.pages(file, stem, write)
     return images, frames, inputs.failed

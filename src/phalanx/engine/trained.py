@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from phalanx.data.image import AnImage, load_pixels
+from phalanx.data.image import AnImage
 from phalanx.data.samples import Image
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import describe_weights
@@ -20,9 +20,9 @@ from phalanx.weights.reading import load_weights
 class Trained:
     """Trained model with its pre- and post-processing.
 
-    `model(image)` returns the result for an image [H, W, 3] uint8 RGB, or the path of one; for a list of images, a list of
-    results. Results are, in pixels of the image: segmentation, a class map [H, W] uint8; detection, a list of `Found`, the most
-    probable first; recognition, a `Reading`; table, a `Prediction`.
+    `model(image)` returns the result for an image [H, W, 3] uint8 RGB (with `data.bands`, [H, W, C] of these), or the path of
+    one; for a list of images, a list of results. Results are, in pixels of the image: segmentation, a class map [H, W] uint8;
+    detection, a list of `Found`, the most probable first; recognition, a `Reading`; table, a `Prediction`.
 
     `task` is the family, `class_names` are the classes (characters of a recogniser) by index; tables have none. `weights`
     describes the loaded weights (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights.
@@ -56,13 +56,13 @@ class Trained:
         Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
         """
         if isinstance(images, list | tuple):
-            return self._results([load_pixels(image) for image in images], batch_size)
-        (result,) = self._results([load_pixels(images)], 1)  # type: ignore[arg-type]
+            return self._results([self._task.load_image(image) for image in images], batch_size)
+        (result,) = self._results([self._task.load_image(images)], 1)  # type: ignore[arg-type]
         return result
 
     def draw(self, image: AnImage, result: Any) -> Image:
         """Return the image [H, W, 3] uint8 RGB with its result drawn on it; recognised text is drawn below its line."""
-        return self._task.writers.draw(load_pixels(image), result)
+        return self._task.writers.draw(self._task.load_image(image), result)
 
     @torch.no_grad()
     def _results(self, images: Sequence[Image], batch_size: int) -> list[Any]:

@@ -1,11 +1,13 @@
 """Base class of the Tasks of all families: common recipe keys, and distillation."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,14 @@ from phalanx.families.distillation import DISTILLATIONS, STUDENT, DistillationMo
 from phalanx.families.losses import merge_terms, weight_losses
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss, Task
+from phalanx.nn.layers import set_input_channels
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
 
-Colours = tuple[float, float, float]
+if TYPE_CHECKING:
+    from phalanx.data.bands import Bands
+
+Colours = tuple[float, ...]  # one value per band; three of RGB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,7 @@ class FamilyKeys:  # families redeclare the keys whose parts come from their own
 
     `loss` lists the losses, weighted by `loss_coefficients` (default: 1 each). `metric` computes the numbers of evaluations;
     `main_metric` selects the best checkpoint (default: the first of its `names`). `mean` and `std` normalise
-    pixel values between 0 and 1.
+    pixel values between 0 and 1; images of other bands (`data.bands`) need one value per band.
 
     Distillation: `model` is the student, `networks` names further networks that see the same batches, `between` lists losses
     between networks; each network also learns from `loss`, unless it is in `frozen`; see also `train.init_networks`.
@@ -90,14 +96,34 @@ class Family(Task):
     def build_network(self, size: int) -> nn.Module:
         """Network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
         # All networks of a distillation have the same number of classes.
+        self.check_bands()
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(size) for name, variant in variants.items()}
         for name, network in networks.items():
             self.check_fits(network, f'{name} network' if self.networks else 'network')
+            if self.bands:
+                set_input_channels(network, self.bands.count)
         return self.build_distillation(networks) if self.networks else networks[STUDENT]
 
     def build_distillation(self, networks: Mapping[str, nn.Module]) -> DistillationModel:
         return DistillationModel(networks, frozen=self.frozen)
+
+    @cached_property
+    def bands(self) -> Bands | None:
+        """Bands of the images; None for RGB."""
+        return getattr(self.data(), 'bands', None)
+
+    def check_bands(self) -> None:
+        """Raise ValueError if `mean` and `std` or a transform are for images of other bands."""
+        count = self.bands.count if self.bands else 3
+        colours = {'mean': self.mean, 'std': self.std}
+        parts = [transform for split in self.transforms.values() for transform in split]
+        for name, values in (*colours.items(), *(('fill', part.fill) for part in parts if hasattr(part, 'fill'))):
+            if len(values) != count:
+                raise ValueError(f'{name}: gives {len(values)} values for images of {count} bands; give one per band')
+        for part in parts:
+            if self.bands and (reason := getattr(part, 'only_rgb', '')):
+                raise ValueError(f'transforms: {type(part).__name__} {reason}')
 
     def check_fits(self, network: Any, role: str) -> None:
         """Raise ValueError if the network does not fit the rest of the recipe; `role` names it in the message."""
@@ -121,7 +147,12 @@ class Family(Task):
     @property
     def pixels(self) -> dict[str, Any]:
         """Conversion of pixels to numbers, for the `preparation` of an Export."""
-        return {'resizing': RESIZING, 'channels': self.channels, 'mean': self.mean, 'std': self.std}
+        pixels = {'resizing': RESIZING, 'channels': self.channels, 'mean': self.mean, 'std': self.std}
+        if self.bands is None:
+            return pixels
+        bands = {'count': self.bands.count, 'bits': self.bands.bits}
+        values = f'(value / {2**self.bands.bits - 1} - mean) / std for each band'
+        return {**pixels, 'values': values, 'channels': 'as stored', 'bands': bands}
 
     @property
     def has_fixed_size(self) -> bool:

@@ -1,18 +1,24 @@
 """Interface between trainer and families: a Task owns meaning, the trainer owns mechanics."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.data.batch import ImageBatch
+from phalanx.data.image import AnImage, load_pixels
 from phalanx.data.samples import Dataset, Image, Split
 from phalanx.families.export import Export
 from phalanx.families.figures import Figure, Grade
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
+
+if TYPE_CHECKING:
+    from phalanx.data.bands import Bands
 
 T_co = TypeVar('T_co', covariant=True)  # annotation of one image
 
@@ -145,6 +151,15 @@ class Task(ABC):
     def metric(self) -> Metric: ...
 
     # Results for users, and for `phalanx predict`.
+    @property
+    def bands(self) -> Bands | None:
+        """Bands of the images; None for RGB."""
+        return None
+
+    def load_image(self, image: AnImage) -> Image:
+        """Load an image as the data set has them, from an array or a file. Raises ValueError and SampleError."""
+        return self.bands.load(image) if self.bands else load_pixels(image)
+
     @abstractmethod
     def request(self, image: Image) -> Any:
         """Prepare an image without annotation as in evaluation."""

@@ -270,3 +270,22 @@ def initialise_as_paddle(model: nn.Module) -> None:
             continue
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def set_input_channels(network: nn.Module, channels: int) -> None:
+    """Replace the weights of the convolutions of RGB images in `network` by those for `channels`, from `inflate`."""
+    for conv in network.modules():
+        if isinstance(conv, nn.Conv2d) and conv.in_channels == 3 != channels:
+            conv.in_channels, conv.weight = channels, nn.Parameter(inflate(conv.weight, channels))
+
+
+def inflate(weight: Tensor, channels: int) -> Tensor:  # [O, 3, h, w] -> [O, channels, h, w]
+    """Weights of a convolution for images of `channels` bands, from those for RGB.
+
+    The three are repeated in order, and scaled so that activations keep their size; one band gets their sum. As in timm.
+    """
+    if channels == 1:
+        return weight.sum(1, keepdim=True)
+    repeated = weight.repeat(1, -(-channels // 3), 1, 1)[:, :channels]
+    return repeated * (3 / channels)

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from phalanx.runtime.family import Family
 from phalanx.runtime.prepare import (
-    INTERPOLATIONS,
     Floats,
     Image,
     Size,
@@ -21,6 +19,7 @@ from phalanx.runtime.prepare import (
     pad_with_zeros,
     resize_factors,
     resize_maps,
+    scale,
     scaled_size,
     size_of,
 )
@@ -57,8 +56,7 @@ class Detection(Family):
         for transform in self.preparation['transforms']:
             x, y = factors(image.shape[:2], transform)
             if (x, y) != (1, 1):
-                interpolation = INTERPOLATIONS[transform['interpolation']]
-                image = cv2.resize(image, None, fx=x, fy=y, interpolation=interpolation).astype(np.uint8, copy=False)
+                image = scale(image, x, y, transform['interpolation'])
         return normalise(pad_to_multiple(image, self.preparation['multiple_of'], self.preparation['fill']), self.preparation)
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Model:
         self.family = FAMILIES[guide['task']](guide)
 
     def __call__(self, image: Image) -> Any:
-        """Result for an image [H, W, 3] uint8 RGB, the same as that of `phalanx.load_run`.
+        """Result for an image [H, W, 3] uint8 RGB, or with the bands that the file is for, as that of `phalanx.load_run`.
 
         Raises ValueError for another array, ArtifactError for a size that the file does not accept.
         """
@@ -47,7 +47,8 @@ class Model:
 
     def predictions(self, images: Sequence[Image]) -> list[Any]:
         """Predictions for metrics, which `batch` turns into results: boxes are not clipped to the image yet."""
-        pixels = [check_image(image) for image in images]
+        bands = self.guide['preparation'].get('bands', {})  # of a file without the entry: RGB
+        pixels = [check_image(image, **bands) for image in images]
         prepared = [self.family.prepare(image) for image in pixels]
         # Images of one input size share a pass, if the file accepts batches; results return in the order of `images`.
         together: dict[tuple[int, ...], list[int]] = {}

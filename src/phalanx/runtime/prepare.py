@@ -72,27 +72,31 @@ def size_of(options: Mapping[str, Any], name: str) -> Size:
     return height, width
 
 
-def check_image(image: Any) -> Image:
-    """Return `image` as an array. Raises ValueError when it is not an image [H, W, 3] uint8."""
+def check_image(image: Any, count: int = 3, bits: int = 8) -> Image:
+    """Return `image` as an array. Raises ValueError when it is not an image [H, W, count] of unsigned integers of `bits`."""
     pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+    if pixels.dtype != f'uint{bits}' or pixels.ndim != 3 or pixels.shape[2] != count or 0 in pixels.shape:
         shape = ', '.join(map(str, pixels.shape))
-        raise ValueError(f'an image is an array [height, width, 3] of uint8, in RGB order; got [{shape}] of {pixels.dtype}')
+        kind = f'[height, width, {count}] of uint{bits}' + (', in RGB order' if (count, bits) == (3, 8) else '')
+        raise ValueError(f'an image is an array {kind}; got [{shape}] of {pixels.dtype}')
     return pixels
 
 
 def normalise(image: Image, preparation: Mapping[str, Any]) -> Floats:
-    """Normalise an image to [3, h, w] float32: `(value / 255 - mean) / std` per channel, in the channel order of the guide.
+    """Normalise an image to [C, h, w] float32: `(value / 255 - mean) / std` per channel, in the channel order of the guide.
 
-    Raises TooLargeError.
+    Values of 16 bits are divided by 65535. Raises TooLargeError.
     """
     check_input_size(*image.shape[:2])
     mean, std = np.array(preparation['mean'], np.float32), np.array(preparation['std'], np.float32)
+    if image.dtype != np.uint8:
+        scaled: Floats = (image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max) - mean) / std
+        return np.ascontiguousarray(scaled.transpose(2, 0, 1))
     levels: Floats = (np.arange(256, dtype=np.float32)[:, None] / np.float32(255) - mean) / std
-    order = (0, 1, 2) if preparation['channels'] == 'RGB' else (2, 1, 0)
+    order = (2, 1, 0) if preparation['channels'] == 'BGR' else range(image.shape[2])
     # A table of the 256 values per channel gives the same floats as computing each, in less time and memory. OpenCV's look-up
     # takes 0.03 s for 4000 x 2816 pixels, numpy's `take`, which buffers its output, 0.1 to 0.6 s.
-    floats = np.empty((3, *image.shape[:2]), np.float32)
+    floats = np.empty((image.shape[2], *image.shape[:2]), np.float32)
     for place, channel in enumerate(order):
         cv2.LUT(cv2.extractChannel(image, channel), levels[:, place].copy(), dst=floats[place])
     return floats
@@ -103,7 +107,7 @@ def pad_to_multiple(image: Image, step: int, colour: Sequence[int] = (0, 0, 0)) 
     H, W = image.shape[:2]
     if H % step == W % step == 0:
         return image
-    padded = np.empty((-(-H // step) * step, -(-W // step) * step, 3), np.uint8)
+    padded = np.empty((-(-H // step) * step, -(-W // step) * step, image.shape[2]), image.dtype)
     padded[:] = colour
     padded[:H, :W] = image
     return padded
@@ -116,11 +120,29 @@ def pad_with_zeros(maps: Floats, height: int, width: int) -> Floats:
     return padded
 
 
+def as_bands(pixels: Any, image: Image) -> Image:
+    """Result of OpenCV for `image` in its type, and with its third dimension, which OpenCV drops for one band."""
+    return pixels.reshape(*pixels.shape[:2], image.shape[2]).astype(image.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def scale(image: Image, x: float, y: float, interpolation: str) -> Image:
+    """Resize by the factors `x` and `y`: from a size, OpenCV would derive rounded factors."""
+    if interpolation == 'area' and image.shape[2] > 4:  # the only one for which OpenCV is limited to four bands
+        parts = [np.ascontiguousarray(image[..., first : first + 4]) for first in range(0, image.shape[2], 4)]
+        return np.concatenate([scale(part, x, y, interpolation) for part in parts], 2)
+    return as_bands(cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]), image)
+
+
+def grey(level: int, image: Image) -> int:
+    """Value in the type of `image` of a grey `level` of 255."""
+    return level * (int(np.iinfo(image.dtype).max) // 255)
+
+
 def resize(image: Image, height: int, width: int) -> Image:
     if image.shape[:2] == (height, width):
         return image
     check_image_size(height, width)
-    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    return as_bands(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR), image)
 
 
 def resize_maps(maps: Floats, height: int, width: int) -> Floats:

@@ -12,6 +12,7 @@ from phalanx.runtime.prepare import (
     Floats,
     Image,
     check_input_size,
+    grey,
     normalise,
     resize,
     resize_maps,
@@ -37,14 +38,14 @@ class Segmentation(Family):
             H, W = size_after(size, transform)
             if transform['name'] == 'Padding':
                 below, beside = H - image.shape[0], W - image.shape[1]
-                image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=PADDING)
+                image = np.pad(image, ((0, below), (0, beside), (0, 0)), constant_values=grey(PADDING, image))
             else:
                 image = resize(image, H, W)
         pixels = normalise(image, self.preparation)
         # Padding at the end is exact grey, between two bytes: set it after normalisation, as in training.
         if transforms and transforms[-1]['name'] == 'Padding':
-            grey = normalise_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
-            pixels[:, size[0] :], pixels[:, :, size[1] :] = grey, grey
+            middle = normalise_grey(self.preparation['mean'], self.preparation['std'])[:, None, None]
+            pixels[:, size[0] :], pixels[:, :, size[1] :] = middle, middle
         return pixels
 
     def outputs(self, run: Run, images: Floats) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class Segmentation(Family):
 
 
 def normalise_grey(mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """GREY after normalisation, per channel [3]."""
+    """GREY after normalisation, per channel [C]."""
     return ((np.float32(GREY / 255) - np.array(mean, np.float32)) / np.array(std, np.float32)).astype(np.float32)
 
 

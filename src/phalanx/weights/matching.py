@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from phalanx.nn.layers import inflate
+
 Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as stored in a file
 
 COUNTER = '.num_batches_tracked'  # the step counter of a batch norm, which only torch has
@@ -98,6 +100,7 @@ class Fit:
     misshapen: tuple[str, ...]  # in both, with different shapes
     left_over: tuple[str, ...]  # in the file, but not in the network
     carried: Mapping[str, SharedRows]  # of different shapes, but with shared rows
+    inflated: tuple[str, ...]  # convolutions of RGB images in the file, of other bands in the network
 
     @classmethod
     def of(cls, naming: Naming, weights: Weights, rows: RowNames | None = None) -> Fit:
@@ -107,14 +110,16 @@ class Fit:
         # Heads for other classes: their rows of shared classes can be loaded.
         matches = {name: rows.match_rows(*shapes[name]) for name in common if rows and not fits[name]}
         carried = {name: each for name, each in matches.items() if each is not None}
+        inflated = tuple(name for name in common if not fits[name] and _is_inflated(*shapes[name]))
         missing = tuple(name for name in naming.slots if name not in weights and not name.endswith(COUNTER))
         return cls(
             naming,
             weights,
             loaded=tuple(name for name in common if fits[name]),
             missing=missing,
-            misshapen=tuple(name for name in common if not fits[name] and name not in carried),
+            misshapen=tuple(name for name in common if not fits[name] and name not in carried and name not in inflated),
             carried=carried,
+            inflated=inflated,
             left_over=tuple(
                 name
                 for name in weights
@@ -127,6 +132,9 @@ class Fit:
         """Copy the weights that fit into the network, which keeps its dtype and device."""
         for name in self.loaded:
             self.naming.slots[name].tensor.copy_(_to_tensor(self.weights[name]))
+        for name in self.inflated:
+            target = self.naming.slots[name].tensor
+            target.copy_(inflate(_to_tensor(self.weights[name]), target.shape[1]))
         for name, rows in self.carried.items():
             target = self.naming.slots[name].tensor
             shared = _to_tensor(self.weights[name]).index_select(rows.dim, torch.tensor(rows.theirs))
@@ -137,7 +145,7 @@ class Fit:
         """Share of the network's tensors filled from the file, 0 to 1."""
         # Step counters exist only in torch: they say nothing about a fit.
         counted = [name for name in self.naming.slots if not name.endswith(COUNTER)]
-        return sum(not name.endswith(COUNTER) for name in self.loaded) / max(len(counted), 1)
+        return sum(not name.endswith(COUNTER) for name in (*self.loaded, *self.inflated)) / max(len(counted), 1)
 
     def problems(self) -> list[str]:
         """Everything that does not fit, one line per tensor."""
@@ -159,6 +167,8 @@ class Fit:
             lines.append(
                 f'{count_tensors(self.missing)} missing and {stay(self.missing)} as initialised: {shorten(self.missing)}'
             )
+        if self.inflated:
+            lines.append(f'for images of RGB, repeated for the bands of these: {shorten(self.inflated)}')
         # One line per number of shared rows: weight and bias of a head belong together.
         for count in sorted({len(rows.ours) for rows in self.carried.values()}):
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
@@ -188,7 +198,7 @@ class Fit:
         table: list[dict[str, str | float]] = [
             {
                 'part': part,
-                'loaded': count(self.loaded, part),
+                'loaded': count((*self.loaded, *self.inflated), part),
                 'rows by name': count(tuple(self.carried), part),
                 'missing, as initialised': count(self.missing, part),
                 'misshapen, as initialised': count(self.misshapen, part),
@@ -200,6 +210,11 @@ class Fit:
             zeros = dict.fromkeys(table[0], 0) if table else {}
             table.append({**zeros, 'part': '(no place here)', 'left over': len(self.left_over)})
         return table
+
+
+def _is_inflated(shape: Sequence[int], file_shape: Sequence[int]) -> bool:
+    """True for a convolution of RGB images in the file that has another number of bands in the network."""
+    return len(shape) == 4 and len(file_shape) == 4 and (shape[0], 3, *shape[2:]) == tuple(file_shape)
 
 
 def _to_tensor(value: npt.NDArray[Any] | Tensor) -> Tensor:

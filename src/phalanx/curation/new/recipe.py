@@ -40,13 +40,15 @@ def compose_recipe(
     if weights:
         own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_write_keys(length, weights, settings))
         return '\n\n'.join([about, *own]) + '\n'
-    blocks = [about, f'task: {family}', data, *FAMILY[family](written, length, node), *_general(family, length, node)]
+    about_bands = '# of each band, as a share of its largest value'
+    colours = [f'{about_bands}\nmean: {written.mean}\nstd: {written.std}'] if written.mean else []
+    blocks = [about, f'task: {family}', data, *colours, *FAMILY[family](written, length, node), *_general(family, length, node)]
     return '\n\n'.join(blocks) + '\n'
 
 
 def _format_yaml(value: Any) -> str:
     """Format a value as flow-style YAML, on several lines if it is long."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=110)
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=110, sort_keys=False)
     return text.removesuffix('\n').removesuffix('\n...').strip().replace('\n', '\n    ')
 
 
@@ -63,12 +65,26 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
         f'  size: {size}                        # or {larger}: with many images, and more time',
         'loss:\n  name: task_aligned',
         'metric:\n  name: coco',
-        'transforms:\n  - random_distort\n  - {name: random_expand, ratio: 2.0}\n  - random_crop\n'
+        f'transforms:\n  - {_distort(written)}\n  - {_expand(written)}\n  - random_crop\n'
         f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
         'eval_transforms:                 # small objects need more pixels\n'
         f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
         _optimizer('adamw', rate * (length.batch / 8) ** 0.5, 0.05),
     ]
+
+
+def _distort(written: Written, strength: float | None = None) -> str:
+    """Colour augmentation as an entry of `transforms`; other bands than RGB have no saturation and hue."""
+    options = {} if strength is None else dict.fromkeys(('brightness', 'contrast', 'saturation'), strength)
+    if written.mean:
+        options = {**options, 'saturation_probability': 0, 'hue_probability': 0}
+        options.pop('saturation', None)
+    return _format_yaml({'name': 'random_distort', **options}) if options else 'random_distort'
+
+
+def _expand(written: Written) -> str:
+    fill = {'fill': [round(value * (2 ** written.data['bands']['bits'] - 1)) for value in written.mean]} if written.mean else {}
+    return _format_yaml({'name': 'random_expand', 'ratio': 2.0, **fill})
 
 
 def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
@@ -86,7 +102,7 @@ def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
         f'  - {{name: resize_step_scaling, min: {scale}, step: 0.125}}\n'
         f'  - {{name: random_padding_crop, crop_size: [{crop}, {crop}]}}\n'
         '  - random_flip                  # take it out where left and right differ\n'
-        '  - {name: random_distort, brightness: 0.4, contrast: 0.4, saturation: 0.4}',
+        f'  - {_distort(written, 0.4)}',
         'eval_transforms:                 # results come back in the size of the image\n'
         f'  - {{name: resize_by_long, side: {long}}}',
         _optimizer('adamw', 1.0e-3 * (length.batch / 8) ** 0.5, 0.05),

@@ -21,6 +21,7 @@ from rich.progress import track
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
+from phalanx.data.bands import find_bands
 from phalanx.data.checks import AnnotationError, size_of
 from phalanx.data.image import find_background, read_image
 from phalanx.data.samples import SampleError
@@ -54,6 +55,8 @@ class Written:
     cell_boxes: int = 0
     names: set[str] = field(default_factory=set)  # of files made from images
     left_out: LeftOut = field(default_factory=LeftOut)
+    mean: list[float] = field(default_factory=list)  # of other bands than RGB, as shares of the largest value
+    std: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def below(self, path: Path) -> str:
@@ -83,6 +86,7 @@ def write(
 ) -> Written:
     """Write the files that `family` reads into `out`; images stay where they are. Raises ValueError for too many classes."""
     images = [sample.image for samples in lists.values() for sample in samples]
+    bands = find_bands([sample.image for sample in lists['train']]) if family in ('detection', 'segmentation') else None
     written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning, separator)
     # class names, and notes about objects that lose their shape in this family
     if family == 'detection':
@@ -107,6 +111,12 @@ def write(
         file.write_text(text, encoding='utf-8')
         written.files[split] = written.below(file)
     written.data = {'root': str(written.root), **_keys(family, written)}
+    if bands:
+        about, written.mean, written.std = bands
+        written.data['bands'] = {'count': about.count, 'bits': about.bits}
+        written.notes.append(
+            f'images of {about.count} band{"s" * (about.count > 1)} of {about.bits} bits, used as stored (data.bands)'
+        )
     return written
 
 

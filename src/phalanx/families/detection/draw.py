@@ -10,6 +10,7 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
+from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.families.detection.data.source import Objects
@@ -89,17 +90,20 @@ def filter_by_score(detections: Sequence[Found], least: float) -> list[Found]:
     return [detection for detection in detections if detection.score >= least]
 
 
-def build_writers(shown_from: float) -> Writers:
+def build_writers(shown_from: float, bands: Bands | None = None) -> Writers:
     """Writers of detections: JSON gets all, other formats those with a score of at least `shown_from`."""
 
     def shown(write: Write) -> Write:
         return lambda detections, image, stem: write(filter_by_score(detections, shown_from), image, stem)
 
     def draw(image: Image, detections: Sequence[Found]) -> Image:
-        return draw_detections(image, filter_by_score(detections, shown_from))
+        return draw_detections(to_rgb(image, bands), filter_by_score(detections, shown_from))
+
+    def crop(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+        return write_crops(detections, to_rgb(image, bands), stem)
 
     pictures = picture_writer(draw, '_overlay.jpg')
-    ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(write_crops), 'pictures': pictures}
+    ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(crop), 'pictures': pictures}
     return Writers(draw, ways, default=('json', 'pictures'))
 
 

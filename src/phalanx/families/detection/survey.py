@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.boxes import pairwise_iou
 from phalanx.data.samples import Draw, FromSource, Image
 from phalanx.families.detection.data import Objects
@@ -23,6 +24,7 @@ class BoxSurvey(FromSource):
 
     class_names: tuple[str, ...]
     scales: Callable[[Image], tuple[float, float]]  # image -> scale factors in x and y of the transforms
+    bands: Bands | None = None
     unit: str = 'boxes'
 
     @property
@@ -53,7 +55,7 @@ class BoxSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """Image with its boxes; ignored ones are grey."""
         image, objects = self.source.read(Draw(index))
-        return draw_objects(image, objects, self.class_names)
+        return draw_objects(to_rgb(image, self.bands), objects, self.class_names)
 
 
 def count_duplicates(objects: Objects) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.data.bands import to_rgb
 from phalanx.data.batch import ImageBatch, channels_first, split_evenly, stack_images
 from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
@@ -52,7 +53,7 @@ SHOWN = 10  # classes in a message
 
 @dataclass(frozen=True)
 class Sample:
-    image: Tensor  # uint8 [3, h, w], input of the network before normalisation
+    image: Tensor  # uint8 [3, h, w] (with `data.bands` [C, h, w], uint8 or uint16), input of the network before normalisation
     objects: Objects  # in training in pixels of `image`, in evaluation of the image as it was read
     index: int  # number of the sample in its data set
     size: tuple[int, int]  # (height, width) of the image as it was read
@@ -228,7 +229,8 @@ class Detection(Family):
 
     def survey(self, split: Split) -> BoxSurvey:
         """Samples of a split before transforms, for `phalanx data check`."""
-        return BoxSurvey(self.data().split(split), self.class_names, partial(transform_scale, self.transforms['eval']))
+        scale = partial(transform_scale, self.transforms['eval'])
+        return BoxSurvey(self.data().split(split), self.class_names, scale, self.bands)
 
     rewritten_as = tuple(WRITERS)
 
@@ -240,7 +242,7 @@ class Detection(Family):
         """Batch samples; smaller images are padded on the right and at the bottom with the mean colour."""
         objects = Objects.all_of([sample.objects for sample in samples])
         return DetectionBatch(
-            images=pad_to_common_size([sample.image for sample in samples], self.mean),
+            images=pad_to_common_size([sample.image for sample in samples], self.mean_colour),
             boxes=torch.from_numpy(objects.boxes),
             classes=torch.from_numpy(objects.classes),
             frames=torch.stack([sample.frame for sample in samples]),
@@ -248,6 +250,12 @@ class Detection(Family):
             sizes=tuple(sample.size for sample in samples),
             indices=tuple(sample.index for sample in samples),
         )
+
+    @property
+    def mean_colour(self) -> list[int]:
+        """Stored values that normalise to about 0, one per band."""
+        most = 2**self.bands.bits - 1 if self.bands else 255
+        return [round(most * value) for value in self.mean]
 
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
         """Pad images to the largest size on any rank, and count the objects of the fullest image on any rank.
@@ -258,7 +266,7 @@ class Detection(Family):
         if has_one_size and not any(loss.pads_truths for loss, _ in self.losses):
             return batch
         *sides, most = whole.largest((*batch.images.shape[2:], max(len(truth) for truth in batch.truths)))
-        images = batch.images if has_one_size else pad_to_common_size(list(batch.images), self.mean, least=sides)
+        images = batch.images if has_one_size else pad_to_common_size(list(batch.images), self.mean_colour, least=sides)
         return replace(batch, images=images, most=max(most, 1))
 
     def outputs(self, model: nn.Module, batch: DetectionBatch) -> Any:
@@ -308,12 +316,15 @@ class Detection(Family):
         return [detections.named(self.class_names, size) for detections, size in zip(prediction, batch.sizes, strict=True)]
 
     def picture(self, sample: Sample, result: list[Found]) -> list[tuple[str, Image]]:
-        image, detections = sample.image.permute(1, 2, 0).numpy(), drawing.filter_by_score(result, self.shown_from)
+        image, detections = (
+            to_rgb(sample.image.permute(1, 2, 0).numpy(), self.bands),
+            drawing.filter_by_score(result, self.shown_from),
+        )
         return drawing.draw_comparison(image, sample.size, sample.objects, self.class_names, detections)
 
     @property
     def writers(self) -> Writers:
-        return drawing.build_writers(self.shown_from)
+        return drawing.build_writers(self.shown_from, self.bands)
 
     def export(self, model: Any, *, post_processing: bool = False) -> Export:
         """Export boxes and scores of all anchors, or of the results of NMS; the caller scales them to the image.
@@ -331,7 +342,7 @@ class Detection(Family):
             'transforms': [describe_transform(transform) for transform in self.transforms['eval']],
             'filled_up': f'on the right and at the bottom with the colour `fill`, to multiples of {STRIDE} pixels',
             'multiple_of': STRIDE,
-            'fill': mean_colour(self.mean),
+            'fill': self.mean_colour,
             **self.pixels,
         }
         return Export(
@@ -353,13 +364,8 @@ class Detection(Family):
         )
 
 
-def mean_colour(mean: Sequence[float]) -> list[int]:
-    """RGB bytes that normalise to about 0."""
-    return [round(255 * value) for value in mean]
-
-
-def pad_to_common_size(images: Sequence[Tensor], mean: Sequence[float], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
-    """Pad images [3, h, w] on the right and at the bottom to the smallest common size, [B, 3, H, W].
+def pad_to_common_size(images: Sequence[Tensor], colour: Sequence[int], *, least: Sequence[int] = (STRIDE, STRIDE)) -> Tensor:
+    """Pad images [C, h, w] on the right and at the bottom with `colour` to the smallest common size, [B, C, H, W].
 
     H and W are multiples of STRIDE and at least `least`. Raises TooLargeError.
     """
@@ -368,8 +374,7 @@ def pad_to_common_size(images: Sequence[Tensor], mean: Sequence[float], *, least
     check_batch(len(images), *sides)
     if all(list(image.shape[1:]) == sides for image in images):
         return stack_images(images)
-    colour = images[0].new_tensor(mean_colour(mean))
-    canvas = colour.view(1, 3, 1, 1).repeat(len(images), 1, *sides)
+    canvas = images[0].new_tensor(colour).view(1, -1, 1, 1).repeat(len(images), 1, *sides)
     for place, image in zip(canvas, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
     return canvas

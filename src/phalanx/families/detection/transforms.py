@@ -1,6 +1,7 @@
 """Augmentations of an image together with its boxes; sizes and arithmetic are those of PaddleDetection's transforms.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its objects and a `TransformContext`.
+Each is built from keyword options and called with an image [H, W, C] uint8 or uint16 (RGB uint8 without
+`data.bands`), its objects and a `TransformContext`.
 Normalisation happens later on the device of the network, so that images travel as bytes.
 """
 
@@ -19,7 +20,16 @@ from phalanx.data.image import flip_horizontally
 from phalanx.data.samples import Image, Rng
 from phalanx.families.detection.data.source import Boxes, Objects
 from phalanx.families.sizing import RandomTransform, Sizing
-from phalanx.runtime.prepare import INTERPOLATIONS, check_image_size, limit_factor, resize_factors
+from phalanx.runtime.prepare import (
+    INTERPOLATIONS,
+    as_bands,
+    check_image_size,
+    grey,
+    limit_factor,
+    resize,
+    resize_factors,
+    scale,
+)
 
 ImageWithObjects = tuple[Image, Objects]  # an image and its objects
 
@@ -69,8 +79,8 @@ def resize_sample(image: Image, objects: Objects, x: float, y: float, interpolat
     H, W = image.shape[:2]
     x, y = max(x, 1 / W), max(y, 1 / H)  # at least one pixel remains
     check_image_size(round(H * y), round(W * x))
-    if (x, y) != (1, 1):  # by factors: from a size, OpenCV would derive rounded factors
-        image = cv2.resize(image, None, fx=x, fy=y, interpolation=INTERPOLATIONS[interpolation]).astype(np.uint8, copy=False)
+    if (x, y) != (1, 1):
+        image = scale(image, x, y, interpolation)
     boxes = objects.boxes * np.array([x, y, x, y], np.float32)
     return image, replace(objects, boxes=boxes).clipped(W * x, H * y)
 
@@ -100,14 +110,15 @@ class RandomDistort(InEpochs, ColourDistortion):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomExpand(InEpochs):
-    """Place the image at random on a canvas up to `ratio` times as wide and high, filled with the colour `fill` (RGB).
+    """Place the image at random on a canvas up to `ratio` times as wide and high, filled with the colour `fill`.
 
-    The canvas has at most MOST_PIXELS. `skips_mosaics`: leave images alone that `mosaic` has made.
+    `fill` is RGB, or one value per band. The canvas has at most MOST_PIXELS. `skips_mosaics`: leave images alone that `mosaic`
+    has made.
     """
 
     probability: float = 0.5
     ratio: float = 4.0
-    fill: tuple[float, float, float] = (123.675, 116.28, 103.53)
+    fill: tuple[float, ...] = (123.675, 116.28, 103.53)
     skips_mosaics: bool = False
 
     def __post_init__(self) -> None:
@@ -125,9 +136,9 @@ class RandomExpand(InEpochs):
         if height <= H or width <= W:
             return image, objects
         top, left = int(rng.integers(0, height - H)), int(rng.integers(0, width - W))
-        sides = (top, height - H - top, left, width - W - left)
-        fill = [round(value) for value in self.fill]
-        canvas = cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT, value=fill).astype(np.uint8, copy=False)
+        canvas = np.empty((height, width, image.shape[2]), image.dtype)
+        canvas[:] = [round(value) for value in self.fill]
+        canvas[top : top + H, left : left + W] = image
         return canvas, objects.moved(left, top)
 
 
@@ -236,7 +247,7 @@ class RandomWindow(InEpochs):
         inner = crop_objects(objects, np.array([x, y, x + W, y + H], np.float32))
         part = image[y : y + H, x : x + W]
         if part.shape[:2] != (H, W):
-            canvas = np.full((H, W, 3), GREY, np.uint8)
+            canvas = np.full((H, W, image.shape[2]), grey(GREY, image), image.dtype)
             canvas[: part.shape[0], : part.shape[1]] = part
             part = canvas
         return part, inner
@@ -278,7 +289,7 @@ class CopyPaste(InEpochs):
             height, width = round((y1 - y0) * factor), round((x1 - x0) * factor)
             if not (0 < height <= image.shape[0] and 0 < width <= image.shape[1]):
                 continue
-            patch = cv2.resize(other[y0:y1, x0:x1], (width, height), interpolation=cv2.INTER_LINEAR)
+            patch = resize(other[y0:y1, x0:x1], height, width)
             left, top = (
                 int(rng.integers(0, end - side, endpoint=True))
                 for end, side in ((image.shape[1], width), (image.shape[0], height))
@@ -414,7 +425,8 @@ class Mosaic(InEpochs):
         """Place four images around one point of a canvas of twice the size, and clip them to it."""
         H, W = self.target_size
         x, y = int(rng.uniform(0.5 * W, 1.5 * W)), int(rng.uniform(0.5 * H, 1.5 * H))
-        canvas, placed = np.full((2 * H, 2 * W, 3), GREY, np.uint8), []
+        first, placed = parts[0][0], []
+        canvas = np.full((2 * H, 2 * W, first.shape[2]), grey(GREY, first), first.dtype)
         for place, (image, objects) in enumerate(parts):
             # Resize to fit a quarter of the canvas, with one corner at the common point: images 0 to 3 are left above, right
             # above, left below and right below.
@@ -436,7 +448,8 @@ class Mosaic(InEpochs):
         along_x, along_y = (math.tan(math.radians(rng.uniform(*self.shear))) for _ in range(2))
         affine = np.stack([turn[0] + along_y * turn[1], turn[1] + along_x * turn[0]])  # [2, 3]
         affine[:, 2] = rng.uniform(*self.translate) * np.array(size)
-        image = cv2.warpAffine(canvas, affine, size, borderValue=(GREY, GREY, GREY)).astype(np.uint8, copy=False)
+        border = (grey(GREY, canvas),) * 4  # OpenCV repeats them for further bands
+        image = as_bands(cv2.warpAffine(canvas, affine, size, borderValue=border), canvas)
         # A box becomes the bounding box of its four transformed corners.
         corners = objects.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
         moved = corners @ affine[:, :2].T + affine[:, 2]  # [N, 4, 2]
@@ -475,7 +488,7 @@ class MixUp(InEpochs):
         visible = other[top : top + H, left : left + W]
         padded = np.zeros_like(image)
         padded[: visible.shape[0], : visible.shape[1]] = visible
-        mixed = cv2.addWeighted(image, 0.5, padded, 0.5, 0).astype(np.uint8, copy=False)
+        mixed = as_bands(cv2.addWeighted(image, 0.5, padded, 0.5, 0), image)
         return mixed, Objects.all_of([objects, others.moved(-left, -top).clipped(W, H)])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
+from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import LabelMap, find_background, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
@@ -36,11 +37,11 @@ def draw_comparison(image: Image, truth: LabelMap, prediction: LabelMap, class_n
     return [('image', image), *pictures]
 
 
-def build_writers(class_names: Sequence[str]) -> Writers:
+def build_writers(class_names: Sequence[str], bands: Bands | None = None) -> Writers:
     """Return the writers of the formats that `phalanx predict` offers."""
 
     def draw(image: Image, class_map: LabelMap) -> Image:
-        return draw_overlay(image, class_map, class_names)
+        return draw_overlay(to_rgb(image, bands), class_map, class_names)
 
     pictures = picture_writer(draw, '_overlay.jpg')
     ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import LabelMap, find_background
 from phalanx.data.samples import Draw, FromSource, Image, SampleError, Split
 from phalanx.families.segmentation.draw import draw_overlay
@@ -18,6 +19,7 @@ class PixelSurvey(FromSource):
     """Untransformed samples of one split; classes are counted in pixels."""
 
     class_names: tuple[str, ...]
+    bands: Bands | None = None
     unit: str = 'pixels'
 
     when_absent = '`phalanx new` and `phalanx data prepare masks` turn masks with the values 0 and 255 into classes'
@@ -33,7 +35,7 @@ class PixelSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """Return the image blended with the colours of its classes; void and background stay uncoloured."""
         image, labels = self.source.read(Draw(index))
-        return draw_overlay(image, labels, self.class_names)
+        return draw_overlay(to_rgb(image, self.bands), labels, self.class_names)
 
 
 MOST_READ = 200  # label maps read at the start of a training; classes that none has are named if these are all

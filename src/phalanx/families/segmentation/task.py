@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.config.bind import Part
+from phalanx.data.bands import to_rgb
 from phalanx.data.batch import ImageBatch, channels_first, split_evenly, stack_images
 from phalanx.data.image import LabelMap
 from phalanx.data.samples import Dataset, Draw, Image, Rng, Split
@@ -41,7 +42,7 @@ READ_OUT = 'average the logits of all views, undo the transforms from last to fi
 class Sample:
     """Image with its label map, and the sizes needed to undo the transforms."""
 
-    image: Tensor  # uint8 [3, h, w], the network input before normalisation
+    image: Tensor  # uint8 [3, h, w] (with `data.bands` [C, h, w], uint8 or uint16), the network input before normalisation
     labels: Tensor  # uint8 [H, W]; of the size of `image` in training, of the original image in evaluation
     sizes_before: tuple[Size, ...] = ()  # of the image, before each transform
     index: int = 0  # in the data set
@@ -193,7 +194,7 @@ class Segmentation(Family):
     def survey(self, split: Split) -> PixelSurvey:
         """Return the untransformed samples of a split, for `phalanx data check`."""
         data = self.data()
-        return PixelSurvey(data.split(split), data.class_names)
+        return PixelSurvey(data.split(split), data.class_names, self.bands)
 
     def collate(self, samples: Sequence[Sample]) -> SegmentationBatch:
         """Batch samples. Raises ValueError if their images differ in size."""
@@ -261,12 +262,13 @@ class Segmentation(Family):
     def picture(self, sample: Sample, result: LabelMap) -> list[tuple[str, Image]]:
         size = (len(sample.labels), sample.labels.shape[1])
         # The report shows the image at its original size.
-        image = undo_transforms(sample.image.float(), self.transforms['eval'], sample.sizes_before, size).round().byte()
-        return drawing.draw_comparison(image.permute(1, 2, 0).numpy(), sample.labels.numpy(), result, self.data().class_names)
+        upright = undo_transforms(sample.image.float(), self.transforms['eval'], sample.sizes_before, size).round()
+        image = to_rgb(upright.permute(1, 2, 0).numpy().astype(self.bands.dtype if self.bands else np.uint8), self.bands)
+        return drawing.draw_comparison(image, sample.labels.numpy(), result, self.data().class_names)
 
     @property
     def writers(self) -> Writers:
-        return drawing.build_writers(self.labels()[0])
+        return drawing.build_writers(self.labels()[0], self.bands)
 
     def export(self, model: nn.Module, *, post_processing: bool = False) -> Export:
         """Export the main output, or with `post_processing` its class map, for one view of an image.

@@ -1,7 +1,8 @@
 """Transforms of an image and its label map; sizes and arithmetic as in PaddleSeg.
 
-Each is built from keyword options and called with an image [H, W, 3] uint8, its label map [H, W] and the random generator of
-its sample. Normalisation is not among them: the Task normalises on the device, so that images are transferred as bytes.
+Each is built from keyword options and called with an image [H, W, C] uint8 or uint16 (RGB uint8 without `data.bands`), its
+label map [H, W] and the random generator of its sample. Normalisation is not among them: the Task normalises on the device, so
+that images are transferred as stored.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from phalanx.data.image import LabelMap, flip_horizontally
 from phalanx.data.samples import Image, Rng
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.sizing import MAX_WARP_SIDE, RandomTransform, Sizing
-from phalanx.runtime.prepare import MOST_PIXELS, check_image_size, limit_factor, rounded_size, scaled_size
+from phalanx.runtime.prepare import MOST_PIXELS, as_bands, check_image_size, grey, limit_factor, rounded_size, scaled_size
 from phalanx.runtime.segmentation import PADDING
 
 Pair = tuple[Image, LabelMap]
@@ -29,7 +30,7 @@ def resize(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     if (height, width) == labels.shape:
         return image, labels
     check_image_size(height, width)
-    image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+    image = as_bands(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR), image)
     return image, cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False)
 
 
@@ -105,7 +106,7 @@ def pad(image: Image, labels: LabelMap, height: int, width: int) -> Pair:
     # At the end only, so that a crop from the upper left undoes it.
     bottom, right = max(0, height - labels.shape[0]), max(0, width - labels.shape[1])
     if bottom or right:
-        image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=PADDING)
+        image = np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=grey(PADDING, image))
         labels = np.pad(labels, ((0, bottom), (0, right)), constant_values=VOID)
     return image, labels
 
@@ -192,9 +193,8 @@ class RandomRotation:
             return image, labels
         # Shift the rotation centre to the centre of the enlarged canvas.
         turn[:, 2] += width / 2 - W // 2, height / 2 - H // 2
-        image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(PADDING,) * 3).astype(
-            np.uint8, copy=False
-        )
+        corners = (grey(PADDING, image),) * 4  # OpenCV repeats them for further bands
+        image = as_bands(cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=corners), image)
         labels = cv2.warpAffine(labels, turn, size, flags=cv2.INTER_NEAREST, borderValue=(VOID,)).astype(np.uint8, copy=False)
         return image, labels
 
@@ -209,6 +209,10 @@ class RandomBlur(RandomTransform):
     probability: float = 0.1
     kind: Literal['gaussian', 'median', 'blur', 'random'] = 'gaussian'
 
+    @property
+    def only_rgb(self) -> str:
+        return 'has no median of other bands; set kind: gaussian, or blur' if self.kind in ('median', 'random') else ''
+
     def __call__(self, image: Image, labels: LabelMap, rng: Rng) -> Pair:
         if not self.happens(rng):
             return image, labels
@@ -220,7 +224,7 @@ class RandomBlur(RandomTransform):
             blurred = cv2.medianBlur(image, side)
         else:
             blurred = cv2.blur(image, (side, side))
-        return blurred.astype(np.uint8, copy=False), labels
+        return as_bands(blurred, image), labels
 
 
 @dataclass(frozen=True, kw_only=True)

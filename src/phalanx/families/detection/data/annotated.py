@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.data.bands import Bands
 from phalanx.data.checks import FRACTIONS
 from phalanx.data.folders import check_present
 from phalanx.data.image import read_image, turned_hint
@@ -70,7 +71,12 @@ class Annotations:
         self._ignored.append(ignored)
 
     def source(
-        self, *, keep_empty: bool, place: Callable[[str], str] = str, classes: Sequence[int] | None = None
+        self,
+        *,
+        keep_empty: bool,
+        place: Callable[[str], str] = str,
+        classes: Sequence[int] | None = None,
+        bands: Bands | None = None,
     ) -> AnnotatedImages:
         """Source of the collected images; `keep_empty`: with images without objects.
 
@@ -116,7 +122,8 @@ class Annotations:
         paths = Packed.of(files[number] for number in selected)
         oddities = {what: int(count) for what, count in notes.items() if count}
         missing = {place: self._missing[number] for place, number in enumerate(selected.tolist()) if number in self._missing}
-        return AnnotatedImages(self.root, paths, sizes[selected], starts, objects.at(rows), self.relative, oddities, missing)
+        kept = objects.at(rows)
+        return AnnotatedImages(self.root, paths, sizes[selected], starts, kept, self.relative, oddities, missing, bands)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """Mask [N] of boxes that exceed the image by more than a pixel or 1 % of the side; False for unknown sizes."""
@@ -138,6 +145,7 @@ class AnnotatedImages(Files):
     relative: bool  # boxes are fractions of width and height
     notes: Mapping[str, int]
     missing: Mapping[int, str]  # number of an image -> its missing annotation file
+    bands: Bands | None = None  # of the images, if they are not RGB
 
     def check_files(self) -> None:
         check_present(self.root, self.paths, self.missing.values())
@@ -147,7 +155,8 @@ class AnnotatedImages(Files):
         return super().digest() + digest_arrays(self.sizes, self.starts, one.boxes, one.classes, one.ignored, one.areas)
 
     def image(self, index: int) -> Image:
-        return read_image(self.name(index))
+        name = self.name(index)
+        return read_image(name) if self.bands is None else self.bands.read(name)
 
     def read(self, draw: Draw) -> tuple[Image, Objects]:
         """Raises SampleError, also for an image of another size than annotated."""

@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from phalanx.data.bands import Bands
 from phalanx.data.checks import AnnotationError, is_file
 from phalanx.data.coco import Key, parse_categories, parse_image, parse_object, place_of
 from phalanx.data.coco_file import Block, read_blocks
@@ -19,7 +20,7 @@ class CocoJson:
     Several files may annotate a split, each with some of its images, or with one class: objects of an image are joined.
     `classes`: names of the classes in the order of the network's outputs, or a file below `root` with one name per line. By
     default, the categories of the file `train` in their order; prediction then needs that file too. `empty_images`: train also
-    on images without objects (evaluation always counts them).
+    on images without objects (evaluation always counts them). `bands`: of the images, if they are not RGB.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class CocoJson:
         eval_images: str = 'val2017',
         classes: str | tuple[str, ...] | None = None,
         empty_images: bool = False,
+        bands: Bands | None = None,
     ) -> None:
-        self.root, self.classes, self.empty_images = root, classes, empty_images
+        self.root, self.classes, self.empty_images, self.bands = root, classes, empty_images, bands
         self.files: dict[Split, tuple[str, ...]] = {
             'train': (train,) if isinstance(train, str) else train,
             'eval': (eval,) if isinstance(eval, str) else eval,
@@ -60,7 +62,9 @@ class CocoJson:
         paths, place = [self.root / file for file in self.files[split]], self.place_in(self.folders[split])
         names, annotations = read_annotations(paths, self.root)
         classes = _classes(names, self.class_names, annotations.place)
-        return annotations.source(keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes)
+        return annotations.source(
+            keep_empty=split == 'eval' or self.empty_images, place=place, classes=classes, bands=self.bands
+        )
 
     def place_in(self, folder: str) -> Callable[[str], str]:
         """Return a function from the name of an image in the JSON file to its path below the root."""

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from phalanx.data.bands import Bands
 from phalanx.data.checks import AnnotationError, is_file
 from phalanx.data.folders import Problems, check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
@@ -27,6 +28,7 @@ class PascalVOC:
     `root` with one name per line; by default the 20 of VOC. Difficult objects are not evaluated; `learn_difficult` trains on
     them, as PaddleDetection does. Corners are used as written, without a shift for VOC's counting from 1, and clipped to the
     last column and row, width - 1 and height - 1, as in PaddleDetection. `empty_images`: train also on images without objects.
+    `bands`: of the images, if they are not RGB.
     """
 
     def __init__(
@@ -38,8 +40,9 @@ class PascalVOC:
         classes: str | tuple[str, ...] = tuple(CLASSES.split()),
         learn_difficult: bool = True,
         empty_images: bool = False,
+        bands: Bands | None = None,
     ) -> None:
-        self.root, self.learn_difficult, self.empty_images = root, learn_difficult, empty_images
+        self.root, self.learn_difficult, self.empty_images, self.bands = root, learn_difficult, empty_images, bands
         self.lists: dict[Split, str] = {'train': train, 'eval': eval}
         for key, path in self.lists.items():
             check_inside(path, root, f'data.{key}')
@@ -69,7 +72,7 @@ class PascalVOC:
                     is_learned = self.learn_difficult and split == 'train'
                     add_voc(image, next(known), annotations, labels, learn_difficult=is_learned)
         problems.check()
-        return annotations.source(keep_empty=split == 'eval' or self.empty_images)
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images, bands=self.bands)
 
     def _pair(self, line: str, images: dict[str, str], where: str) -> tuple[str, str]:
         """Image and annotation of a line; names may have spaces in them."""

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import ConfigError, load_yaml
+from phalanx.data.bands import Bands
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, read_class_names, read_lines, read_text
 from phalanx.data.samples import Split
 from phalanx.data.yolo import PoseGuess, distinct_lines, keypoint_fields, names_in, parse_row
 from phalanx.families.detection.data.annotated import KEYPOINTS, POLYGONS, AnnotatedImages, Annotations
 
-SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp')
+SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 KINDS = {'confidence': 'boxes with a confidence, which is left out', 'keypoints': KEYPOINTS, 'polygon': POLYGONS}
 
 
@@ -20,7 +21,7 @@ class YoloText:
     is none, the image is left out: nobody annotated it. `classes`: names, or a file below `root`: text with one name per line,
     or YAML with `names` (`data.yaml`). `empty_images`: train also on images without objects, as YOLO does. A polygon
     (`class x1 y1 x2 y2 x3 y3 ...`) becomes its bounding box; a confidence at the end of a line is left out, and so are the
-    keypoints of poses (`kpt_shape` in data.yaml).
+    keypoints of poses (`kpt_shape` in data.yaml). `bands`: of the images, if they are not RGB.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class YoloText:
         eval: str = 'images/val',
         classes: str | tuple[str, ...] = 'data.yaml',
         empty_images: bool = True,
+        bands: Bands | None = None,
     ) -> None:
-        self.root, self.empty_images = root, empty_images
+        self.root, self.empty_images, self.bands = root, empty_images, bands
         self.places: dict[Split, str] = {'train': train, 'eval': eval}
         for key, path in self.places.items():
             check_inside(path, root, f'data.{key}')
@@ -59,7 +61,7 @@ class YoloText:
             with problems:
                 poses.check(annotations.place)
         problems.check()
-        return annotations.source(keep_empty=split == 'eval' or self.empty_images)
+        return annotations.source(keep_empty=split == 'eval' or self.empty_images, bands=self.bands)
 
     def _images(self, place: str) -> list[str]:
         """Paths of images relative to the root. Raises FileNotFoundError if there are none, ValueError for an invalid list."""

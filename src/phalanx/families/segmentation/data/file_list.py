@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from phalanx.data.bands import Bands
 from phalanx.data.folders import Problems, check_folder, check_inside, read_class_names, read_lines
 from phalanx.data.samples import Split
 from phalanx.families.segmentation.data.pairs import Pairs, identity_table
@@ -14,7 +15,8 @@ class FileList:
     Label maps hold class ids, and 255 for void.
 
     `classes`: class names in the order of their ids, or a file below `root` with one name per line. `separator`: between image
-    and label map; a tab allows spaces in paths. Raises FileNotFoundError and ValueError.
+    and label map; a tab allows spaces in paths. `bands`: of the images, if they are not RGB. Raises FileNotFoundError and
+    ValueError.
     """
 
     def __init__(
@@ -25,8 +27,9 @@ class FileList:
         eval: str = 'val.txt',
         classes: str | tuple[str, ...] = 'classes.txt',
         separator: str = ' ',
+        bands: Bands | None = None,
     ) -> None:
-        self.root, self.lists, self.separator = root, {'train': train, 'eval': eval}, separator
+        self.root, self.lists, self.separator, self.bands = root, {'train': train, 'eval': eval}, separator, bands
         self.class_names = read_class_names(classes, root)
         self.ids = identity_table(len(self.class_names))
 
@@ -41,7 +44,7 @@ class FileList:
 
         count = len(self.class_names)
         origin = f': data.classes names {count} class{"es" * (count != 1)}'
-        pairs = Pairs(self.root, read_pairs(), self.ids, origin, [path])
+        pairs = Pairs(self.root, read_pairs(), self.ids, origin, [path], self.bands)
         problems.check()
         return pairs
 

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from phalanx.data import samples
+from phalanx.data.bands import Bands
 from phalanx.data.folders import check_folder, check_present
 from phalanx.data.image import LabelMap, read_image, read_labels, turned_hint
 from phalanx.data.listed import Packed
@@ -21,12 +22,18 @@ class Pairs:
     """Source of images with label maps, both in files below `root`."""
 
     def __init__(
-        self, root: Path, pairs: Iterable[tuple[str, str]], ids: LabelMap, origin: str = '', listings: Sequence[Path] = ()
+        self,
+        root: Path,
+        pairs: Iterable[tuple[str, str]],
+        ids: LabelMap,
+        origin: str = '',
+        listings: Sequence[Path] = (),
+        bands: Bands | None = None,
     ) -> None:
         """`pairs`: image and label map, relative to `root`; `ids`: lookup table of label values, from `label_table`; `origin`:
         end of the message about a value that is not in the table, with the reason why others are; `listings`: the text
-        files that name the pairs."""
-        self.root, self.ids, self.origin, self.listings = root, ids, origin, listings
+        files that name the pairs; `bands`: those of the images, if they are not RGB."""
+        self.root, self.ids, self.origin, self.listings, self.bands = root, ids, origin, listings, bands
         self._paths = Packed.of(chain.from_iterable(pairs))  # image, label map, image, ...
 
     def __len__(self) -> int:
@@ -64,7 +71,7 @@ class Pairs:
         return self._classes(index, self.values(index))
 
     def image(self, index: int) -> Image:
-        return read_image(self.path(index, 0))
+        return read_image(self.path(index, 0)) if self.bands is None else self.bands.read(self.path(index, 0))
 
     def values(self, index: int) -> LabelMap:
         """Stored values of a label map."""
