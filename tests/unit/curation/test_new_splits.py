@@ -361,3 +361,23 @@ def test_lists_of_ultralytics_are_splits() -> None:
 def test_a_single_image_cannot_be_split() -> None:
     with pytest.raises(ValueError, match=r'a\.png: is the only image with an annotation'):
         deal([Sample(drawn.draw(Path('a.png'), 0))], [0.8, 0.2], 0, None)
+
+
+def test_validation_images_that_are_training_images_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Files are compared, whatever their names: a metric on such images says how well they are remembered."""
+    for name in 'abcdef':
+        drawn.draw(Path(f'mine/images/train/{name}.png'), ord(name))
+        drawn.write(Path(f'mine/labels/train/{name}.txt'), drawn.yolo_line(1))
+    for name, source in {'copy': 'a', 'same': 'b', 'new': None}.items():
+        place = Path(f'mine/images/val/{name}.png')
+        if source:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(f'mine/images/train/{source}.png', place)
+        else:
+            drawn.draw(place, 7)
+        drawn.write(Path(f'mine/labels/val/{name}.txt'), drawn.yolo_line(1))
+    write('data.yaml', 'train: images/train', 'val: images/val', 'names: [bolt, nut]')
+    assert run_here('new', 'mine', '--no_trial') == 0
+    assert '2 validation images are copies of training images' in capsys.readouterr().out
+    assert run_here('new', 'mine', '--no_trial', '--val', '0.3', '--out', 'again') == 0
+    assert 'of training images' not in capsys.readouterr().out

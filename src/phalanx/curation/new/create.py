@@ -25,7 +25,7 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
-from phalanx.curation.prepare.dealing import split_samples
+from phalanx.curation.prepare.dealing import count_copies, split_samples
 from phalanx.curation.prepare.foreign import describe_unknown
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.masks import is_mask
@@ -92,6 +92,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         lists = _lists(found, given)
         out.mkdir(parents=True, exist_ok=True)
         written = write(family, found, lists, out, meaning=meaning)
+        written.copies = count_copies(lists['train'], lists.get('val', ()))
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
     except OSError as error:
@@ -221,6 +222,9 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
 def _warnings(family: Family, written: Written, weights: Path | None) -> list[str]:
     """Reasons why the training would be in vain, the gravest last."""
     node, found, absent = plan.describe_node(), [], [name for name in written.class_names if not written.units[name]]
+    if written.copies:
+        are = pluralize(written.copies, 'validation image is a copy', 'validation images are copies')
+        found.append(f'{are} of training images, so the metric says too little about new ones; --val 0.2 splits them again')
     if absent and len(absent) < len(written.class_names):
         found.append(f'nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
     if family == 'recognition' and (too_long := plan.too_long_lines(written, node, bool(weights))):

@@ -128,6 +128,13 @@ def group_samples(samples: Sequence[Sample], groups: str | None) -> dict[str, li
     return found
 
 
+def count_copies(train: Sequence[Sample], others: Sequence[Sample]) -> int:
+    """Number of samples among `others` whose image file is equal to one of `train`, under whatever name."""
+    contents = _equal([sample.image for sample in (*train, *others)])
+    learned = {contents[sample.image] for sample in train if sample.image in contents}
+    return sum(contents.get(sample.image) in learned for sample in others)
+
+
 def _equal(paths: Sequence[Path]) -> dict[Path, str]:
     """Digest of each file that shares its size with another; other files are not read."""
     of_size = defaultdict(list)

@@ -43,6 +43,7 @@ class Written:
     files: dict[SplitName, str] = field(default_factory=dict)  # of annotations, below `root`
     class_names: tuple[str, ...] = ()
     counts: dict[SplitName, int] = field(default_factory=dict)  # samples
+    copies: int = 0  # validation images whose files are equal to training images
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (width, height) of training images
     units: Counter[str] = field(default_factory=Counter)  # boxes or pixels of each class in training
     objects: dict[SplitName, Counter[str]] = field(
