@@ -388,3 +388,16 @@ def test_a_loss_for_another_kind_of_network_is_refused(model: str, loss: str, cu
     job = open_job('ppyoloe_digits', [(word, word) for word in (f'model={{name: {model}}}', f'loss={{name: {loss}}}')])
     with pytest.raises(ValueError, match=f'loss: is for .* use .*{cure}'):
         job.task.model()
+
+
+def test_a_batch_without_objects_has_a_loss_of_classes_alone() -> None:
+    """A rank may have only images without objects; D-FINE then has no distances to compare."""
+    keys = 'model={name: dfine, queries: 12, decoder_layers: 2, denoising: 4}', 'loss=[dfine]'
+    own, whole = open_job('ppyoloe_digits', [(key, key) for key in keys]).task, WholeStep()
+    assert isinstance(own, Detection)
+    nothing = Sample(torch.zeros(3, 64, 64, dtype=torch.uint8), Objects.none(), 0, (64, 64), torch.zeros(4))
+    batch = own.align(own.collate([nothing]), whole)
+    terms = {name: term.total.item() for name, term in own.loss(own.outputs(own.model().train(), batch), batch, whole).items()}
+    assert terms.pop('cls') > 0 and terms.pop('ddf') >= 0  # distillation among all queries
+    assert terms.pop('denoising') >= 0
+    assert terms == {'l1': 0, 'giou': 0, 'fgl': 0}

@@ -157,7 +157,7 @@ class DFINELoss(RTDETRLoss):
         left, right_share = beside(true_distances(decoded, pairs, truths, size), bins)
         total = bins.new_zeros(())
         for queries, distances in zip(decoded.layers, decoded.distances, strict=True):
-            logits = at_least_float32(distances)[pairs.image, pairs.query].view(len(pairs.query), 4, -1)  # [n, 4, bins]
+            logits = by_side(distances)[pairs.image, pairs.query]  # [n, 4, bins]
             shares = logits.log_softmax(-1)
             low, high = (shares.gather(2, place[..., None])[..., 0] for place in (left, left + 1))
             losses = -((1 - right_share) * low + right_share * high).sum(1)
