@@ -8,7 +8,7 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -50,7 +50,8 @@ TRIED = 6  # timed steps, after WARM ones
 TIMED = 2  # the same without the trial, for --minutes only
 WARM = 2
 SIZED = 32  # steps from which the mean size of the input follows
-EVALUATED = 8  # timed evaluation samples, at least
+EVALUATED = 8  # timed evaluation samples, at least, unless they take longer than PATIENCE
+PATIENCE = 10  # seconds
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
@@ -199,7 +200,7 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
     # image sizes, notes, and classes with hardly any samples
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
-    for note in [*found.notes, *written.notes]:
+    for note in [*found.notes, *written.notes, *_explain_proposals(written)]:
         print(f'  note: {note}')
     few = [name for name in written.class_names if 0 < written.units[name] < 20]
     if family == 'detection' and few:
@@ -217,6 +218,14 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
         print(f'    and {len(left_out) - SHOWN} more')
     for warning in _warnings(family, written, weights):
         print(f'  warning: {warning}')
+
+
+def _explain_proposals(written: Written) -> Iterator[str]:
+    """Yield what the recipe of a detector sets for rare classes and large images, and why."""
+    if even := plan.explain_imbalance(written):
+        yield f'{even}: sampled in equal shares (sampling)'
+    if windows := plan.choose_windows(written, plan.describe_node()):
+        yield f'{windows[2]}: seen in windows (inference.window)'
 
 
 def _warnings(family: Family, written: Written, weights: Path | None) -> list[str]:
@@ -259,9 +268,12 @@ def _warnings(family: Family, written: Written, weights: Path | None) -> list[st
 def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
     """Write the recipe, time it, write it again with the length that suits this node; print the next commands."""
     node, samples, seconds = plan.describe_node(), written.counts['train'], None
+    evaluations = plan.LONG_EVALUATIONS if plan.choose_windows(written, node) else plan.EVALUATIONS
 
     def choose_length(seen: int | None = None) -> Length:
-        return plan.length_on(STARTS[family], samples, seen) if weights else plan.length_of(family, samples, node, seen)
+        if weights:
+            return plan.length_on(STARTS[family], samples, seen)
+        return plan.length_of(family, samples, node, seen, evaluations)
 
     def write() -> None:
         head = _write_header(given, family, written, node, path, seconds)
@@ -432,5 +444,8 @@ def _time_evaluation(trainer: Trainer, read: Callable[[], float]) -> float:
             moved = batch.to(trainer.device)
             metric.update(task.predict(model, moved), moved)
             moments.append(read())
+            if len(moments) > 2 and moments[-1] - moments[0] > PATIENCE:
+                break
     model.train()
-    return (moments[-1] - moments[1 % len(moments)]) / (len(numbers) - batch_size)
+    timed = min(len(numbers), (len(moments) - 1) * batch_size) - batch_size
+    return (moments[-1] - moments[1]) / timed

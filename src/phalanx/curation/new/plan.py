@@ -17,6 +17,7 @@ from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.evaluator import RAW_SHARE
 from phalanx.engine.timeline import in_steps
+from phalanx.runtime.views import SLACK
 from phalanx.system.cores import count_cores
 
 # Samples seen in training: (on a CPU, on a GPU). With fewer, a network from scratch learns little more than where objects are.
@@ -38,12 +39,16 @@ PACE = 2e10  # operations per second of one core in training steps, by which rec
 SERIAL = 0.1  # share of a step on a CPU that uses one core only
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # per run
+LONG_EVALUATIONS = 3  # the same in windows, of which an image may have over a hundred
 EMA_WINDOWS = 20  # EMA time constants per run, so that the average has forgotten the start
 SHORT = 300  # steps; shorter runs have no EMA
 PLACE = 4  # columns of the input per time step of CRNN
 PUBLISHED_PLACE = 8  # the same for the published recogniser
 SEEN = 32  # pixels: shorter side of a small object on the network's input
 WRITTEN = 16  # the same for text lines, which are alike
+LEAST_SEEN = 16  # pixels of the median object on the network's input; below, large images are seen in windows
+RARE = 0.1  # images with the rarest class per image with the most frequent one; below, sampling evens them out,
+FEW_CLASSES, MOST_REPEATS = 10, 50  # unless there are more classes, or an image would occur more often per epoch
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Length:
         return (self.steps * self.batch + self.evaluations(evaluated) * evaluated * cost) / rate
 
 
-def length_of(family: Family, samples: int, node: Node, seen: int | None = None) -> Length:
+def length_of(family: Family, samples: int, node: Node, seen: int | None = None, evaluations: int = EVALUATIONS) -> Length:
     """Choose the length for a number of training samples; `seen`: samples in total, if time is limited."""
     batch = max(min(2, samples), min(BATCH[family][node.has_gpu], samples // 4))  # batch norms need more than one sample
     wanted = seen or WANTED[family][node.has_gpu]
@@ -106,7 +111,7 @@ def length_of(family: Family, samples: int, node: Node, seen: int | None = None)
     epochs = min(highest, max(lowest, round(wanted / samples)))
     steps = in_steps(epochs, samples / batch)
     decay = None if steps < SHORT else round(min(0.9998, 1 - EMA_WINDOWS / steps), 4)
-    return Length(batch, epochs, steps, max(1, epochs // EVALUATIONS), decay)
+    return Length(batch, epochs, steps, max(1, epochs // evaluations), decay)
 
 
 def extend(length: Length, fitting: int, samples: int) -> int:
@@ -156,6 +161,29 @@ def _side(written: Written, pixels: int, least: int, most: int) -> int:
 def detection_side(written: Written, node: Node) -> int:
     """Side of the square input, in pixels."""
     return _side(written, SEEN, 192, 640 if node.has_gpu else 320)
+
+
+def choose_windows(written: Written, node: Node) -> tuple[int, int, str] | None:
+    """(side, stride, reason) of windows if resized images would show objects too small; None also if some are too long."""
+    if not written.lengths:
+        return None
+    side = detection_side(written, node)
+    seen, longest = float(np.median(written.boxes)) * side, float(np.quantile(written.lengths, 0.99))
+    overlap = math.ceil((longest + 2 * SLACK) / 32) * 32
+    if seen >= LEAST_SEEN or long_side(written.sizes) < 2 * side or overlap > side // 2:
+        return None
+    return side, side - overlap, f'resized to {side} x {side}, the median object would be {seen:.1f} pixels across'
+
+
+def explain_imbalance(written: Written) -> str | None:
+    """Words on the rarest class if sampling should even out the classes."""
+    if not 1 < len(written.shown) <= FEW_CLASSES:
+        return None
+    (most, frequent), *_, (least, rare) = written.shown.most_common()
+    even = len(written.sizes) / len(written.shown)  # images per class and epoch
+    if rare >= RARE * frequent or even > MOST_REPEATS * rare:
+        return None
+    return f'{least!r} is in {rare:,} training images, {most!r} in {frequent:,}'
 
 
 def text_sides(written: Written, node: Node) -> tuple[int, int]:

@@ -42,7 +42,8 @@ def compose_recipe(
         return '\n\n'.join([about, *own]) + '\n'
     about_bands = '# of each band, as a share of its largest value'
     colours = [f'{about_bands}\nmean: {written.mean}\nstd: {written.std}'] if written.mean else []
-    blocks = [about, f'task: {family}', data, *colours, *FAMILY[family](written, length, node), *_general(family, length, node)]
+    blocks = [about, f'task: {family}', data, *colours, *FAMILY[family](written, length, node)]
+    blocks += _general(family, written, length, node)
     return '\n\n'.join(blocks) + '\n'
 
 
@@ -59,16 +60,30 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
     turned = flip if plan.can_mirror(written.class_names) else no_flip
+    augmented = (
+        f'transforms:\n  - {_distort(written)}\n  - {_expand(written)}\n  - random_crop\n'
+        f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
+        'eval_transforms:                 # small objects need more pixels\n'
+        f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
+    )
+    if windows := plan.choose_windows(written, node):
+        window, stride, reason = windows
+        augmented = (
+            f'# {reason}\ntransforms:\n  - {{name: random_window, target_size: [{window}, {window}]}}\n'
+            f'  - {_distort(written)}\n{turned}',
+            'eval_transforms: []              # windows of the whole image, which overlap by the length of an object\n'
+            f'inference:\n  window: [{window}, {window}]\n  window_stride: [{stride}, {stride}]\n'
+            'nms:\n  keep_top_k: 1000               # objects per image, at most',
+        )
+    even = plan.explain_imbalance(written)
     size, larger, rate = ('s', 'm, l, x', 5.0e-4) if node.has_gpu else ('n', 't, s, m, l, x', 1.0e-3)
     return [
         f'model:\n  name: ppyoloe\n  plus: true\n'
         f'  size: {size}                        # or {larger}: with many images, and more time',
         'loss:\n  name: task_aligned',
         'metric:\n  name: coco',
-        f'transforms:\n  - {_distort(written)}\n  - {_expand(written)}\n  - random_crop\n'
-        f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
-        'eval_transforms:                 # small objects need more pixels\n'
-        f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
+        *([f'# {even}\nsampling:\n  name: class_balanced'] if even else []),
+        *augmented,
         _optimizer('adamw', rate * (length.batch / 8) ** 0.5, 0.05),
     ]
 
@@ -237,10 +252,11 @@ def _optimizer(name: str, lr: float, decay: float) -> str:
     return f'optimizer:\n  name: {name}\n  lr: {float(f"{lr:.2g}")}{weight_decay}'
 
 
-def _general(family: Family, length: Length, node: Node) -> list[str]:
+def _general(family: Family, written: Written, length: Length, node: Node) -> list[str]:
     """Keys for length, schedule, EMA, evaluation and checkpoints."""
     workers = min(8, node.cores) if node.has_gpu else min(2, node.cores - 1)
-    several = length.batch if family in ('recognition', 'detection', 'table') else 1
+    are_alike = family in ('recognition', 'detection', 'table') and not plan.choose_windows(written, node)
+    several = length.batch if are_alike else 1
     blocks = [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps; longer is better, up to a point\n'
         f'  global_batch_size: {length.batch}\n  workers: {workers}\n  channels_last: true\n'

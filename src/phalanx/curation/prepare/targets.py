@@ -50,6 +50,8 @@ class Written:
         default_factory=dict
     )  # boxes, texts or pixels of what is evaluated, by class
     boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
+    lengths: list[float] = field(default_factory=list)  # the longer side of each box, in pixels
+    shown: Counter[str] = field(default_factory=Counter)  # training images with each class
     texts: list[str] = field(default_factory=list)  # of training
     longest: int = 0  # characters of the longest text of all splits
     tokens: list[int] = field(default_factory=list)  # of each table
@@ -208,8 +210,10 @@ def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) ->
             if split == 'train':
                 written.units[instance.label] += 1
                 written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
+                written.lengths.append(max(x1 - x0, y1 - y0))
         if split == 'train':
             written.sizes.append((width, height))
+            written.shown.update({instance.label for instance in sample.instances if not instance.ignored})
     categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
     return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(images)
 
