@@ -18,8 +18,7 @@ from phalanx.engine.loader import BadSampleError
 from phalanx.engine.samples import NodeSamples
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import once_per_node
-from phalanx.paddle.configs import is_original
-from phalanx.paddle.options import WEIGHTS, take_assigned
+from phalanx.paddle.options import take_weights
 from phalanx.parallel import dist
 from phalanx.report.readable import make_finite
 from phalanx.report.single import PAGE_PICTURES, print_evaluation, write_evaluation
@@ -31,9 +30,7 @@ def command(words: Sequence[str]) -> int:
     given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
-    if is_original(recipe):
-        weights, assigned = take_assigned(assigned, WEIGHTS)
-        given.weights = given.weights or next(reversed(weights), None)
+    assigned = take_weights(given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint with an EMA; leave --raw out')
     flags, start = read_launch(given)

@@ -15,10 +15,10 @@ from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job, open_job
-from phalanx.paddle.configs import is_original
-from phalanx.paddle.options import WEIGHTS, take_assigned
+from phalanx.paddle.options import EXPORTED, take_assigned, take_weights
 from phalanx.report.trackers import Run, send_exports
 from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
+from phalanx.system.paths import parse_path
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 
@@ -28,9 +28,7 @@ def command(words: Sequence[str]) -> int:
     given, run, more, assigned = parse_run(export_parser(), words)
     if more:
         raise RequestError(f'{more[0]}: one run is exported at a time; values of keys follow --set')
-    if is_original(run):
-        weights, assigned = take_assigned(assigned, WEIGHTS)
-        given.weights = given.weights or next(reversed(weights), None)
+    folders, assigned = take_assigned(take_weights(given, assigned), EXPORTED)
     # check packages and options before the network is built, which takes seconds
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         raise RequestError(f'export needs {", ".join(absent)}: pip install "phalanx-vision[export]"')
@@ -46,7 +44,7 @@ def command(words: Sequence[str]) -> int:
             raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
     # the suffix decides how the file is read later, so it must fit the format
     job = open_job(run, assigned)
-    out = given.out or job.folder / f'model{FORMATS[given.format]}'
+    out = given.out or (parse_path(folders[-1]) if folders else job.folder) / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
     try:

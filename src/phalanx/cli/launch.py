@@ -51,14 +51,17 @@ def command(words: Sequence[str]) -> int:
         if given.module:
             started = [sys.executable, '-m', *started]
         elif imports_paddle(Path(given.script)):
-            command = shlex.join(['-m', 'phalanx', 'train', *given.arguments])
+            ours = command_for(given.script) or 'train'
+            command = shlex.join([*(['-m'] if ours in ('train', 'eval') else []), 'phalanx', ours, *given.arguments])
             cure = 'it imports paddle. Run Phalanx in its place, with the same options'
             raise ValueError(f"{given.script} is PaddlePaddle's own script: {cure}: {command}")
         elif Path(given.script).name == 'train.py' and not Path(given.script).is_file():
             print_line(f'{given.script} does not exist; running `phalanx train` in its place')
             started = [sys.executable, '-m', 'phalanx', 'train', *given.arguments]
         elif not Path(given.script).is_file():
-            raise ValueError(f'{given.script}: there is no such script')
+            named = command_for(given.script)
+            cure = f'; `phalanx {named}` takes the same words' if named else ''
+            raise ValueError(f'{given.script}: there is no such script{cure}')
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
         # the ranks of this node: those of the launcher, of the flags, or one per device
@@ -83,6 +86,12 @@ def words_on_ray(given: argparse.Namespace, flags: Flags) -> list[str]:
         return ['-m', 'phalanx', 'launch', *(['-m'] if given.module else []), given.script, *given.arguments]
     logs = [*(['--log_dir', str(flags.log_dir)] if flags.log_dir else []), *(['--log_append'] if flags.log_append else [])]
     return ['-m', 'phalanx', given.script, *given.arguments, *logs]
+
+
+def command_for(script: str) -> str | None:
+    """Command that does what a script of a Paddle project does, by its name; None for any other script."""
+    commands = {'train': 'train', 'eval': 'eval', 'val': 'eval', 'infer': 'predict', 'predict': 'predict', 'export': 'export'}
+    return commands.get(Path(script).stem.partition('_')[0])
 
 
 def imports_paddle(script: Path) -> bool:

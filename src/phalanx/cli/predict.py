@@ -11,8 +11,7 @@ from phalanx.config.read import to_plain
 from phalanx.deploy.cells import CellTask, Recognise
 from phalanx.deploy.predict import predict_files
 from phalanx.engine.job import Job, open_job
-from phalanx.paddle.configs import is_original
-from phalanx.paddle.options import IMAGES, WEIGHTS, take_assigned
+from phalanx.paddle.options import IMAGES, take_assigned, take_weights
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError, RequestError, describe_error
 from phalanx.system.paths import parse_path
@@ -24,12 +23,8 @@ UNLOCATED = 'the recipe learns no places of cells, which reading needs (annotate
 def command(words: Sequence[str]) -> int:
     """The exit status: 0 done, 1 when the weights or an image could not be read. Raises ConfigError or RequestError."""
     given, run, images, assigned = parse_run(predict_parser(), words)
-    if is_original(run):
-        named, assigned = take_assigned(assigned, IMAGES)
-        weights, assigned = take_assigned(assigned, WEIGHTS)
-        images += named
-        given.weights = given.weights or next(reversed(weights), None)
-    images += [given.images] if given.images else []
+    named, assigned = take_assigned(take_weights(given, assigned), IMAGES)
+    images += [*named, given.images] if given.images else named
     if not images:
         raise RequestError('which images? give files or folders after the run')
     job = open_job(run, assigned)

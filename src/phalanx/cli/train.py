@@ -27,7 +27,7 @@ from phalanx.launch.from_python import EVENTS
 from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import OURS, once_per_node
-from phalanx.paddle.configs import dialect_of, is_original
+from phalanx.paddle.configs import dialect_of
 from phalanx.paddle.options import CHECKPOINTS, TAKEN_ALONG, take_assigned
 from phalanx.parallel import dist
 from phalanx.report.report import Callback
@@ -75,9 +75,8 @@ def command(words: Sequence[str]) -> int:
 def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """Parse a command line of `phalanx train`: options, recipe and assignments."""
     given, recipe, assigned = parse_recipe_words(train_parser(), fill_flag_values(words, ('--use_gpu', '--use_vdl')))
-    if is_original(recipe):
-        checkpoints, assigned = take_assigned(assigned, CHECKPOINTS)
-        given.resume = given.resume or next(reversed(checkpoints), None)
+    checkpoints, assigned = take_assigned(assigned, CHECKPOINTS)
+    given.resume = given.resume or next(reversed(checkpoints), None)
     return given, recipe, assigned
 
 

@@ -5,7 +5,7 @@ import argparse
 from phalanx.config.arguments import Assignments, Parser, add_offline, add_recipe_words
 from phalanx.launch.flags import add_flags
 from phalanx.paddle.configs.dialect import Dialect
-from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
+from phalanx.paddle.options import BROUGHT_ALONG, PRETRAINED, TAKEN_ALONG, take_assigned
 from phalanx.system.paths import parse_path
 
 EXAMPLES = (
@@ -57,7 +57,10 @@ def train_parser() -> Parser:
 
 def translate_options(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
     """Translate options of the Paddle projects to assignments, with the meaning of the project of the configuration."""
-    if dialect is not None and dialect.evaluates_on_request and not given.eval:
+    if dialect is None:
+        weights, assigned = take_assigned(assigned, PRETRAINED)
+        assigned = [*assigned, *((f'train.init_from={value}', f'{PRETRAINED[0]}={value}') for value in weights)]
+    elif dialect.evaluates_on_request and not given.eval:
         assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
     meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
         dict(dialect.options) if dialect else {}

@@ -115,7 +115,10 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
         job.mirror.restore()
         if fresh and job.mirror.has_run() and not is_continued(job.folder):
             raise RequestError(f'--fresh: {job.mirror.url} has a run, which cannot be set aside there; use another --save_dir')
-    if resume not in (None, 'auto') and not resolve_pointer(fetch_run(parse_path(str(resume)))).is_dir():
+    if resume not in (None, 'auto') and not (found := resolve_pointer(fetch_run(parse_path(str(resume))))).is_dir():
+        if found.is_file():
+            cure = 'is a file, not the state of a run; to start from these weights: '
+            raise RequestError(f'--resume {resume}: {cure}--set train.init_from={resume}')
         raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
     # Without --resume or --fresh, a changed recipe is probably a mistake: the folder would mix two experiments.
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).has_steps() and (changed := differences(job)):

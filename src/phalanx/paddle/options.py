@@ -1,5 +1,6 @@
 """Options of the programs of PaddleSeg, PaddleDetection and PaddleOCR that the commands accept too."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,18 +32,27 @@ TAKEN_ALONG = {  # options without effect here, with the reason
     'amp_level': "torch's autocast is what level O1 is",
 }
 
-# keys of configurations that command lines of the originals set, and that are options of commands here
+# keys of configurations that command lines of the originals set, and that are options of commands here, with recipes too
 CHECKPOINTS = ('Global.checkpoints',)  # train: what to resume
-WEIGHTS = ('Global.pretrained_model', 'Global.checkpoints', 'weights')  # other commands
+PRETRAINED = ('Global.pretrained_model',)  # train: what to start from
+WEIGHTS = ('weights', 'Global.pretrained_model', 'Global.checkpoints')  # other commands; the last one given counts, as there
 IMAGES = ('Global.infer_img',)
+EXPORTED = ('Global.save_inference_dir',)
 
 
 def take_assigned(assigned: Assignments, keys: Sequence[str]) -> tuple[list[str], Assignments]:
-    """Values that assignments give to `keys`, without empty ones, and the other assignments.
+    """Values that assignments give to `keys`, in the order of `keys` and without empty ones, and the other assignments.
 
     A path without suffix gets `.pdparams` where such a file exists: the originals write paths so.
     """
     pairs = [(text.partition('='), (text, origin)) for text, origin in assigned]
-    values = [value for (key, _, value), _ in pairs if key in keys and value.lower() not in EMPTY]
+    values = [value for each in keys for (key, _, value), _ in pairs if key == each and value.lower() not in EMPTY]
     complete = [f'{value}.pdparams' if Path(f'{value}.pdparams').is_file() else value for value in values]
     return complete, [assignment for (key, _, _), assignment in pairs if key not in keys]
+
+
+def take_weights(given: argparse.Namespace, assigned: Assignments) -> Assignments:
+    """Set `given.weights` from assignments, unless it is set, and return the other assignments."""
+    weights, others = take_assigned(assigned, WEIGHTS)
+    given.weights = given.weights or next(reversed(weights), None)
+    return others

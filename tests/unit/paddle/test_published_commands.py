@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ import drawn
 from phalanx.cli import launch as launching
 from phalanx.cli.train import build_job, parse_command
 from phalanx.config.read import to_plain
+from phalanx.deploy.writing import ExportError
 from phalanx.engine.job import Job
 from phalanx.families.recognition.data.label_files import LabelFiles
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
-from phalanx.paddle.options import WEIGHTS, take_assigned
+from phalanx.paddle.options import WEIGHTS, take_assigned, take_weights
 from running import Command, records, run_here
 
 PDSEG = (
@@ -133,6 +135,55 @@ def test_checkpoints_of_paddleocr_are_resumed_or_evaluated(folder: Path) -> None
     (folder / 'best.pdparams').touch()
     words = [('Global.checkpoints=./best', ''), ('Global.pretrained_model=null', ''), ('Global.infer_img=a.jpg', '')]
     assert take_assigned(words, WEIGHTS) == (['./best.pdparams'], [words[2]])
+
+
+def test_of_two_weights_the_checkpoints_count_as_in_paddleocr() -> None:
+    """Its load_model reads Global.pretrained_model only without Global.checkpoints, in whatever order they are written."""
+    words = [('Global.checkpoints=trained', ''), ('Global.pretrained_model=published', '')]
+    for written in (words, words[::-1]):
+        given = Namespace(weights=None)
+        assert (take_weights(given, written), given.weights) == ([], 'trained')
+    given = Namespace(weights='named')
+    assert (take_weights(given, words), given.weights) == ([], 'named')
+
+
+def test_the_keys_of_paddleocr_name_weights_images_and_folders_with_recipes_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = ['-c', 'crnn_digits', '-o']
+    given, _, assigned = parse_command([*recipe, 'Global.checkpoints=runs/a', 'train.steps=1'])
+    assert (given.resume, [text for text, _ in assigned]) == ('runs/a', ['train.steps=1'])
+    assert job('-c crnn_digits -o Global.pretrained_model=runs/a')[1]['train']['init_from'] == 'runs/a'
+    (folder / 'w.pdparams').touch()
+    assert run_here('train', *recipe, 'Global.checkpoints=w') == 2
+    assert '--resume w.pdparams: is a file, not the state of a run; to start from these weights' in capsys.readouterr().err
+    assert run_here('eval', *recipe, 'Global.checkpoints=gone') == 1
+    assert 'gone: there is no such file, run folder' in capsys.readouterr().err
+    cv2.imwrite('line.png', np.full((32, 64, 3), 255, np.uint8))
+    assert run_here('predict', *recipe, 'Global.pretrained_model=gone', 'Global.infer_img=line.png') == 1
+    assert 'gone: there is no such file, run folder' in capsys.readouterr().err
+    written: list[Path] = []
+
+    def write(_: Job, out: Path, options: Any) -> None:
+        written.append(out)
+        raise ExportError('as far as this test goes')
+
+    monkeypatch.setattr('phalanx.cli.export.export', write)
+    monkeypatch.setattr('phalanx.cli.export.describe_weights', lambda job, weights, raw: weights)
+    assert run_here('export', *recipe, 'Global.pretrained_model=runs/a', 'Global.save_inference_dir=c/d') == 1
+    assert written == [Path('c/d/model.onnx')]
+    assert 'weights: runs/a' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('script', 'command'),
+    [('tools/infer_rec.py', 'predict'), ('tools/eval.py', 'eval'), ('tools/export_model.py', 'export'), ('val.py', 'eval')],
+)
+def test_a_script_that_is_not_here_is_refused_with_the_command_for_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], script: str, command: str
+) -> None:
+    assert run_here('launch', script, '-c', 'configs/rec/crnn.yml') == 2
+    assert f'{script}: there is no such script; `phalanx {command}` takes the same words' in capsys.readouterr().err
 
 
 def test_images_and_weights_of_tools_infer_are_those_of_predict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

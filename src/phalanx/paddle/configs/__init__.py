@@ -44,12 +44,6 @@ def dialect_of(path: Path) -> Dialect | None:
     return next((dialect for dialect in dialects if any(marks <= keys for marks in dialect.recognised_by)), None)
 
 
-def is_original(recipe: str) -> bool:
-    """True if `recipe` is the path of a configuration of a Paddle project."""
-    path = Path(recipe)
-    return path.is_file() and path.suffix in ('.yml', '.yaml') and dialect_of(path) is not None
-
-
 def _keys(path: Path, seen: set[Path]) -> set[str]:
     """Top-level keys of a file and of its bases. A missing base, or too many, are errors of the later reading."""
     if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
