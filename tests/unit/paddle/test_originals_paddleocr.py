@@ -915,9 +915,13 @@ def test_keys_without_a_counterpart_are_reported(name: str, wrong: str, message:
 def test_the_dictionary_that_is_named_is_the_one_that_is_used(folder: Path) -> None:
     """Several files are called en_dict.txt; `ppocr/utils/dict/en_dict.txt` of PaddleOCR has 63 characters, not 95."""
     (folder / 'en_dict.txt').write_text('a\nb\nc\n')
+    (folder / 'my_arabic.txt').write_text('\u0627\n\u0628\n', encoding='utf-8')
     task = open_job('svtr.yml', [('Global.character_dict_path=en_dict.txt', '')]).task
     assert task.characters.characters == ('a', 'b', 'c', ' ')  # type: ignore[attr-defined]
     assert recipe('svtr', 'Global.character_dict_path=en')['characters']['dictionary'] == 'en'
+    assert recipe('svtr')['characters']['right_to_left'] is None
+    own = recipe('svtr', 'Global.character_dict_path=my_arabic.txt')['characters']  # its path alone says so in PaddleOCR
+    assert (own['dictionary'], own['right_to_left']) == ('my_arabic.txt', True)
 
 
 @pytest.mark.parametrize('path', sorted(DICTIONARIES))

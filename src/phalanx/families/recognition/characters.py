@@ -12,7 +12,7 @@ from __future__ import annotations
 import string
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.folders import read_text
-from phalanx.runtime.recognition import collapse_ctc
+from phalanx.runtime.recognition import collapse_ctc, reverse_runs
 from phalanx.runtime.results import Reading
 
 # The first four are in SHORT_DICTIONARIES; the others are those of PaddleOCR's published recognisers, named like its files.
@@ -68,6 +68,9 @@ class Dictionary:
     """Append a space even if the file has one already, as the originals do; their weights need it."""
     lower_case: bool | None = None
     """Convert texts to lower case first; null: only if the dictionary is `alphanumeric`."""
+    right_to_left: bool | None = None
+    """Labels are in the order of the image, from the left, as PaddleOCR's Arabic ones; results are compared and returned in the
+    order of reading; null: only if the dictionary is `arabic_dict`."""
     max_length: int = 25
     """Maximum length of a training target, in characters."""
 
@@ -79,7 +82,8 @@ class Dictionary:
         """Read the dictionary. Raises FileNotFoundError for a missing file and ValueError for an invalid one."""
         characters = read_dictionary(self.dictionary) + ((' ',) if self.space else ())
         lower_case = self.dictionary == 'alphanumeric' if self.lower_case is None else self.lower_case
-        return Characters(characters, lower_case=lower_case, max_length=self.max_length)
+        right_to_left = self.dictionary == 'arabic_dict' if self.right_to_left is None else self.right_to_left
+        return Characters(characters, lower_case=lower_case, right_to_left=right_to_left, max_length=self.max_length)
 
 
 def read_dictionary(dictionary: BuiltIn | tuple[str, ...] | Path) -> tuple[str, ...]:
@@ -125,7 +129,7 @@ def _characters_in_onnx(file: Path) -> str:
 class EncodedText(NamedTuple):
     """Encoded text."""
 
-    label: str  # the text without unknown characters, the reference of the metric
+    label: str  # the text without unknown characters, in the order of reading, the reference of the metric
     unknown: int  # number of characters that are not in the dictionary
     ctc: list[int]  # target of the CTC loss
 
@@ -137,8 +141,9 @@ class Characters:
     dictionary has these characters.
     """
 
-    def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int) -> None:
+    def __init__(self, characters: Sequence[str], *, lower_case: bool, max_length: int, right_to_left: bool = False) -> None:
         self.characters, self.lower_case, self.max_length = tuple(characters), lower_case, max_length
+        self.right_to_left = right_to_left
         # The last one wins if a character is listed twice.
         self._numbers = {character: number for number, character in enumerate(self.characters)}
         for number, character in enumerate(self.characters):
@@ -172,7 +177,7 @@ class Characters:
         if (length := len(self._fold(text))) > self.max_length:
             raise UnusableTextError(f'{text!r} has {length} characters, more than max_length ({self.max_length})')
         encoded = self.encode_label(text)
-        return encoded._replace(ctc=[self._numbers[character] + 1 for character in encoded.label])
+        return encoded._replace(ctc=[self._numbers[character] + 1 for character in self.drop_unknown(text)])
 
     def encode_label(self, text: str) -> EncodedText:
         """Encode `text`, of any length, for evaluation; `ctc` stays empty.
@@ -183,7 +188,8 @@ class Characters:
         label = self.drop_unknown(text)
         if not label:
             raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
-        return EncodedText(label, len(self._fold(text)) - len(label), [])
+        in_order = reverse_runs(label) if self.right_to_left else label
+        return EncodedText(in_order, len(self._fold(text)) - len(label), [])
 
     def encode_sar(self, text: str) -> list[int]:
         """Return the target [max_length] of SAR: begin, characters, end, padding.
@@ -213,7 +219,8 @@ class Characters:
         # One copy to the host; float32 holds all numbers exactly.
         columns = torch.stack([numbers.to(probabilities.dtype), probabilities]).cpu()
         rows = zip(columns[0].int().tolist(), columns[1].tolist(), strict=True)
-        return [collapse_ctc(*row, self.characters) for row in rows]
+        readings = [collapse_ctc(*row, self.characters) for row in rows]
+        return [replace(found, text=reverse_runs(found.text)) for found in readings] if self.right_to_left else readings
 
     def _fold(self, text: str) -> str:
         text = compose(text.lower() if self.lower_case else text)

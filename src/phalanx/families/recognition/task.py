@@ -338,6 +338,7 @@ class Recognition(Family):
             network,
             outputs,
             preparation,
-            {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1},
+            {'characters': self.characters.characters, 'blank': BLANK, 'first_character': BLANK + 1}
+            | ({'right_to_left': True} if self.characters.right_to_left else {}),
             dynamic={3: model.width_step} if self.keep_ratio else {},
         )

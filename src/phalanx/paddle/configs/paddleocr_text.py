@@ -77,7 +77,9 @@ def _characters(settings: Section, max_length: Node) -> dict[str, Any]:
         return {'dictionary': with_value(path, 'alphanumeric'), 'max_length': max_length}
     space = settings.take('use_space_char', False)
     named = path if path.value in NAMES else dictionary_of(settings, path, DICTIONARIES)
-    return {'dictionary': named, 'space': with_value(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
+    keys = {'dictionary': named, 'space': with_value(space, bool(space.value)), 'lower_case': False, 'max_length': max_length}
+    # PaddleOCR, too, decides by the path whether texts are reversed (BaseRecLabelDecode).
+    return keys | ({'right_to_left': with_value(path, True)} if 'arabic' in str(path.value) else {})
 
 
 def _metric(section: Section) -> tuple[Any, dict[str, Any]]:

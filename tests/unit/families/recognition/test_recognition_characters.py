@@ -4,6 +4,7 @@ import pickle
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -19,6 +20,8 @@ from phalanx.families.recognition.characters import (
     pad_rows,
     read_dictionary,
 )
+from phalanx.families.recognition.metric import ReadingAccuracy
+from phalanx.families.recognition.texts import Label
 
 ABC = Characters('abc', lower_case=True, max_length=6)
 
@@ -29,6 +32,28 @@ def test_texts_are_taken_in_one_normal_form() -> None:
     assert characters.encode('u\u0308\u2126') == ('\u00fc\u03a9', 0, [1, 4])
     assert characters.find_unknown('u\u0308') == ''
     assert characters.unmatched() == ['\u2126']
+
+
+def test_arabic_is_learned_in_the_order_of_the_image_and_compared_in_that_of_reading() -> None:
+    """The image has, from the left, 12, alef and beh: beh is read first. CTC sees 1, 2, alef, beh; truth and reading agree."""
+    characters = Characters('12\u0627\u0628', lower_case=False, right_to_left=True, max_length=4)
+    encoded = characters.encode('12\u0627\u0628')
+    assert encoded == ('\u0628\u062712', 0, [1, 2, 3, 4])
+    logits = torch.full((1, 4, 5), -9.0)
+    logits[0, range(4), [1, 2, 3, 3]] = 9.0  # alef in place of beh, merged with the one before
+    (reading,) = characters.decode(logits)
+    assert reading.text == '\u062712'
+    metric = ReadingAccuracy()
+    batch = SimpleNamespace(truths=(Label(encoded.label),))
+    metric.update([reading], batch)  # type: ignore[arg-type]
+    assert metric.compute()['edit_similarity'] == 0.75  # one deletion among four
+    assert metric.table() == [{'true': '\u0628', 'read': '(nothing)', 'times': 1}]
+
+
+def test_the_dictionary_says_whether_a_script_goes_from_right_to_left() -> None:
+    assert Dictionary(dictionary='arabic_dict').read().right_to_left
+    assert not Dictionary(dictionary='arabic_dict', right_to_left=False).read().right_to_left
+    assert not Dictionary(dictionary='latin_dict').read().right_to_left
 
 
 def test_a_letter_is_divided_where_the_dictionary_has_its_accent_only() -> None:
