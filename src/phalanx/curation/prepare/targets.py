@@ -213,7 +213,7 @@ def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) ->
                 written.lengths.append(max(x1 - x0, y1 - y0))
         if split == 'train':
             written.sizes.append((width, height))
-            written.shown.update({instance.label for instance in sample.instances if not instance.ignored})
+            written.shown.update(sorted({instance.label for instance in sample.instances if not instance.ignored}))
     categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
     return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(images)
 
