@@ -91,6 +91,9 @@ VALUES_DECIDE = {
     'rtdetr': ('ppyoloe_digits', 'model={name: rtdetr, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
     'rtdetrv2': ('ppyoloe_digits', 'model={name: rtdetrv2, queries: 20, decoder_layers: 2}', 'loss=[rtdetr]'),
 }
+NETWORKS |= {
+    f'{name} of fixed objects': (*VALUES_DECIDE[name], 'fixed_objects=30') for name in ('dfine', 'deimv2', 'rtdetr', 'rtdetrv2')
+}
 
 
 def count_graphs(recipe: str, *keys: str) -> list[int]:

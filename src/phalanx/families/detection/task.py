@@ -84,9 +84,9 @@ class DetectionBatch(ImageBatch):
         counts = [len(truth) for truth in self.truths]
         return torch.split(self.boxes, counts), torch.split(self.classes, counts)
 
-    def padded(self) -> Truths:
-        """Objects of all images, padded to `most`."""
-        return pad_truths(*self.per_image(), self.boxes.dtype, self.most)
+    def padded(self, least: int = 0) -> Truths:
+        """Objects of all images, padded to `most`, and to at least `least`."""
+        return pad_truths(*self.per_image(), self.boxes.dtype, max(self.most, least))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,10 @@ class DetectionKeys(FamilyKeys):
     at least `shown_from`. `inference` sets windows, scales and flips of evaluation and prediction. `sampling` repeats images
     of rare classes. `mean` and `std` are in RGB order. `from_teacher` lists further losses between the student and a frozen
     teacher, as in PaddleDetection: `networks` then holds only `teacher`, whose boxes guide the task-aligned assignment. Their
-    coefficients follow those of `loss`; a single coefficient applies to all.
+    coefficients follow those of `loss`; a single coefficient applies to all. `fixed_objects`: a network with queries meets this
+    number of true boxes per image and one number of denoising queries in each step, so that `train.compile` and
+    `train.cuda_graph` meet one shape; losses stay the same. An image with more objects makes that step's shape larger; 0: as
+    many as the fullest image of the step has.
     """
 
     model: Annotated[partial[nn.Module], MODELS]
@@ -169,6 +172,7 @@ class DetectionKeys(FamilyKeys):
     inference: Inference = field(default_factory=Inference)
     shown_from: float = 0.3
     sampling: Annotated[partial[Sampling] | None, SAMPLINGS, check_part] = None
+    fixed_objects: int = 0
 
 
 class Detection(Family):
@@ -190,7 +194,11 @@ class Detection(Family):
         keys.metric(())  # reports errors in its options now
         self.nms, self.shown_from = keys.nms, keys.shown_from
         self.sampling: Sampling | None = keys.sampling and keys.sampling()  # type: ignore[assignment]  # built from its options
-        self.inference = keys.inference
+        self.inference, self.fixed_objects = keys.inference, keys.fixed_objects
+        if self.fixed_objects < 0 or (self.fixed_objects and not any(loss.pads_truths for loss, _ in self.losses)):
+            raise ValueError(
+                f'fixed_objects: must be at least 0, and 0 for detectors without queries; got {self.fixed_objects}'
+            )
         if any(getattr(each, 'start_epoch', 0) or getattr(each, 'stop_epoch', None) for each in self.transforms['eval']):
             raise ValueError('eval_transforms: start_epoch and stop_epoch are for training; an evaluation runs all of them')
 
@@ -249,6 +257,7 @@ class Detection(Family):
             truths=tuple(sample.objects for sample in samples),
             sizes=tuple(sample.size for sample in samples),
             indices=tuple(sample.index for sample in samples),
+            most=max(1, *(len(sample.objects) for sample in samples)),
         )
 
     @property
@@ -265,14 +274,19 @@ class Detection(Family):
         has_one_size = sizing_of(self.transforms['train']) in ('one', 'one a step')
         if has_one_size and not any(loss.pads_truths for loss, _ in self.losses):
             return batch
-        *sides, most = whole.largest((*batch.images.shape[2:], max(len(truth) for truth in batch.truths)))
+        *sides, most = whole.largest((*batch.images.shape[2:], batch.most))
         images = batch.images if has_one_size else pad_to_common_size(list(batch.images), self.mean_colour, least=sides)
-        return replace(batch, images=images, most=max(most, 1))
+        return replace(batch, images=images, most=most)
 
-    def outputs(self, model: nn.Module, batch: DetectionBatch) -> Any:
+    def outputs(self, model: Any, batch: DetectionBatch) -> Any:
         images = self.network_input(batch)
+        if not getattr(model, 'takes_truths', False):
+            return model(images)
         # Detectors with queries learn from noisy true boxes, too.
-        return model(images, batch.padded()) if getattr(model, 'takes_truths', False) else model(images)
+        if not self.fixed_objects:
+            return model(images, batch.padded())
+        most = torch.full((), batch.most, device=images.device)
+        return model.without_padding(model(images, batch.padded(self.fixed_objects)._replace(most=most)), batch.most)
 
     @property
     def sees_whole_step(self) -> bool:

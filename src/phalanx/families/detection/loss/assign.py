@@ -23,6 +23,7 @@ class Truths(NamedTuple):
     boxes: Tensor  # [B, N, 4] in pixels of the input; zero for padding
     classes: Tensor  # [B, N] int64
     exist: Tensor  # bool [B, N]
+    most: Tensor | None = None  # int64 [], the true boxes of the fullest image of the step; None: N
 
 
 @dataclass(frozen=True)

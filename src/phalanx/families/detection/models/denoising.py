@@ -2,7 +2,8 @@
 
 Li et al., DN-DETR, https://arxiv.org/abs/2203.01305; Zhang et al., DINO, https://arxiv.org/abs/2203.03605. Shapes: B batch,
 N true boxes per image (the maximum of the step), D = 2 * groups * N denoising queries: of each group first the N positive ones,
-whose corners moved by up to half a side, then the N negative ones, whose corners moved further.
+whose corners moved by up to half a side, then the N negative ones, whose corners moved further. A fixed number of queries ends
+with groups that no loss sees.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from phalanx.nn.stochastic import RandomLayer, uniform
 class Noisy(NamedTuple):
     content: Tensor  # [B, D, C]
     unactivated: Tensor  # [B, D, 4], logits of the boxes
-    group: int  # queries per group, 2 * N
+    group: int | Tensor  # queries per group, 2 * N
 
     def mask(self, queries: int) -> Tensor:
         """Bool [D + Q, D + Q], True where a query does not see another: other groups, and any group from the `queries`."""
@@ -46,20 +47,28 @@ class Denoising(RandomLayer):
 
     def forward(self, truths: Truths, size: Tensor) -> Noisy:
         """`size` [B, 2] is that of the input in pixels."""
-        B, N = truths.classes.shape
-        groups = max(self.count // N, 1)
-        numbers = uniform(self.draw_keys(truths.classes), torch.Size((B, groups, 2, N, 10)))
-        exist = truths.exist[:, None, None]
+        B, padded = truths.classes.shape
+        # As a tensor, N decides what the queries are, but not how many.
+        N = padded if truths.most is None else truths.most
+        D = self.used(padded) if truths.most is None else 2 * max(self.count, padded)
+        places = torch.arange(D, device=size.device)
+        of, is_negative = places % N, places // N % 2
+        numbers = uniform(self.draw_keys(truths.classes), torch.Size((B, D, 10)))
+        exist = truths.exist[:, of]
         # A random class instead of some of the true ones; padding has a class of its own, whose embedding is zero.
         is_new = (numbers[..., 0] < self.label_noise / 2) & exist
         random = (numbers[..., 1] * self.classes).long()
-        classes = torch.where(exist, truths.classes[:, None, None], self.classes)
+        classes = torch.where(exist, truths.classes[:, of], self.classes)
         classes = torch.where(is_new, random, classes)
         # Each corner moves by a share of half the side, in a random direction; beyond the half for negative queries.
-        boxes = truths.boxes / size.repeat(1, 2)[:, None].to(truths.boxes.dtype)
-        sides = (boxes[..., 2:] - boxes[..., :2]).repeat(1, 1, 2)[:, None, None]
-        shares = numbers[..., 2:6] + torch.arange(2, device=numbers.device)[:, None, None]
+        boxes = truths.boxes[:, of] / size.repeat(1, 2)[:, None].to(truths.boxes.dtype)
+        sides = (boxes[..., 2:] - boxes[..., :2]).repeat(1, 1, 2)
+        shares = numbers[..., 2:6] + is_negative[:, None]
         signs = torch.where(numbers[..., 6:] < 0.5, -1, 1)
-        moved = (boxes[:, None, None] + signs * shares * sides * (self.box_noise / 2)).clamp(0, 1)
+        moved = (boxes + signs * shares * sides * (self.box_noise / 2)).clamp(0, 1)
         boxes = centres(moved).abs() if self.swaps else centres(moved)
-        return Noisy(self.embedding(classes.flatten(1)), inverse_sigmoid(boxes).flatten(1, 3), 2 * N)
+        return Noisy(self.embedding(classes), inverse_sigmoid(boxes), 2 * N)
+
+    def used(self, most: int) -> int:
+        """Number of queries for `most` true boxes per image."""
+        return 2 * most * max(self.count // most, 1)

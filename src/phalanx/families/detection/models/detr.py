@@ -79,6 +79,12 @@ class DETR(nn.Module):
         of_noise, of_selection = split_queries(decoded, noisy.content.shape[1])
         return QueryRaw(of_selection, size, (selection,), (of_noise,))
 
+    def without_padding(self, raw: QueryRaw, most: int) -> QueryRaw:
+        """Drop the denoising queries beyond those for `most` true boxes per image."""
+        if self.denoising is None or not raw.denoising:
+            return raw
+        return raw._replace(denoising=(split_queries(raw.denoising[0], self.denoising.used(most))[0],))
+
     def decode(self, raw: QueryRaw) -> tuple[Tensor, Tensor]:
         """Boxes [B, Q, 4] in pixels of the input, and scores [B, Q, K]."""
         logits, boxes = raw.decoded.layers[-1]
