@@ -22,6 +22,10 @@ from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 ROOT = Path('data')
 SPLITS = {'train': range(4), 'val': range(4, 6)}
 Settings = dict[str, Any]
+TABLE = {  # as in PubTabNet
+    'structure': {'tokens': ['<tbody>', '<tr>', '<td>', '</td>', '<td', ' rowspan="2"', '>', '</td>', '</tr>', '</tbody>']},
+    'cells': [{'tokens': list('ab'), 'bbox': [4, 6, 20, 18]}, {'tokens': []}],
+}
 
 
 def write(path: str, lines: list[str]) -> None:
@@ -167,6 +171,36 @@ def text_mixture() -> Settings:
     return {'parts': [{'name': 'label_files', 'root': 'data', **texts()}, {'name': 'digit_lines', 'train_lines': 4}]}
 
 
+def shards_of(split: str, annotations: dict[int, str], suffix: str) -> None:
+    """Shards of images and their annotations, by number."""
+    for number, text in annotations.items():
+        drawn.draw(ROOT / split / f'{number}.jpg', number)
+        (ROOT / split / f'{number}.{suffix}').write_text(text)
+    pack(split, sorted((ROOT / split).iterdir()))
+
+
+def shards_of_boxes() -> Settings:
+    for split, numbers in SPLITS.items():
+        shards_of(split, {number: drawn.yolo_line(number) for number in numbers}, 'txt')
+    return {'train': 'train shards', 'eval': 'val shards', 'classes': [*drawn.CLASSES]}
+
+
+def shards_of_pages() -> Settings:
+    for split, numbers in SPLITS.items():
+        rows = {
+            number: [{'transcription': drawn.text_of(number), 'points': drawn.corners(drawn.box_of(number))}]
+            for number in numbers
+        }
+        shards_of(split, {number: json.dumps(row) for number, row in rows.items()}, 'json')
+    return {'train': 'train shards', 'eval': 'val shards'}
+
+
+def shards_of_tables() -> Settings:
+    for split, numbers in SPLITS.items():
+        shards_of(split, dict.fromkeys(numbers, json.dumps({'html': TABLE})), 'json')
+    return {'train': 'train shards', 'eval': 'val shards'}
+
+
 def mixture(name: str, layout: Callable[[], Settings]) -> Callable[[], Settings]:
     """One data set twice: its classes are the same."""
     return lambda: {'parts': [{'name': name, 'root': 'data', **layout()}] * 2}
@@ -177,10 +211,7 @@ def tables(file: str, images: str) -> None:
     for split, numbers in SPLITS.items():
         for number in numbers:
             drawn.draw(ROOT / images.format(split=split) / f'{number}.png', number)
-            tokens = ['<tbody>', '<tr>', '<td>', '</td>', '<td', ' rowspan="2"', '>', '</td>', '</tr>', '</tbody>']
-            cells = [{'tokens': list('ab'), 'bbox': [4, 6, 20, 18]}, {'tokens': []}]
-            html = {'structure': {'tokens': tokens}, 'cells': cells}
-            rows.append(json.dumps({'filename': f'{number}.png', 'split': split, 'html': html}))
+            rows.append(json.dumps({'filename': f'{number}.png', 'split': split, 'html': TABLE}))
     write(file, rows)
 
 
@@ -260,6 +291,7 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
         'objects365': objects365,
         'pascal_voc': voc_boxes,
         'yolo': yolo,
+        'shards': shards_of_boxes,
         'mixture': mixture('yolo', yolo),
     },
     'recognition': {
@@ -274,6 +306,7 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
         'rendered_tables': lambda: {'train_tables': 4, 'eval_tables': 2, 'rows': [1, 2], 'columns': [1, 2]},
         'pubtabnet': pubtabnet,
         'icdar2013_tables': icdar2013_tables,
+        'shards': shards_of_tables,
         'mixture': mixture('pubtabnet', pubtabnet),
     },
     'text_detection': {
@@ -282,6 +315,7 @@ LAYOUTS: dict[str, dict[str, Callable[[], Settings]]] = {  # family -> name -> f
         'icdar2015': icdar2015,
         'total_text': total_text,
         'coco_text': coco_text,
+        'shards': shards_of_pages,
         'mixture': mixture('label_files', page_labels),
     },
 }

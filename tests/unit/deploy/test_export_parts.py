@@ -61,6 +61,8 @@ def test_a_size_that_the_network_cannot_take_is_named() -> None:
 
 def test_samples_that_cannot_be_read_are_reported_with_the_way_without_them() -> None:
     class Task:
+        bands = None
+
         def dataset(self, role: str) -> Any:
             raise FileNotFoundError('images/val: no such folder')
 
