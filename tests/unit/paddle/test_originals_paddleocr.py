@@ -493,7 +493,7 @@ def test_crnn_comes_out_as_published() -> None:
     assert got['loss'] == {'name': 'ctc', 'focal': False}
     # Without a dictionary there are 36 characters, and a space is no use.
     characters = {'dictionary': 'alphanumeric', 'space': False, 'lower_case': None, 'max_length': 25}
-    assert got['characters'] == characters
+    assert without_nulls(got['characters']) == without_nulls(characters)
     lmdb = {'name': 'lmdb_sets', 'root': 'data_lmdb_release', 'train': ['training'], 'eval': ['validation']}
     assert lmdb.items() <= got['data'].items()
     assert (got['image_size'], got['keep_ratio'], got['concatenate'], got['transforms']) == ([32, 100], True, None, [])
@@ -525,7 +525,8 @@ def test_svtr_lcnet_comes_out_as_published() -> None:
         'sar_size': 512,
     }.items() <= got['model'].items()
     assert got['loss'] == {'name': 'multi', 'ctc_weight': 1.0, 'sar_weight': 1.0, 'focal': False}
-    assert got['characters'] == {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
+    expected = {'dictionary': 'ppocr/utils/en_dict.txt', 'space': True, 'lower_case': False, 'max_length': 25}
+    assert without_nulls(got['characters']) == expected
     files = {'name': 'label_files', 'root': 'train_data', 'train': ['train_list.txt'], 'eval': ['val_list.txt']}
     assert files.items() <= got['data'].items()
     assert got['image_size'] == [48, 320]
@@ -733,7 +734,7 @@ def test_without_these_the_detector_of_ppocrv6_has_its_network_and_loss() -> Non
     }
     assert got['loss'][0]['main'] == 'dice_focal'
     assert (got['loss'][0]['focal_alpha'], got['loss'][0]['focal_gamma']) == (0.25, 2.5)
-    assert got['ema'] == {'decay': 0.9997, 'kind': 'threshold', 'skip': []}
+    assert {'decay': 0.9997, 'kind': 'threshold', 'skip': []}.items() <= got['ema'].items()
     jitter = next(each for each in got['transforms'] if each['name'] == 'random_distort')
     assert jitter == {
         'name': 'random_distort',
