@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,8 @@ MOST_BANDS = 16
 SHARES = (2, 98)  # percentiles of the values that a picture shows as black and as white
 ORIENTATION, EXTRA_SAMPLES = 274, 338  # tags of TIFF
 CURE = "pip install 'phalanx-vision[bands]'"
-SAMPLE, STEP = 50, 7  # images, and every how many pixels of them, that mean and standard deviation come from
+SAMPLE, PIXELS = 50, 20_000  # images, and pixels of each, that mean and standard deviation come from
+LEAST = 1e-4  # mean or deviation in a recipe, a share of the largest value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,17 +156,25 @@ def to_rgb(image: npt.NDArray[Any], bands: Bands | None) -> Image:
 def find_bands(paths: Sequence[Path]) -> tuple[Bands, list[float], list[float]] | None:
     """Bands, mean and standard deviation per band of the images `paths`; None for those that are read as RGB.
 
-    The first image decides; up to SAMPLE of them are measured. Raises SampleError.
+    Up to SAMPLE of them are read, and the first of other bands decides. Raises SampleError if tifffile is missing.
     """
-    first = _stored(paths[0]) if paths else None
-    if first is None:
+    found: Bands | None = None
+    values: list[npt.NDArray[Any]] = []
+    for path in paths[:: -(-len(paths) // SAMPLE) or 1]:
+        image = _stored(path)
+        if image is None:
+            continue
+        bands = Bands(count=image.shape[2], bits=8 if image.dtype == np.uint8 else 16)
+        found = found or bands
+        if bands == found:
+            pixels = image.reshape(-1, bands.count)
+            values.append(pixels[:: max(1, len(pixels) // PIXELS)].copy())
+    if found is None:
         return None
-    bands = Bands(count=first.shape[2], bits=8 if first.dtype == np.uint8 else 16)
-    measured = paths[:: -(-len(paths) // SAMPLE)]
-    values = np.concatenate([bands.read(path).reshape(-1, bands.count)[::STEP] for path in measured])
-    shares = values.astype(np.float64) / (2**bands.bits - 1)
-    mean, std = ([float(f'{value:.3g}') for value in per_band] for per_band in (shares.mean(0), shares.std(0)))
-    return bands, mean, std
+    shares = np.concatenate(values).astype(np.float64) / (2**found.bits - 1)
+    # A band may be constant, and is divided by its deviation.
+    mean, std = ([float(f'{max(value, LEAST):.3g}') for value in row] for row in (shares.mean(0), shares.std(0)))
+    return found, mean, std
 
 
 def _stored(path: Path) -> npt.NDArray[Any] | None:
@@ -177,7 +187,12 @@ def _stored(path: Path) -> npt.NDArray[Any] | None:
                 is_other |= image.tag_v2.get(EXTRA_SAMPLES, (None,))[0] == 0  # type: ignore[attr-defined]
     except PILLOW_ERRORS:  # Pillow opens no other numbers of bands
         is_other = data[:4] in BEGINNINGS['TIFF']
-    return decode_bands(data, str(path)) if is_other else None
+    try:
+        return decode_bands(data, str(path)) if is_other else None
+    except SampleError:
+        if find_spec('tifffile') is None:
+            raise
+        return None  # reading the sample reports why
 
 
 def read_size(path: Path) -> tuple[int, int]:

@@ -353,6 +353,19 @@ def test_a_fourth_band_of_a_tiff_file_is_used_unless_it_is_transparency(tmp_path
     assert find_bands([tmp_path / 'unassalpha.tif']) is None
 
 
+def test_damaged_files_and_constant_bands_do_not_stop_the_measurement(tmp_path: Path, tifffile: Any) -> None:
+    image = np.full((40, 60, 5), [0, 10, 20, 30, 40], np.uint8)
+    paths = [tmp_path / f'{number}.tif' for number in range(3)]
+    for path in paths:
+        tifffile.imwrite(path, image, photometric='minisblack', planarconfig='contig')
+    paths[0].write_bytes(paths[0].read_bytes()[:300])
+    found = find_bands(paths)
+    assert found is not None
+    bands, mean, std = found
+    assert (bands, mean[1:]) == (Bands(count=5), pytest.approx([10 / 255, 20 / 255, 30 / 255, 40 / 255], rel=0.01))
+    assert min(mean + std) > 0  # values are divided by the deviation
+
+
 def test_new_reads_photographs_as_before(tmp_path: Path) -> None:
     for name, image in {
         'rgb.png': random_image(3, 8),

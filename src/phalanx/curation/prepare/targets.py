@@ -89,7 +89,10 @@ def write(
 ) -> Written:
     """Write the files that `family` reads into `out`; images stay where they are. Raises ValueError for too many classes."""
     images = [sample.image for samples in lists.values() for sample in samples]
-    bands = find_bands([sample.image for sample in lists['train']]) if family in ('detection', 'segmentation') else None
+    try:
+        bands = find_bands([sample.image for sample in lists['train']]) if family in ('detection', 'segmentation') else None
+    except SampleError as error:
+        raise ValueError(str(error)) from None
     written = Written(Path(os.path.commonpath([out, *(path.parent for path in images)])), {}, out, meaning, separator)
     # class names, and notes about objects that lose their shape in this family
     if family == 'detection':
