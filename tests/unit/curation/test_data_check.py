@@ -123,7 +123,10 @@ def test_values_of_more_than_8_bits_are_reported(tree: Tree, check: Callable[...
     Image.fromarray(np.full((4, 6), 4095, np.uint16)).save(file, 'PNG')
     tree.put('train', 'deep', file.getvalue(), labels(*[[2] * 6] * 4))
     status, found = check()
-    assert (status, found['remarks'][0]) == (0, 'train: 1 image has values of 12 bits; the upper 8 are used')
+    assert (status, found['remarks'][0]) == (
+        0,
+        'train: 1 image has values of 12 bits; the upper 8 are used; data.bands uses all',
+    )
 
 
 def test_images_that_exif_data_turn_are_counted(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:

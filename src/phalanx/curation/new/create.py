@@ -447,5 +447,7 @@ def _time_evaluation(trainer: Trainer, read: Callable[[], float]) -> float:
             if len(moments) > 2 and moments[-1] - moments[0] > PATIENCE:
                 break
     model.train()
+    if len(moments) < 3:  # too few samples of the evaluation can be used
+        return 0.0
     timed = min(len(numbers), (len(moments) - 1) * batch_size) - batch_size
     return (moments[-1] - moments[1]) / timed
