@@ -59,6 +59,11 @@ class Bands:
     def dtype(self) -> Any:
         return np.uint8 if self.bits == 8 else np.uint16
 
+    @property
+    def largest(self) -> int:
+        """Largest value of a pixel, to which `mean` and `std` are relative."""
+        return (1 << self.bits) - 1
+
     def read(self, path: Path | str) -> Image:
         """Read an image file as [H, W, C] uint8 or uint16, turned upright. Raises SampleError, also for other bands."""
         # The cache holds bytes.
@@ -171,7 +176,7 @@ def find_bands(paths: Sequence[Path]) -> tuple[Bands, list[float], list[float]] 
             values.append(pixels[:: max(1, len(pixels) // PIXELS)].copy())
     if found is None:
         return None
-    shares = np.concatenate(values).astype(np.float64) / (2**found.bits - 1)
+    shares = np.concatenate(values).astype(np.float64) / found.largest
     # A band may be constant, and is divided by its deviation.
     mean, std = ([float(f'{max(value, LEAST):.3g}') for value in row] for row in (shares.mean(0), shares.std(0)))
     return found, mean, std

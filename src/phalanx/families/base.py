@@ -151,7 +151,7 @@ class Family(Task):
         if self.bands is None:
             return pixels
         bands = {'count': self.bands.count, 'bits': self.bands.bits}
-        values = f'(value / {2**self.bands.bits - 1} - mean) / std for each band'
+        values = f'(value / {self.bands.largest} - mean) / std for each band'
         return {**pixels, 'values': values, 'channels': 'as stored', 'bands': bands}
 
     @property

@@ -263,8 +263,8 @@ class Detection(Family):
     @property
     def mean_colour(self) -> list[int]:
         """Stored values that normalise to about 0, one per band."""
-        most = 2**self.bands.bits - 1 if self.bands else 255
-        return [round(most * value) for value in self.mean]
+        largest = self.bands.largest if self.bands else 255
+        return [round(largest * value) for value in self.mean]
 
     def align(self, batch: DetectionBatch, whole: WholeStep) -> DetectionBatch:
         """Pad images to the largest size on any rank, and count the objects of the fullest image on any rank.
