@@ -32,6 +32,7 @@ CTC = {'_ctc_loss', '_ctc_loss_backward'}  # take lengths from the host, and cop
 FROM_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 # Autocast changes no types here: torch has no lists of operations for devices in Python.
 AUTOCAST = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
+KERNELS = torch.library.Library('aten', 'IMPL', 'PrivateUse1')
 SOURCES = str(Path(__file__).parents[2] / 'src')
 
 
@@ -212,6 +213,8 @@ def strict_device() -> Iterator[torch.device]:
         _setup_privateuseone_for_python_backend(NAME)
         getattr(torch, NAME).get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
         AUTOCAST.fallback(torch.library.fallthrough_kernel)
+        # CPUs and GPUs have a kernel for this; without one, torch computes a formula, which some processors round otherwise.
+        KERNELS.impl('silu_backward', torch.library.fallthrough_kernel)
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # Module.to cannot change the type of a parameter in place
     try:
         with _Creations(), _Lists():
