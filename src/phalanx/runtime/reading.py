@@ -224,9 +224,8 @@ def grid_of(lines: Sequence[Line]) -> Grid:
 
 def _rows(lines: Sequence[Line], angle: float) -> tuple[list[Row], float]:
     """Rows of a page whose texts go in the direction `angle` (radians), and their unevenness in pixels."""
-    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     rows: list[Row] = []
-    placed = [_place(line, np.array(line.points) @ turn) for line in lines]
+    placed = [_place(line, math.cos(angle), math.sin(angle)) for line in lines]
     # From the top: a line joins the current row, or begins the next one.
     for text in sorted(placed, key=lambda text: text.middle):
         below = text.middle - rows[-1][0].middle if rows else math.inf
@@ -243,10 +242,10 @@ def _is_beside(text: Placed, row: Row) -> bool:
     return all(text.right <= other.left or other.right <= text.left for other in row)
 
 
-def _place(line: Line, points: npt.NDArray[np.float64]) -> Placed:
-    """Place a line by its outline, with x along the rows and y down."""
-    (left, top), (right, bottom) = points.min(0).tolist(), points.max(0).tolist()
-    return Placed(line, left, right, float(points[:, 1].mean()), bottom - top)
+def _place(line: Line, cos: float, sin: float) -> Placed:
+    """Place a line by its outline, with x along rows whose direction has this cosine and sine, and y down."""
+    xs, ys = [x * cos + y * sin for x, y in line.points], [y * cos - x * sin for x, y in line.points]
+    return Placed(line, min(xs), max(xs), sum(ys) / len(ys), max(ys) - min(ys))
 
 
 def angle_of_page(outlines: Sequence[Outline]) -> tuple[int, float]:
