@@ -62,7 +62,7 @@ from phalanx.bench.flops import measure_peak, step_flops
 from phalanx.bench.show import format_markdown
 from phalanx.bench.train import measure
 from phalanx.data.batch import ImageBatch
-from phalanx.engine.fit import WORKSPACES_MB, StepMemory
+from phalanx.engine.fit import StepMemory
 from phalanx.engine.job import open_job
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import DTYPES
@@ -154,7 +154,7 @@ def precision(device: torch.device, _: float) -> Iterator[Row]:
             del trainer
         key = name, job.recipe.precision.dtype == 'fp32'
         if key not in predictions:
-            memory = StepMemory(job.recipe, Parts(job.recipe, job.task), workspaces_mb=WORKSPACES_MB)
+            memory = StepMemory(job.recipe, Parts(job.recipe, job.task), is_gpu=True)
             predictions[key] = sum(memory.parts_of(batch, 1).values())
         yield {'network': name, 'precision': setting, **row, 'predicted': f'{predictions[key]:,.0f} MiB'}
         free()

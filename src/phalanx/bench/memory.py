@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.bench.show import format_text
-from phalanx.engine.fit import WORKSPACES_MB, StepMemory, fewest_micro_batches, largest_that_fits, usable
+from phalanx.engine.fit import StepMemory, fewest_micro_batches, largest_that_fits, usable
 from phalanx.engine.job import Job
 from phalanx.engine.parts import Parts
 from phalanx.report.readable import format_mebibytes, pluralize
@@ -14,7 +14,7 @@ Figures = dict[str, Any]  # as `--json` prints them
 def predict_memory(job: Job, parts: Parts, *, ranks: int, device_mb: float, is_gpu: bool) -> Figures:
     """Memory of a step on each of `ranks`, and what fits a device of `device_mb` MiB, of which tensors can use a part."""
     train, limit = job.recipe.train, usable(device_mb)
-    memory = StepMemory(job.recipe, parts, ranks, WORKSPACES_MB * is_gpu)
+    memory = StepMemory(job.recipe, parts, ranks, is_gpu)
     share = -(-train.global_batch(ranks) // ranks)
     try:
         fitting = fewest_micro_batches(memory, share, limit)

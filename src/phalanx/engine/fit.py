@@ -24,7 +24,7 @@ from phalanx.engine.parts import Parts
 from phalanx.engine.precision import DTYPES, Precision, PrecisionOptions
 from phalanx.engine.progress import Progress
 from phalanx.engine.schema import Recipe
-from phalanx.engine.shapes import META, Autocast, MemoryTracker
+from phalanx.engine.shapes import META, Autocast, HostLstm, MemoryTracker
 from phalanx.engine.trainer import Trainer
 from phalanx.families.task import Task
 from phalanx.parallel import dist
@@ -49,17 +49,19 @@ UNITS = {'': 1, 'M': 2**20, 'G': 2**30, 'T': 2**40}  # by the first letter; a nu
 class _ShapePrecision(Precision):
     """Autocast on `meta`; scaling a loss takes no memory worth counting."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, is_gpu: bool) -> None:
         super().__init__(PrecisionOptions(), META)
-        self.dtype = dtype
+        self.dtype, self.is_gpu = dtype, is_gpu
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        if self.dtype == torch.float32:
+        with contextlib.ExitStack() as modes:
+            if not self.is_gpu:
+                modes.enter_context(HostLstm())
+            if self.dtype != torch.float32:
+                modes.enter_context(torch.autocast('cpu', self.dtype))  # of the host: recurrent layers ask for any autocast
+                modes.enter_context(Autocast(self.dtype))
             yield
-        else:
-            with torch.autocast('cpu', self.dtype), Autocast(self.dtype):  # of the host: recurrent layers ask for any autocast
-                yield
 
 
 class StepMemory:
@@ -69,9 +71,9 @@ class StepMemory:
     compression of gradients. Use it before this process joins a group: the Trainer must be alone.
     """
 
-    def __init__(self, recipe: Recipe, parts: Parts, ranks: int = 1, workspaces_mb: float = 0) -> None:
+    def __init__(self, recipe: Recipe, parts: Parts, ranks: int = 1, is_gpu: bool = False) -> None:
         """`parts` are those of the run and stay as they are. Several `ranks` keep their gradients in buckets of DDP."""
-        self.has_buckets, self.workspaces_mb = ranks > 1, workspaces_mb
+        self.has_buckets, self.workspaces_mb = ranks > 1, WORKSPACES_MB * is_gpu
         self.sample = largest_sample(parts.task, parts.train, recipe.train.seed)
         own = Parts(recipe, parts.task)
         vars(own).update(train=parts.train, evaluation=parts.train)
@@ -82,7 +84,7 @@ class StepMemory:
                 _without_side_effects(recipe), parts.task, folder=Path(folder), device=META, progress=Progress(), parts=own
             )
         trainer, self.tracker = self.trainer, MemoryTracker()
-        trainer.precision = trainer.passes.precision = _ShapePrecision(DTYPES[recipe.precision.dtype])
+        trainer.precision = trainer.passes.precision = _ShapePrecision(DTYPES[recipe.precision.dtype], is_gpu)
         trainer.model.train()
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:
@@ -263,7 +265,7 @@ def predict_fit(job: Job, parts: Parts | None = None) -> int | str:
         return f'train.micro_batches: {alone}' if train.micro_batches == 'auto' else train.micro_batches
     ranks = int(os.environ['WORLD_SIZE']) if dist.is_launched() and not dist.is_initialized() else 1
     try:
-        memory = StepMemory(job.recipe, parts or Parts(job.recipe, job.task), ranks, WORKSPACES_MB * (device.type == 'cuda'))
+        memory = StepMemory(job.recipe, parts or Parts(job.recipe, job.task), ranks, device.type == 'cuda')
         return choose_micro_batches(job.recipe, memory, memory_of_device(device), ranks)
     except RequestError as error:
         return str(error)

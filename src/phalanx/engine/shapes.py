@@ -107,13 +107,64 @@ def _ctc_backward(args: Any, _: Any) -> Tensor:
     return torch.empty_like(args[1])
 
 
+def _lstm_layer(args: Any, _: Any) -> tuple[Tensor, ...]:
+    """Output [T, B, H], states [1, B, H] and, for a backward pass, workspace of a layer of oneDNN's LSTM in one direction."""
+    x, hidden, cell = args[0], args[5], args[6]
+    (T, B, C), H = x.shape, hidden.shape[-1]
+    size = workspace_of_lstm(T, B, C, H) if torch.is_grad_enabled() else 0
+    return x.new_empty(T, B, H), torch.empty_like(hidden), torch.empty_like(cell), x.new_empty(size, dtype=torch.uint8)
+
+
+def _lstm_layer_backward(args: Any, _: Any) -> tuple[Tensor, ...]:
+    """Gradients of input, weights, both biases and initial states."""
+    x, w_input, w_hidden, bias, _, hidden, cell = map(torch.empty_like, args[:7])
+    return x, w_input, w_hidden, bias, bias, hidden, cell
+
+
+def workspace_of_lstm(T: int, B: int, C: int, H: int) -> int:
+    """Bytes that oneDNN 3 keeps of T steps of B inputs of C values, for a backward pass in float32 with H hidden values.
+
+    These are gates and hidden state of each step; inputs and cell states, from before the first one on; and, already, their
+    gradients. Rows of matrices are padded to 64 bytes, and by 64 bytes more if they would be a multiple of 256 numbers; each
+    part is padded to pages (`set_workspace_sizes`, `set_offsets` and `get_good_ld` in oneDNN's src/cpu/rnn/rnn_utils).
+    """
+    gates, state, wide = (n + 16 * (n % 256 == 0) for n in (-(-n // 16) * 16 for n in (4 * H, H, max(C, H))))
+    both = 2 * (T + 1) * B  # of the layer and its input
+    parts = [T * B * gates, T * B * state, *3 * [both * wide], *2 * [both * H]]
+    return sum(-(-4 * part // 4096) * 4096 for part in parts)
+
+
 IMITATIONS: dict[Any, Callable[..., Any]] = {
     ATEN._local_scalar_dense.default: _read,
     ATEN._to_copy.default: _copy,
     ATEN._fused_sdp_choice.default: _choose_attention,
     ATEN._ctc_loss.default: _ctc,
     ATEN._ctc_loss_backward.default: _ctc_backward,
+    ATEN.mkldnn_rnn_layer.default: _lstm_layer,
+    ATEN.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
 }
+
+
+class HostLstm(TorchFunctionMode):
+    """LSTMs in float32 as on a CPU: by oneDNN, one layer and direction after another."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_onednn = function is torch._VF.lstm and not isinstance(args[1], Tensor) and args[0].dtype == torch.float32
+        if not by_onednn or not args[3] or args[5]:
+            return function(*args, **(kwargs or {}))  # packed sequences too, and others than our LSTMs: no biases, or dropout
+        x, (hidden, cell), weights, _, num_layers, _, training, bidirectional, batch_first = args
+        x, ways, states = (x.transpose(0, 1) if batch_first else x).contiguous(), 1 + bidirectional, []
+        for layer in range(num_layers):
+            outputs = []
+            for place in range(layer * ways, layer * ways + ways):
+                own = (*weights[4 * place : 4 * place + 4], hidden[place : place + 1], cell[place : place + 1])
+                how = (place % ways == 1, (), 2, hidden.shape[-1], 1, True, False, False, training)  # 2: LSTM
+                output, *state, _ = ATEN.mkldnn_rnn_layer(x, *own, *how)
+                outputs.append(output)
+                states.append(state)
+            x = torch.cat(outputs, -1) if bidirectional else output
+        return x.transpose(0, 1) if batch_first else x, *map(torch.cat, zip(*states, strict=True))
+
 
 # Functions that autocast runs in half precision and in float32 on CUDA (torch's documentation of torch.amp).
 MATRIX_PRODUCTS = ('addbmm', 'addmm', 'baddbmm', 'bmm', 'matmul', 'mm', 'mv', 'prelu')

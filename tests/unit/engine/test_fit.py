@@ -15,14 +15,15 @@ from phalanx.engine import fit
 from phalanx.engine.fit import StepMemory, agree_on_micro_batches, parse_size, predict_fit
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.parts import Parts
+from phalanx.engine.shapes import workspace_of_lstm
 from phalanx.engine.trainer import Trainer
 from phalanx.system.errors import RequestError
 
-# Not CRNN: oneDNN's LSTM, which CPUs use, keeps a workspace of its own.
 FAMILIES = {
     'segmentation': ('pp_liteseg_digits', 'data.size=[128,256]'),
     'detection': ('ppyoloe_digits',),
     'recognition': ('crnn_digits', 'model={name: svtr_lcnetv3, nrtr_size: 32}', 'image_size=[48,96]', 'loss=[ctc, nrtr]'),
+    'recurrent': ('crnn_digits', 'image_size=[32,64]', 'train.global_batch_size=16'),
     'text_detection': ('db_pages', 'data.page_size=[160,160]'),
     'table': ('slanet_rendered', 'image_size=64'),
 }
@@ -65,6 +66,18 @@ def test_the_predicted_peak_is_that_of_a_step_on_the_cpu(family: str, tmp_path: 
     measured, batch = measured_peak(job, tmp_path)
     parts = StepMemory(job.recipe, Parts(job.recipe, job.task)).parts_of(batch, 1)
     assert sum(parts.values()) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ('T', 'B', 'C', 'H'), [(17, 32, 288, 256), (13, 3, 100, 96), (5, 3, 30, 70), (1, 1, 1, 1), (40, 2, 512, 48)]
+)
+def test_the_workspace_of_an_lstm_has_the_bytes_that_onednn_asks_for(T: int, B: int, C: int, H: int) -> None:
+    weights = [torch.zeros(4 * H, size) for size in (C, H)]
+    states = [torch.zeros(1, B, H)] * 2
+    asked = torch.ops.aten.mkldnn_rnn_layer(
+        torch.zeros(T, B, C), *weights, *[torch.zeros(4 * H)] * 2, *states, False, [], 2, H, 1, True, False, False, True
+    )
+    assert workspace_of_lstm(T, B, C, H) == asked[3].numel()
 
 
 def test_the_predicted_peak_of_micro_batches_is_that_of_a_step_on_the_cpu(tmp_path: Path) -> None:
