@@ -69,13 +69,23 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
 def select_highest(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
     """Boxes selected by `multiclass_nms` without suppression, on the host, which waits once for a device."""
     anchors = scores.shape[1]
-    # By class, then by anchor: the order of equal scores, which a stable sort keeps and `topk` does not.
-    highest, order = scores.transpose(1, 2).flatten(1).sort(dim=1, descending=True, stable=True)
-    highest, order = highest[:, : nms.keep_top_k, None], order[:, : nms.keep_top_k, None]
+    # By class, then by anchor: the order of equal scores, which a stable sort keeps and `topk` does not. NaN is never chosen.
+    of_classes = scores.transpose(1, 2).flatten(1).nan_to_num(nan=-1.0)
+    count = min(nms.keep_top_k, of_classes.shape[1])
+    places = mark_highest(of_classes, count).nonzero_static(size=count * len(scores))[:, 1].view(-1, count)
+    highest, order = of_classes.gather(1, places).sort(dim=1, descending=True, stable=True)
+    order = places.gather(1, order)[..., None]
     corners = boxes.gather(1, (order % anchors).expand(-1, -1, 4))
-    rows = torch.cat([corners.double(), highest.double(), (order // anchors).double()], 2).cpu()  # exact
+    rows = torch.cat([corners.double(), highest.double()[..., None], (order // anchors).double()], 2).cpu()  # exact
     of_images = (image[image[:, 4] > nms.score_threshold] for image in rows)
     return [(image[:, :4].to(boxes.dtype), image[:, 4].to(scores.dtype), image[:, 5].long()) for image in of_images]
+
+
+def mark_highest(scores: Tensor, count: int) -> Tensor:
+    """Mask of the `count` highest of each row of `scores` [R, n]; of equal ones the first."""
+    lowest = scores.topk(count, dim=1).values[:, -1:]
+    higher, equal = scores > lowest, scores == lowest
+    return higher | (equal & (equal.cumsum(1) <= count - higher.sum(1, keepdim=True)))
 
 
 def fetch_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, ...]:
@@ -119,10 +129,6 @@ def select_candidates(scores: Tensor, nms: Nms) -> Tensor:
     if not crowded.any():
         return places
     crowded = crowded.view(len(scores), K)
-    likely = scores.transpose(1, 2)[crowded]  # [crowded classes, A]
-    lowest = likely.topk(nms.pre_top_k, dim=1).values[:, -1:]
-    higher, equal = likely > lowest, likely == lowest
-    places_left = nms.pre_top_k - higher.sum(1, keepdim=True)
     above = scores > nms.score_threshold
-    above.transpose(1, 2)[crowded] = higher | (equal & (equal.cumsum(1) <= places_left))
+    above.transpose(1, 2)[crowded] = mark_highest(scores.transpose(1, 2)[crowded], nms.pre_top_k)  # [crowded classes, A]
     return above.nonzero()

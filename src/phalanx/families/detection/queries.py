@@ -50,7 +50,7 @@ def centres(boxes: Tensor) -> Tensor:
 
 
 def in_pixels(boxes: Tensor, size: Tensor) -> Tensor:
-    """Corners [B, ., 4] in pixels of the input of `size` [B, 2]."""
+    """Corners [..., B, ., 4] in pixels of the input of `size` [B, 2]."""
     return corners(boxes) * size.repeat(1, 2)[:, None].to(boxes.dtype)
 
 

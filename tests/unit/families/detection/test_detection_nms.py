@@ -115,6 +115,12 @@ def test_without_suppression_the_highest_scores_of_all_classes_stay() -> None:
     assert boxes.tolist() == BOXES[[0, 0, 1, 2]].tolist()
 
 
+def test_without_suppression_a_score_that_is_not_a_number_is_no_result() -> None:
+    scores = torch.tensor([[[0.2, float('nan')], [0.9, 0.1]]])
+    ((_, found, classes),) = multiclass_nms(torch.rand(1, 2, 4), scores, NO_SUPPRESSION)
+    assert (found.tolist(), classes.tolist()) == (pytest.approx([0.9, 0.2, 0.1]), [0, 0, 1])
+
+
 def test_without_suppression_the_result_is_that_of_a_threshold_that_no_overlap_reaches() -> None:
     generator = torch.Generator().manual_seed(0)
     corners = torch.rand(40, 2, generator=generator) * 50

@@ -18,6 +18,7 @@ from phalanx.data.boxes import generalised_iou, iou
 from phalanx.families.detection.loss.assign import Truths
 from phalanx.families.detection.loss.assigners import check_at_least
 from phalanx.families.detection.queries import Queries, QueryRaw, centres, in_pixels
+from phalanx.nn.precision import at_least_float32
 from phalanx.parallel.step import WholeStep
 from phalanx.system.memory import to_device
 
@@ -36,9 +37,7 @@ class Pairs(NamedTuple):
 class Matching:
     """Pairs of each set of predictions of a batch, and the counts that losses divide by."""
 
-    layers: tuple[Pairs, ...]
-    selection: tuple[Pairs, ...]
-    initial: tuple[Pairs, ...]
+    sets: tuple[Pairs, ...]  # of the layers, the encoder's selection and the initial boxes
     union: Pairs  # of all sets together: for each query the true box that most of them agree on
     denoising: Pairs  # positive queries; none without denoising
     groups: int  # of denoising queries
@@ -81,7 +80,7 @@ class Hungarian:
         sets = [*raw.decoded.layers, *raw.selection, *raw.decoded.initial]
         has_changed = self.change_epoch is not None and whole.epoch >= self.change_epoch
         cost = self.quality_cost if has_changed else self.cost
-        costs = torch.stack([cost(queries, truths, raw.size) for queries in sets])  # [S, B, Q, N]
+        costs = cost(Queries(*map(torch.stack, zip(*sets, strict=True))), truths, raw.size)  # [S, B, Q, N]
         # Padding is marked in the costs: true boxes are counted on the host without another copy.
         table = costs.masked_fill(~truths.exist[:, None], torch.nan).cpu().numpy()
         counts = (~np.isnan(table[0, :, 0])).sum(1)
@@ -91,11 +90,8 @@ class Hungarian:
         *of_sets, of_union, of_noise = send([*matched, union, noisy], truths.boxes.device)
         numbers = to_device(torch.tensor([counts.sum(), len(of_union.query)], dtype=torch.float64), truths.boxes.device)
         sums = whole.sum(numbers)
-        layers, chosen = len(raw.decoded.layers), len(raw.selection)
         return Matching(
-            tuple(of_sets[:layers]),
-            tuple(of_sets[layers : layers + chosen]),
-            tuple(of_sets[layers + chosen :]),
+            tuple(of_sets),
             of_union,
             of_noise,
             groups,
@@ -107,30 +103,30 @@ class Hungarian:
         )
 
     def cost(self, queries: Queries, truths: Truths, size: Tensor) -> Tensor:
-        """Cost [B, Q, N] of each pair, at least float32."""
+        """Cost [S, B, Q, N] of each pair, at least float32."""
         boxes, p = boxes_and_probabilities(queries, truths)
         # Focal cost: of calling this query the class, less that of calling it background.
         as_class = -self.alpha * (1 - p) ** self.gamma * (p + 1e-8).log()
         as_background = -(1 - self.alpha) * p**self.gamma * (1 - p + 1e-8).log()
         true = truths.boxes.to(boxes.dtype)
         l1 = torch.cdist(boxes, centres(true / size.repeat(1, 2)[:, None].to(boxes.dtype)), p=1)
-        giou = generalised_iou(in_pixels(boxes, size)[:, :, None], true[:, None])
+        giou = generalised_iou(in_pixels(boxes, size)[..., None, :], true[:, None])
         cost = self.class_weight * (as_class - as_background) + self.l1_weight * l1 - self.giou_weight * giou
         # A network that diverged still gets some assignment, and a loss that shows it.
         return cost.nan_to_num(nan=1.0)
 
     def quality_cost(self, queries: Queries, truths: Truths, size: Tensor) -> Tensor:
-        """Cost [B, Q, N] of each pair, by the quality that task-aligned assignment has."""
+        """Cost [S, B, Q, N] of each pair, by the quality that task-aligned assignment has."""
         boxes, p = boxes_and_probabilities(queries, truths)
-        overlap = iou(in_pixels(boxes, size)[:, :, None], truths.boxes.to(boxes.dtype)[:, None])
+        overlap = iou(in_pixels(boxes, size)[..., None, :], truths.boxes.to(boxes.dtype)[:, None])
         return (-p * overlap**self.iou_exponent).nan_to_num(nan=1.0)
 
 
 def boxes_and_probabilities(queries: Queries, truths: Truths) -> tuple[Tensor, Tensor]:
-    """Boxes [B, Q, 4], at least float32, and probabilities [B, Q, N] of the class of each true box."""
-    boxes = queries.boxes.to(torch.promote_types(queries.boxes.dtype, torch.float32))
-    p = queries.logits.to(boxes.dtype).sigmoid()
-    return boxes, p.gather(2, truths.classes[:, None].expand(-1, p.shape[1], -1))
+    """Boxes [S, B, Q, 4], at least float32, and probabilities [S, B, Q, N] of the class of each true box."""
+    of_truths = queries.logits.gather(3, truths.classes[:, None].expand(*queries.logits.shape[:3], -1))
+    boxes = at_least_float32(queries.boxes)
+    return boxes, of_truths.to(boxes.dtype).sigmoid()
 
 
 def assign(costs: npt.NDArray[np.float32]) -> Indices:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from phalanx.families.detection.loss.assign import Truths
 from phalanx.families.detection.models.deformable import DeformableAttention, Sampling
 from phalanx.families.detection.models.denoising import Denoising, Noisy
+from phalanx.families.detection.models.hybrid_encoder import attend
 from phalanx.families.detection.models.ppyoloe import check_input_size
 from phalanx.families.detection.models.shape import QueryOptions, Shape, Style
 from phalanx.families.detection.queries import Decoded, Queries, QueryRaw, in_pixels
@@ -185,7 +186,7 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, embedding: Tensor, boxes: Tensor, values: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         """`embedding` [B, Q, C] of `boxes` [B, Q, 4]; `mask` bool [Q, Q], True where a query does not see another."""
         placed = x + embedding
-        x = self.norm1(x + self.self_attn(placed, placed, x, attn_mask=mask, need_weights=False)[0])
+        x = self.norm1(x + attend(self.self_attn, placed, x, mask))
         x = self.join(x, self.cross_attn(x + embedding, boxes, values))
         x = x + self.linear2(self.activation(self.linear1(x)))
         mixed: Tensor = self.norm3(x.clamp(-65504, 65504))  # the range of float16

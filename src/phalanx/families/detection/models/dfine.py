@@ -86,18 +86,19 @@ class DFINEDecoder(nn.Module):
             if number > 0 and not self.embeds_once:
                 embedding = self.query_pos_head(boxes).clamp(-10, 10)
             x = layer(x, embedding, boxes, values, mask)
+            logits = score(x) if self.training or number == len(self.layers) - 1 else None
             if before is None:
                 first = (self.pre_bbox_head(x).to(boxes.dtype) + inverse_sigmoid(boxes)).sigmoid()
                 references = first.detach()
-                if self.training:
-                    initial.append(Queries(score(x), first))
+                if self.training and logits is not None:
+                    initial.append(Queries(logits, first))
             # Each layer adds to the logits of the distances; the boxes go on without a gradient.
             change = refine(x if before is None else x + before)
             distances = change if distances is None else distances + change
             refined = move_sides(references, self.expected(distances), self.scale)
             boxes, before = refined.detach(), x.detach()
-            if self.training or number == len(self.layers) - 1:
-                layers.append(Queries(quality(score(x), distances), refined))
+            if logits is not None:
+                layers.append(Queries(quality(logits, distances), refined))
                 of_layers.append(distances)
         if not self.training:
             return Decoded(tuple(layers))

@@ -80,9 +80,25 @@ class EncoderLayer(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         # Queries and keys get the position embedding, values do not.
         placed = tokens + position_embedding(h, w, x.shape[1], x.device).to(x.dtype)
-        tokens = self.norm1(tokens + self.self_attn(placed, placed, tokens, need_weights=False)[0])
+        tokens = self.norm1(tokens + attend(self.self_attn, placed, tokens))
         mixed: Tensor = self.norm2(tokens + self.linear2(F.gelu(self.linear1(tokens))))
         return mixed.transpose(1, 2).reshape(x.shape)
+
+
+def attend(attention: nn.MultiheadAttention, placed: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Self-attention: queries and keys from `placed`, values from `x` [B, N, C] -> [B, N, C]; `mask` bool, True where unseen.
+
+    torch's own forward pass transposes its inputs first, so that each of its products copies them.
+    """
+    (B, N, C), heads = x.shape, attention.num_heads
+    (look, values), (look_bias, bias) = (
+        torch.split(each, [2 * C, C]) for each in (attention.in_proj_weight, attention.in_proj_bias)
+    )
+    queries, keys = F.linear(placed, look, look_bias).view(B, N, 2, heads, -1).permute(2, 0, 3, 1, 4)
+    of_heads = F.linear(x, values, bias).view(B, N, heads, -1).transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(queries, keys, of_heads, None if mask is None else ~mask)
+    out: Tensor = attention.out_proj(mixed.transpose(1, 2).reshape(B, N, C))
+    return out
 
 
 def position_embedding(h: int, w: int, channels: int, device: torch.device) -> Tensor:
