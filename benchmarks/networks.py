@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from plain_ddp import PlainTraining
+from torch.profiler import ProfilerActivity, profile
 
 from phalanx.bench.flops import read_clock
 from phalanx.data.batch import ImageBatch
@@ -98,7 +100,13 @@ def time_steps(step: Callable[[ImageBatch], None], batch: ImageBatch, device: to
 def peak_mib(step: Callable[[ImageBatch], None], batch: ImageBatch, device: torch.device) -> float:
     """Peak memory of a step above what is allocated before it, in MiB."""
     if device.type == 'cpu':
-        return float('nan')
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            step(batch)
+        assert profiled.profiler is not None
+        events = [event for event in profiled.profiler.kineto_results.events() if event.name() == '[memory]']
+        ordered = sorted(events, key=lambda event: event.start_ns())
+        peak: float = max(itertools.accumulate(event.nbytes() for event in ordered)) / MIB
+        return peak
     base = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     step(batch)

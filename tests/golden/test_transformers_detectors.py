@@ -19,9 +19,10 @@ from phalanx.weights.reading import compare_weights, load_weights
 
 transformers: Any = pytest.importorskip('transformers', reason='transformers is not installed')
 CLASSES = 7
+FEW = {'num_queries': 40, 'num_labels': CLASSES}
 
 
-def dfine_n() -> Any:
+def dfine_n(**options: Any) -> Any:
     backbone = transformers.HGNetV2Config(
         stem_channels=[3, 16, 16],
         stage_in_channels=[16, 64, 256, 512],
@@ -48,13 +49,12 @@ def dfine_n() -> Any:
         feat_strides=[16, 32],
         num_feature_levels=2,
         encode_proj_layers=[1],
-        num_queries=40,
-        num_labels=CLASSES,
+        **{**FEW, **options},
     )
     return transformers.DFineForObjectDetection(config)
 
 
-def rtdetrv2_r18vd() -> Any:
+def rtdetrv2_r18vd(**options: Any) -> Any:
     backbone = transformers.RTDetrResNetConfig(
         depths=[2, 2, 2, 2], layer_type='basic', hidden_sizes=[64, 128, 256, 512], out_features=['stage2', 'stage3', 'stage4']
     )
@@ -63,8 +63,7 @@ def rtdetrv2_r18vd() -> Any:
         encoder_in_channels=[128, 256, 512],
         hidden_expansion=0.5,
         decoder_layers=3,
-        num_queries=40,
-        num_labels=CLASSES,
+        **{**FEW, **options},
     )
     return transformers.RTDetrV2ForObjectDetection(config)
 
