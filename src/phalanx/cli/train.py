@@ -28,11 +28,12 @@ from phalanx.launch.preflight import warn_about_this_node
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import OURS, once_per_node
 from phalanx.paddle.configs import dialect_of
-from phalanx.paddle.options import CHECKPOINTS, TAKEN_ALONG, take_assigned
+from phalanx.paddle.options import CHECKPOINTS, FOLDERS, TAKEN_ALONG, take_assigned
 from phalanx.parallel import dist
 from phalanx.report.report import Callback
 from phalanx.report.trackers import check_trackers
 from phalanx.system.errors import CheckpointError, RunError, describe_error
+from phalanx.system.paths import parse_path
 from phalanx.system.process import fast_imports
 
 
@@ -74,9 +75,13 @@ def command(words: Sequence[str]) -> int:
 
 def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, str, Assignments]:
     """Parse a command line of `phalanx train`: options, recipe and assignments."""
-    given, recipe, assigned = parse_recipe_words(train_parser(), fill_flag_values(words, ('--use_gpu', '--use_vdl')))
+    given, recipe, assigned = parse_recipe_words(
+        train_parser(), fill_flag_values(words, ('--use_gpu', '--use_vdl', '--use_wandb', '--use_ema'))
+    )
     checkpoints, assigned = take_assigned(assigned, CHECKPOINTS)
     given.resume = given.resume or next(reversed(checkpoints), None)
+    folders, assigned = take_assigned(assigned, FOLDERS)
+    given.save_dir = given.save_dir or next(map(parse_path, reversed(folders)), None)
     return given, recipe, assigned
 
 

@@ -5,7 +5,7 @@ import argparse
 from phalanx.config.arguments import Assignments, Parser, add_offline, add_recipe_words
 from phalanx.launch.flags import add_flags
 from phalanx.paddle.configs.dialect import Dialect
-from phalanx.paddle.options import BROUGHT_ALONG, PRETRAINED, TAKEN_ALONG, take_assigned
+from phalanx.paddle.options import BROUGHT_ALONG, TAKEN_ALONG
 from phalanx.system.paths import parse_path
 
 EXAMPLES = (
@@ -14,6 +14,12 @@ EXAMPLES = (
     'phalanx train mine.yml --finetune                               # some minutes, from published weights',
     'phalanx train mine.yml --gpus 0,1,2,3                           # on four devices',
     'phalanx train mine.yml --gpus 0,1 --ips 10.0.0.1,10.0.0.2       # of two nodes: the same command on both',
+)
+
+# other names for keys that take a number
+NUMBERS = (
+    *('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'),
+    'early_stop_intervals',
 )
 
 
@@ -38,29 +44,27 @@ def train_parser() -> Parser:
     add_offline(parser)
     add_flags(parser)
     brought = parser.add_argument_group('other names for keys of the recipe, as in the Paddle projects')
-    for option in ('iters', 'batch_size', 'learning_rate', 'log_iters', 'keep_checkpoint_max', 'save_interval', 'num_workers'):
+    for option in NUMBERS:
         names = ('--log_iters', '--log_steps') if option == 'log_iters' else (f'--{option}',)
         brought.add_argument(*names, dest=option, metavar='N', help=BROUGHT_ALONG[option].removesuffix('={}'))
     brought.add_argument('--seed', metavar='N', help='train.seed')
     brought.add_argument('--precision', metavar='DTYPE', help='precision.dtype: fp32, bf16 or fp16')
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
-    brought.add_argument('--use_vdl', nargs='?', const='true', metavar='BOOL', help='report.visualdl=true')
+    for option in ('use_vdl', 'use_wandb', 'use_ema'):
+        brought.add_argument(f'--{option}', nargs='?', const='true', metavar='BOOL', help=BROUGHT_ALONG[option].format())
     brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the configuration of distillation')
     brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
     brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
     for option, reason in TAKEN_ALONG.items():
-        action = 'store' if option in ('vdl_log_dir', 'amp_level') else 'store_true'
+        action = 'store' if option in ('vdl_log_dir', 'amp_level', 'profiler_options', 'output_op') else 'store_true'
         brought.add_argument(f'--{option}', action=action, help=f'nothing: {reason}')
     return parser
 
 
 def translate_options(given: argparse.Namespace, dialect: Dialect | None, assigned: Assignments) -> Assignments:
     """Translate options of the Paddle projects to assignments, with the meaning of the project of the configuration."""
-    if dialect is None:
-        weights, assigned = take_assigned(assigned, PRETRAINED)
-        assigned = [*assigned, *((f'train.init_from={value}', f'{PRETRAINED[0]}={value}') for value in weights)]
-    elif dialect.evaluates_on_request and not given.eval:
+    if dialect and dialect.evaluates_on_request and not given.eval:
         assigned = [('evaluate.enabled=false', f'without --do_eval or --eval, as in {dialect.project}'), *assigned]
     meanings = {option: (assignment,) for option, assignment in BROUGHT_ALONG.items()} | (
         dict(dialect.options) if dialect else {}

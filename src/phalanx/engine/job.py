@@ -91,7 +91,16 @@ def open_job(recipe: str, assignments: Sequence[tuple[str, str]] = (), folder: P
 def _read(path: Path, assignments: Sequence[tuple[str, str]]) -> Translation:
     """Read a recipe, or translate an original configuration, and apply the assignments."""
     dialect = dialect_of(path)
-    translation = translate(path, dialect, assignments) if dialect else Translation(read(path), (), (), tuple(assignments))
+    if dialect:
+        translation = translate(path, dialect, assignments)
+    else:
+        translation = Translation(read(path), (), (), tuple(assignments))
+        own = {*translation.root.value, *key_types(Recipe)}
+        if any(text.partition('=')[0].partition('.')[0].strip() not in own for text, _ in assignments):
+            from phalanx.paddle.configs.command_line import for_recipe  # here: most command lines set keys of the recipe
+
+            rest, notes = for_recipe(assignments, translation.root)
+            translation = replace(translation, rest=tuple(rest), notes=tuple(notes))
     root, problems = translation.root, []
     for text, origin in order_assignments(translation.rest):
         try:

@@ -22,6 +22,9 @@ BROUGHT_ALONG = {
     'precision': 'precision.dtype={}',  # after `amp`, so that it chooses the dtype
     'eval': 'evaluate.enabled=true',
     'use_vdl': 'report.visualdl=true',
+    'use_wandb': 'report.trackers=[tensorboard, wandb]',
+    'use_ema': 'ema={{decay: 0.999, kind: ramp}}',  # PaddleSeg's
+    'early_stop_intervals': 'evaluate.patience={}',
     'slim_config': 'slim_config={}',
 }
 TAKEN_ALONG = {  # options without effect here, with the reason
@@ -30,11 +33,14 @@ TAKEN_ALONG = {  # options without effect here, with the reason
     'fleet': 'the launcher sets the number of devices',
     'vdl_log_dir': 'VisualDL records lie in the run folder',
     'amp_level': "torch's autocast is what level O1 is",
+    'profiler_options': '`phalanx bench` measures',
+    **dict.fromkeys(('output_op', 'for_fd'), '`phalanx export` takes its own options'),
+    **dict.fromkeys(('to_static', 'to_static_training'), 'set train.compile, which serves the same purpose, speed'),
 }
 
 # keys of configurations that command lines of the originals set, and that are options of commands here, with recipes too
 CHECKPOINTS = ('Global.checkpoints',)  # train: what to resume
-PRETRAINED = ('Global.pretrained_model',)  # train: what to start from
+FOLDERS = ('save_dir', 'Global.save_model_dir')  # train: the run folder
 WEIGHTS = ('weights', 'Global.pretrained_model', 'Global.checkpoints')  # other commands; the last one given counts, as there
 IMAGES = ('Global.infer_img',)
 EXPORTED = ('Global.save_inference_dir',)

@@ -45,7 +45,16 @@ def read_file(path: Path, reading: Reading) -> Node:
 MOST_DECAYS = 10_000  # of the learning rate
 MOST_CLASSES = 254  # of a label map
 REQUIRED = object()  # in place of a default: the original has none
-OTHER_DEVICES = {f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in ('xpu', 'npu', 'mlu')}  # ignored
+DEVICES = ('xpu', 'npu', 'mlu', 'gcu', 'iluvatar_gpu', 'metax_gpu')
+IGNORED_IN_ALL = {  # keys without effect in all projects, with the reason
+    **{f'use_{device}': 'Phalanx knows CUDA devices and CPUs' for device in DEVICES},
+    'to_static': 'set train.compile, which serves the same purpose, speed',
+    'find_unused_parameters': 'every parameter takes part in every step',
+    'uniform_output_enabled': 'the run folder always has the same form',
+    'print_mem_info': 'peak memory is always reported',
+    'log_ranks': 'every rank writes its own log',
+    'profiler_options': '`phalanx bench` measures',
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ names). A configuration is a set of sections called like these classes, and of v
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import OTHER_DEVICES, Dialect, Reading, Section, with_value
+from phalanx.paddle.configs.dialect import IGNORED_IN_ALL, Dialect, Reading, Section, with_value
 from phalanx.paddle.configs.paddledet_data import read_data, read_metric, read_transforms
 from phalanx.paddle.configs.paddledet_detr import PARTS, read_detr
 from phalanx.paddle.configs.paddledet_distillation import read_distillation
@@ -22,7 +22,6 @@ IGNORED = {
     'print_flops': 'Phalanx does not count FLOPs here',
     'print_params': 'the number of parameters is always reported',
     'for_distill': 'distillation requires --slim_config; without it, the network trains alone',
-    'find_unused_parameters': 'every parameter takes part in every step',
     'reset_norm_param_attr': 'weight decay of norms follows from param_groups',
     'export': '`phalanx export` takes its own options',
     'TestReader': '`phalanx predict` prepares images as the evaluation does',
@@ -34,7 +33,10 @@ IGNORED = {
     'custom_white_list': "torch's autocast knows which operations are safe",
     'use_vdl': 'metrics.jsonl and TensorBoard records are always written; --use_vdl adds VisualDL',
     **dict.fromkeys(('eval_height', 'eval_width', 'eval_size'), 'it only names a value that others refer to'),
-    **OTHER_DEVICES,
+    **dict.fromkeys(('output_eval', 'save_prediction_only'), '`phalanx predict` writes results'),
+    'classwise': '`phalanx eval` always lists the classes',
+    'fleet': 'the launcher sets the number of devices',
+    **IGNORED_IN_ALL,
 }
 
 
@@ -121,6 +123,7 @@ DIALECT = Dialect(
         *('use_ema', 'ema_decay', 'use_gpu', 'pretrain_weights', 'num_classes', 'map_type', 'LearningRate'),
         *('OptimizerBuilder', 'TrainReader', 'EvalReader', 'TestReader', 'TrainDataset', 'EvalDataset', 'TestDataset'),
         *('YOLOv3', 'PPYOLOE', 'slim_config', 'CSPResNet', 'CustomCSPPAN', 'PPYOLOEHead', *METHODS),
+        *IGNORED,
         *('DETR', 'hidden_dim', 'use_focal_loss', *(name for names in PARTS.values() for name in names)),
     },
     bases=BASE,

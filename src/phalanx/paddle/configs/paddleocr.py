@@ -10,7 +10,7 @@ from typing import Any
 from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs import paddleocr_det, paddleocr_table, paddleocr_text
 from phalanx.paddle.configs.dialect import (
-    OTHER_DEVICES,
+    IGNORED_IN_ALL,
     Dialect,
     Reading,
     Section,
@@ -43,6 +43,7 @@ IGNORED = {  # in Global
     'save_model_dir': '--save_dir names the run folder',
     'save_epoch_step': 'a checkpoint is saved after every epoch, and checkpoint.keep of them are kept',
     'cal_metric_during_train': 'the metric is that of the evaluation samples',
+    'calc_epoch_interval': 'the metric is that of the evaluation samples',
     'save_inference_dir': '`phalanx export` takes its own options',
     'save_res_path': '`phalanx predict` takes its own options',
     'infer_img': '`phalanx predict` takes its own options',
@@ -52,9 +53,10 @@ IGNORED = {  # in Global
     'algorithm': 'it follows from Architecture',
     'model_name': 'it follows from Architecture',
     'd2s_train_image_shape': 'it belongs to the export',
+    'export_with_pir': 'it belongs to the export',
     'amp_custom_white_list': "torch's autocast knows which operations are safe",
     'amp_custom_black_list': "torch's autocast knows which operations are safe",
-    **OTHER_DEVICES,
+    **IGNORED_IN_ALL,
 }
 
 
@@ -84,9 +86,9 @@ def translate(root: Node, reading: Reading) -> Node:
         'precision': _precision(settings),
         'ema': read_ema(settings),
         'norm_sync': norm_sync(settings.take('use_sync_bn', False)),
-        'evaluate': {'every': _evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
+        'evaluate': {**_evaluate_every(settings), 'batch_size': loaders[1].take('batch_size_per_card', 1)},
         'checkpoint': {'every_epochs': 1},
-        'report': {'every': settings.take('print_batch_step', 10), 'visualdl': settings.take('use_visualdl', False)},
+        'report': {'every': settings.take('print_batch_step', 10), **_trackers(top, settings)},
         'device': None if settings.take('use_gpu', True).value else 'cpu',
     }
     # keys of this family, which also takes its sections of the data sets
@@ -100,7 +102,7 @@ def translate(root: Node, reading: Reading) -> Node:
         loader.assume('drop_last', False, 'no sample is dropped: the next epoch goes on where this one ends')
         loader.ignore('num_workers', reason='train.workers is the number for both')
         loader.assume('use_shared_memory', True, 'loader workers always hand batches over in shared memory')
-    top.ignore('profiler_options', reason='`phalanx bench` measures')
+    top.ignore('profiler_options', reason=IGNORED_IN_ALL['profiler_options'])
     top.end()
     return top.to_node({**family, **recipe, 'parameters': family.get('parameters')})
 
@@ -153,16 +155,29 @@ def _precision(settings: Section) -> dict[str, Any] | None:
     return {'dtype': dtype, 'loss_scale': with_value(dynamic, 'dynamic') if dynamic.value else scale}
 
 
-def _evaluate_every(settings: Section) -> Node:
-    """Interval between evaluations, from [start, interval] in steps or the interval alone."""
+def _trackers(top: Section, settings: Section) -> dict[str, Any]:
+    """VisualDL and W&B. A section `wandb` requests the latter, too, as in PaddleOCR."""
+    keys: dict[str, Any] = {'visualdl': settings.take('use_visualdl', False)}
+    is_named, options = top.has('wandb'), top.section('wandb')
+    if settings.take('use_wandb', False).value or is_named:
+        keys['trackers'] = ['tensorboard', {'name': 'wandb', 'project': options.take('project', 'phalanx')}]
+    options.ignore(*options.left, reason='environment variables of wandb set it, such as WANDB_ENTITY')
+    return keys
+
+
+def _evaluate_every(settings: Section) -> dict[str, Node]:
+    """Interval between evaluations: in epochs, or from [start, interval] in steps, or the interval alone."""
+    if (epochs := settings.take('eval_batch_epoch')).value:
+        settings.ignore('eval_batch_step', reason='eval_batch_epoch counts')
+        return {'every_epochs': epochs}
     node = settings.require('eval_batch_step')
     if not isinstance(node.value, list) or not node.value:
-        return node
+        return {'every': node}
     every: Node = node.value[-1]
     start: Node = node.value[0]
     if len(node.value) > 1 and start.value != 0:
         settings.note(start, 'eval_batch_step', f'the start, {start.value}, is ignored')
-    return every
+    return {'every': every}
 
 
 def _optimizer(section: Section, settings: Section) -> tuple[Node, Node, Any, Node]:
@@ -238,7 +253,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
 
 DIALECT = Dialect(
     project='PaddleOCR',
-    keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval'},
+    keys={'Global', 'Optimizer', 'Architecture', 'Loss', 'PostProcess', 'Metric', 'Train', 'Eval', 'wandb'},
     recognised_by=({'Global', 'Architecture'},),
     translate=translate,
     evaluates_on_request=False,

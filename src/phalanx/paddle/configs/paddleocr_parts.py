@@ -35,12 +35,19 @@ def dictionary_of(settings: Section, node: Node, built_in: Mapping[str, str]) ->
     path = PurePath(str(node.value))
     if Path(path).is_file():
         return node
-    for original, name in built_in.items():
-        if path.parts[-len(PurePath(original).parts) :] == PurePath(original).parts:
-            return with_value(node, name)
+    if (name := built_in_name(path, built_in)) is not None:
+        return with_value(node, name)
     cure = 'start in the folder that the path begins in, or set -o Global.character_dict_path=FILE'
     settings.report(node, 'character_dict_path', f'there is no file {path}; {cure}')
     return node
+
+
+def built_in_name(path: PurePath, built_in: Mapping[str, str]) -> str | None:
+    """Value of the path within PaddleOCR with which `path` ends; None for another file."""
+    ends = (
+        name for original, name in built_in.items() if path.parts[-len(PurePath(original).parts) :] == PurePath(original).parts
+    )
+    return next(ends, None)
 
 
 def take_common_step(name: str, step: Section) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, load_with_bases
-from phalanx.paddle.configs.dialect import Dialect, Reading, Section, as_number, swap_sides
+from phalanx.paddle.configs.dialect import IGNORED_IN_ALL, Dialect, Reading, Section, as_number, swap_sides
 from phalanx.paddle.configs.paddleseg_data import read_data
 from phalanx.paddle.configs.paddleseg_loss import read_losses
 from phalanx.paddle.configs.paddleseg_model import is_known, read_model
@@ -17,11 +17,9 @@ from phalanx.paddle.configs.paddleseg_optim import read_optimizer, read_schedule
 
 BASE, INHERITED = '_base_', '_inherited_'
 IGNORED = {
-    'to_static_training': 'set train.compile, which serves the same purpose, speed',
+    'to_static_training': IGNORED_IN_ALL['to_static'],
     'export': '`phalanx export` takes its own options',
-    'print_mem_info': 'peak memory is always reported',
-    'log_ranks': 'every rank writes its own log',
-    'uniform_output_enabled': 'the run folder always has the same form',
+    **IGNORED_IN_ALL,
 }
 
 
@@ -109,7 +107,7 @@ def _inference(section: Section) -> Node | None:
 
 DIALECT = Dialect(
     project='PaddleSeg',
-    keys={'batch_size', 'iters', 'train_dataset', 'val_dataset', 'lr_scheduler', 'loss', 'test_config'},
+    keys={'batch_size', 'iters', 'train_dataset', 'val_dataset', 'lr_scheduler', 'loss', 'test_config', *IGNORED},
     bases=BASE,
     recognised_by=({'model', 'train_dataset'}, {'iters'}, {'lr_scheduler'}, {'test_config'}),
     read=read,
