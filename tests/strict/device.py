@@ -10,11 +10,12 @@ torch's hooks for backends in Python are experimental; `test_steps.py` pins what
 from __future__ import annotations
 
 import contextlib
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -50,8 +51,10 @@ class Record:
 
 def place() -> str:
     """File and line of Phalanx that this is called from."""
-    frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(SOURCES)]
-    return f'{Path(frames[-1].filename).name}:{frames[-1].lineno}' if frames else 'torch'
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.startswith(SOURCES):
+        frame = frame.f_back
+    return f'{Path(frame.f_code.co_filename).name}:{frame.f_lineno}' if frame is not None else 'torch'
 
 
 RECORDS: list[Record] = [Record()]  # of the innermost `recording`

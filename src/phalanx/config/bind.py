@@ -6,7 +6,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -237,6 +237,7 @@ class _Binder:
         return None, node
 
 
+@cache  # resolving type hints takes longer than all else in opening a recipe but YAML
 def key_types(schema: Any) -> dict[str, Any]:
     """Types of the keys of a schema: fields of a dataclass, or keyword-only options of a function or class.
 

@@ -112,9 +112,9 @@ def test_a_folder_holds_one_search(tmp_path: Path) -> None:
 
 
 def test_a_trial_below_the_median_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two trials in three are bad; of the first five none ends early."""
-    monkeypatch.setattr(search, 'run_command', Runs(lambda settings: float(settings['train.global_batch_size']) ** -1))
-    found, _ = run(tmp_path, ['train.global_batch_size=2..30'], 15, prunes=True)
+    """Of the first five none ends early."""
+    monkeypatch.setattr(search, 'run_command', Runs(lambda settings: float(settings['optimizer.lr'])))
+    found, _ = run(tmp_path, ['optimizer.lr=0.1..0.5'], 15, prunes=True)
     states = [trial['state'] for trial in found.records()]
     assert set(states[:5]) == {'complete'}
     assert 'pruned' in states

@@ -133,19 +133,21 @@ class Search:
         for _ in range(ATTEMPTS):
             trial = self.study.ask()
             assigned = [dimension.assign(dimension.suggest(trial)) for dimension in self.request.space]
-            digest = open_job(self.request.recipe, [*self.request.assignments, *assigned]).digest()
-            alike = [other for other in earlier if other.user_attrs.get('digest') == digest]
-            if not alike:
+            texts = [text for text, _ in assigned]
+            alike = next((other for other in earlier if other.user_attrs.get('assigned') == texts), None)
+            if alike is None:
+                digest = open_job(self.request.recipe, [*self.request.assignments, *assigned]).digest()
+                alike = next((other for other in earlier if other.user_attrs.get('digest') == digest), None)
+            if alike is None:
                 self._own(trial.number, own)
                 trial.set_user_attr('digest', digest)
-                trial.set_user_attr('assigned', [text for text, _ in assigned])
+                trial.set_user_attr('assigned', texts)
                 return trial
-            trial.set_user_attr(REPEATS, alike[0].number)
+            trial.set_user_attr(REPEATS, alike.number)
             self.study.tell(trial, state=TrialState.FAIL)
-            other = set(alike[0].user_attrs['assigned'])
-            if idle := [text.partition('=')[0] for text, _ in assigned if text not in other]:
+            if idle := [text.partition('=')[0] for text in texts if text not in alike.user_attrs['assigned']]:
                 raise RequestError(
-                    f'trials {alike[0].number} and {trial.number} resolve to the same recipe, although {", ".join(idle)} '
+                    f'trials {alike.number} and {trial.number} resolve to the same recipe, although {", ".join(idle)} '
                     f'differs: it has no effect on the recipe; search another key'
                 )
         self.say(f'all settings that {ATTEMPTS} draws found were tried: the search is complete')
