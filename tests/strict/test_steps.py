@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 from running import clean_environment
 
-FAMILIES = ('segmentation', 'detection', 'recognition', 'text_detection', 'table')
+SHORT, LONG = ('segmentation', 'detection', 'recognition'), ('text_detection', 'table')
+FAMILIES = (*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG))
 MODELS = (
     *('unet', 'ocrnet', 'segformer', 'deeplabv3p', 'lraspp', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2'),
     *('svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'),
@@ -43,9 +45,9 @@ def run(*cases: str, script: str = 'steps.py') -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture(scope='module')
-def families() -> dict[str, dict[str, Any]]:
-    return run(*FAMILIES)
+@cache
+def results_with(family: str) -> dict[str, dict[str, Any]]:
+    return run(*(SHORT if family in SHORT else LONG))
 
 
 @pytest.fixture(scope='module')
@@ -81,37 +83,32 @@ def check_prediction(name: str, step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_step_of_each_family_is_that_of_the_cpu_and_waits_for_nothing(
-    families: dict[str, dict[str, Any]], family: str
-) -> None:
+def test_a_step_of_each_family_is_that_of_the_cpu_and_waits_for_nothing(family: str) -> None:
     """But for the lengths of texts."""
-    check_step(family, families[family])
+    check_step(family, results_with(family)[family])
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_step_copies_its_batch_to_the_device_in_one_piece_and_one_vector_back(
-    families: dict[str, dict[str, Any]], family: str
-) -> None:
-    step = families[family]
+def test_a_step_copies_its_batch_to_the_device_in_one_piece_and_one_vector_back(family: str) -> None:
+    step = results_with(family)[family]
     assert (count(step['copies'], 'to device'), count(step['copies'], 'to host')) == (2, 1), step['copies']
     assert step['bytes']['to host'] < 100
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_once_per_batch(
-    families: dict[str, dict[str, Any]], family: str
-) -> None:
-    check_prediction(family, families[family])
+def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_once_per_batch(family: str) -> None:
+    check_prediction(family, results_with(family)[family])
 
 
-def test_suppression_waits_once_unless_there_are_more_candidates_than_it_sends(families: dict[str, dict[str, Any]]) -> None:
-    few, many = families['suppression']['few'], families['suppression']['many']
+def test_suppression_waits_once_unless_there_are_more_candidates_than_it_sends() -> None:
+    found = results_with(SHORT[0])['suppression']
+    few, many = found['few'], found['many']
     assert few['equal'] and many['equal'] and few['boxes'] == many['boxes'] == 300
     assert (few['waits'], many['waits']) == (1, 3)
 
 
-def test_the_device_refuses_to_mix_devices_and_counts_waits(families: dict[str, dict[str, Any]]) -> None:
-    seen = families['misuse']
+def test_the_device_refuses_to_mix_devices_and_counts_waits() -> None:
+    seen = results_with(SHORT[0])['misuse']
     assert 'expected all tensors to be on the same device' in seen['refusal'] and seen['sum'] == 6
     waits = ['_local_scalar_dense', 'nonzero', 'copy to device', 'copy to host', 'copy to device']
     assert seen['waits'] == [f'{name} at torch' for name in waits]

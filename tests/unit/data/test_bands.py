@@ -277,6 +277,7 @@ def test_a_network_learns_from_a_band_that_rgb_does_not_have(infrared: Path) -> 
     assert 'prediction' in report
 
 
+@pytest.mark.long
 def test_an_exported_file_takes_the_bands_that_it_was_trained_on(infrared: Path) -> None:
     run, image = infrared / 'run', Bands(count=4, bits=16).read(infrared / '0.png')
     assert run_here('export', str(run)) == 0
