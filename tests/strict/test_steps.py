@@ -45,9 +45,13 @@ def run(*cases: str, script: str = 'steps.py') -> dict[str, dict[str, Any]]:
     return found
 
 
-@cache
 def results_with(family: str) -> dict[str, dict[str, Any]]:
-    return run(*(SHORT if family in SHORT else LONG))
+    return results_of(SHORT if family in SHORT else LONG)
+
+
+@cache
+def results_of(families: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return run(*families)
 
 
 @pytest.fixture(scope='module')

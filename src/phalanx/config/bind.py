@@ -237,17 +237,20 @@ class _Binder:
         return None, node
 
 
-@cache  # resolving type hints takes longer than all else in opening a recipe but YAML
+# Cached: resolving them takes longer than all else in opening a recipe but YAML.
+_type_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
+
+
 def key_types(schema: Any) -> dict[str, Any]:
     """Types of the keys of a schema: fields of a dataclass, or keyword-only options of a function or class.
 
     Positional parameters are passed by the code that builds the component, so they are not keys.
     """
     if dataclasses.is_dataclass(schema):
-        hints = get_type_hints(schema, include_extras=True)
+        hints = _type_hints(schema)
         return {field.name: hints[field.name] for field in dataclasses.fields(schema) if field.init}
     # Keyword-only parameters are options; builders get the rest from Phalanx.
-    hints = get_type_hints(schema.__init__ if inspect.isclass(schema) else schema, include_extras=True)
+    hints = _type_hints(schema.__init__ if inspect.isclass(schema) else schema)
     # Declared once, where they are used.
     options = inspect.signature(schema).parameters.values()
     return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}

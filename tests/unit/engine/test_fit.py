@@ -80,6 +80,7 @@ def test_the_workspace_of_an_lstm_has_the_bytes_that_onednn_asks_for(T: int, B: 
     assert workspace_of_lstm(T, B, C, H) == asked[3].numel()
 
 
+@pytest.mark.long
 def test_the_predicted_peak_of_micro_batches_is_that_of_a_step_on_the_cpu(tmp_path: Path) -> None:
     job = open_small(*SMALL, 'train.micro_batches=2')
     measured, batch = measured_peak(job, tmp_path)
