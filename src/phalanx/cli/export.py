@@ -81,6 +81,7 @@ def _send_to_trackers(job: Job, written: Written) -> None:
         try:
             job.mirror.restore()
             job.mirror.publish()
+            print(f'uploaded to {job.mirror.url / written.file.relative_to(job.folder)}')
         except (OSError, RunError) as error:
             print(f'warning: the export was not uploaded: {describe_error(error)}', file=sys.stderr)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from phalanx.cli.run_options import report_parser
+from phalanx.engine.job import fetch_run
 from phalanx.report.page import write_page
 from phalanx.system.errors import RequestError, describe_error
 
@@ -15,7 +16,7 @@ def command(words: Sequence[str]) -> int:
     if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
         raise RequestError(f'{given.run}: is not a run folder (no journal.jsonl or metrics.jsonl)')
     try:
-        print(write_page(given.run))
+        print(write_page(fetch_run(given.run)))  # of a run in a bucket, the page is on this machine
         if (given.run / 'checkpoints').is_dir():  # not copied along with a run that somebody else sent
             print(f'next: phalanx eval {quote(str(given.run))} --page eval.html')
     except OSError as error:

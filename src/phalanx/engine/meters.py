@@ -53,15 +53,15 @@ class StepNumbers:
 
 
 class BucketMeter:
-    """Rates of the reads of this node from buckets since the last lap. Empty if nothing is read from one."""
+    """Rates of the reads of this node from buckets since the last lap. Empty if no samples are read from one."""
 
     def __init__(self) -> None:
-        self._before = fetched()
+        self._begun = self._before = fetched()
 
     def lap(self, seconds: float) -> dict[str, float]:
         """MB/s that arrived, share of files found in the cache, and repeated requests."""
         now, before = fetched(), self._before
-        if not now:
+        if not now or now['ahead'] == self._begun.get('ahead', 0):  # nothing, or a run folder alone, is there
             return {}
         self._before = now
         arrived, files, found, repeated = (now[key] - before.get(key, 0) for key in ('bytes', 'asked', 'hits', 'retries'))

@@ -244,7 +244,7 @@ def run(
             report.initial_weights(loaded.facts(), loaded.rows())
         if resumed_from is not None:
             report.resume(trainer.progress.step)
-            report.note(f'resumed at step {trainer.progress.step} from {resumed_from}')
+            report.note(f'resumed at step {trainer.progress.step} from {report.name_of(resumed_from)}')
             if (change := describe_batch_change(trainer)) is not None:
                 report.note(change)
         report.world(run_facts(job, trainer), dist.gather_objects(rank_info(device)))

@@ -233,7 +233,12 @@ class Report:
         """
         self.step = max(self.step, step)
         self._note_down({'kind': 'saved', 'path': str(path), 'seconds': seconds, 'in_steps': in_steps})
-        self._say(Text(f'{self._at()}  saved {path} in {format_duration(seconds)}', style='dim'))
+        self._say(Text(f'{self._at()}  saved {self.name_of(path)} in {format_duration(seconds)}', style='dim'))
+
+    def name_of(self, checkpoint: Path) -> str:
+        """Return a checkpoint as users name it: that of a run in a bucket is not where they look for it."""
+        is_ours = self.place != self.folder and checkpoint.is_relative_to(self.folder)
+        return f'{checkpoint.name} of {self.place}' if is_ours else str(checkpoint)
 
     # End of the run.
 
@@ -460,7 +465,7 @@ def _result(summary: Mapping[str, Any]) -> dict[str, str]:
         'data wait': f'{format_percent(summary.get("data_wait"))} of the training time',
         'peak memory': format_mebibytes(summary.get('peak_memory_mb')),
     }
-    if counts := summary.get('buckets'):
+    if (counts := summary.get('buckets')) and counts['ahead']:
         cached = f'{format_percent(counts["hits"] / max(counts["asked"], 1))} of {counts["asked"]:,} files were in the cache'
         words['bucket'] = f'{counts["bytes"] / 1e6:,.1f} MB by the first node, {cached}, {counts["retries"]} requests repeated'
     words |= {'skipped samples': format_number(len(skipped))} if skipped else {}

@@ -225,7 +225,7 @@ def forget(url: StorePath) -> None:
 
 
 def fetched() -> dict[str, Any]:
-    """Counts since the fetcher began, empty without one: `bytes` from buckets, `asked` and `hits` of files, `retries`."""
+    """Counts since the fetcher began, empty without one: `bytes` from buckets, files `ahead`, `asked` and `hits`, `retries`."""
     return dict(ask('counts')) if uses_buckets() else {}
 
 

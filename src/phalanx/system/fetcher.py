@@ -65,7 +65,7 @@ class Fetcher:
         self.running: dict[str, asyncio.Task[Any]] = {}  # downloads and lists by URL: each once at a time
         self.queue: deque[str] = deque()  # to be fetched ahead
         self.pumps: set[asyncio.Task[None]] = set()
-        self.counts = {'bytes': 0, 'objects': 0, 'asked': 0, 'hits': 0, 'retries': 0}
+        self.counts = {'bytes': 0, 'objects': 0, 'ahead': 0, 'asked': 0, 'hits': 0, 'retries': 0}
         self.warned = -float(WARN_S)
         folder.mkdir(parents=True, exist_ok=True)
         self.used = sum(size for _, size, _ in self._files())
@@ -197,6 +197,7 @@ class Fetcher:
 
     async def ahead(self, urls: list[str]) -> bool:
         self.queue.extend(urls)
+        self.counts['ahead'] += len(urls)
         while len(self.pumps) < min(AT_ONCE, len(self.queue)):
             pump = asyncio.create_task(self._pump())
             self.pumps.add(pump)

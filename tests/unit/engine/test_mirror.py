@@ -62,8 +62,11 @@ def test_a_run_goes_on_from_its_bucket_on_a_fresh_machine(
     assert train('train.until=4') == 0
     said = ''.join(capsys.readouterr())
     assert f'{URL}/report.html' in said.replace('\n', '') and f'phalanx predict {URL} IMAGES' in said
+    assert f'saved step_0000004 of {URL} in' in said and said.count(str(mirror().folder)) == 1  # in the banner
+    assert 'cached' not in said  # no data are read from there
     shutil.rmtree(mirror().folder)  # as on another machine
     assert train() == 0
+    assert f'resumed at step 4 from step_0000004 of {URL}' in capsys.readouterr().out
     assert train(folder='local') == 0
     assert losses(mirror().folder) == losses(tmp_path / 'local')
     stored = {name.removeprefix('/tests/runs/one/') for name in store.objects}
@@ -75,6 +78,8 @@ def test_a_run_goes_on_from_its_bucket_on_a_fresh_machine(
     # A third machine evaluates it; to start over would lose what is there, and so would another recipe.
     shutil.rmtree(mirror().folder)
     assert run_here('eval', URL) == 0
+    assert run_here('report', URL) == 0
+    assert str(mirror().folder / 'report.html') in capsys.readouterr().out
     assert train('--fresh') == 2
     assert train('train.global_batch_size=3') == 2
     said = capsys.readouterr().err
