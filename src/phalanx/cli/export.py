@@ -63,8 +63,8 @@ def command(words: Sequence[str]) -> int:
     except (CheckpointError, ExportError, OSError) as error:
         print(f'the export failed: {error}', file=sys.stderr)
         return 1
-    _print_written(written)
     _send_to_trackers(job, written)
+    _print_written(written)
     return 0
 
 

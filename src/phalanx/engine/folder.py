@@ -175,5 +175,6 @@ def name_logs(begun: Path, log: Path) -> None:
 
 def describe_weights(job: Job, weights: str | Path | None, *, raw: bool) -> str:
     """Describe the weights that a command uses. Raises CheckpointError if the run has none."""
-    place = Path(weights or job.folder)
-    return f'{place}, {describe_checkpoint(place, raw=raw)}' if weights is None or place.is_dir() else str(weights)
+    if weights is None:
+        return f'{job.place}, {describe_checkpoint(job.folder, raw=raw)}'
+    return f'{weights}, {describe_checkpoint(Path(weights), raw=raw)}' if Path(weights).is_dir() else str(weights)

@@ -117,7 +117,7 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / 'config.yml').is_file() and (folder / 'journal.jsonl').is_file():
         yield folder
     elif depth and folder.is_dir():
-        for path in sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)):
+        for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
             yield from _run_folders(path, depth - 1)
 
 

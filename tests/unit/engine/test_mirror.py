@@ -78,8 +78,10 @@ def test_a_run_goes_on_from_its_bucket_on_a_fresh_machine(
     # A third machine evaluates it; to start over would lose what is there, and so would another recipe.
     shutil.rmtree(mirror().folder)
     assert run_here('eval', URL) == 0
-    assert run_here('report', URL) == 0
-    assert str(mirror().folder / 'report.html') in capsys.readouterr().out
+    assert f'weights: {URL}, step 8' in capsys.readouterr().err
+    assert run_here('report', URL) == run_here('runs', 's3://tests/runs') == 0
+    said = capsys.readouterr().out
+    assert str(mirror().folder / 'report.html') in said and f'{URL}   pp_liteseg_digits' in said
     assert train('--fresh') == 2
     assert train('train.global_batch_size=3') == 2
     said = capsys.readouterr().err
