@@ -68,7 +68,10 @@ HTML = {'structure': {'tokens': TOKENS}, 'cells': [{'tokens': ['a'], 'bbox': [10
 FAMILIES = {
     'detection': (
         'ppyoloe_digits',
-        ('data={{{}, classes: [even, odd]}}', 'transforms=[random_flip, {name: batch_random_resize, sizes: [64]}]'),
+        (
+            'data={{{}, classes: [even, odd], first_id: 0}}',
+            'transforms=[random_flip, {name: batch_random_resize, sizes: [64]}]',
+        ),
         [{'bbox': BOX, 'category_id': 1}],
         'name: coco, train: files.json, eval: files.json, train_images: images, eval_images: images',
     ),

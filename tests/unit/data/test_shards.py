@@ -159,7 +159,7 @@ OF_COCO = [{'bbox': [8, 4, 24, 16], 'category_id': 1, 'area': 99}]
 )
 def test_boxes_come_from_the_three_formats(tmp_path: Path, kind: str, first: str, second: str, area: float) -> None:
     write_annotated(tmp_path, kind, first, second, first)
-    data = BOXES['shards'](root=tmp_path, eval='train', classes=NAMES)
+    data = BOXES['shards'](root=tmp_path, eval='train', classes=NAMES, first_id=0)
     source, evaluated = data.split('train'), data.split('eval')
     assert (len(source), len(evaluated)) == (2, 3)
     assert source.notes['images without objects, left out'] == 1
@@ -178,11 +178,15 @@ def test_boxes_come_from_the_three_formats(tmp_path: Path, kind: str, first: str
         (['{"objects": {"bbox": [[1, 2, 3, 4]]}}'], r'0\.tar:0\.boxes: expected COCO\'s objects'),
         (['[1, 2]'], r'0\.tar:0\.boxes: expected COCO\'s objects'),
         (
-            [json.dumps([{'bbox': [1, 2, 3, 4], 'category_id': 2}])],
+            [json.dumps([{'bbox': [1, 2, 3, 4], 'category_id': label} for label in (0, 2)])],
             r'category_id 2 is not the id of a category \(they are 0, 1\)',
         ),
         ([json.dumps([{'bbox': [1, 2, 3, 4], 'category': 'none'}])], r"object 1: 'none' is not a class; data.classes names 2"),
-        ([json.dumps([{'bbox': [1, 2, 3], 'category_id': 1}])], 'x, y, width and height'),
+        ([json.dumps([{'bbox': [1, 2, 3], 'category_id': 0}])], 'x, y, width and height'),
+        (
+            [json.dumps([{'bbox': [1, 2, 3, 4], 'category_id': 1}])],
+            r'ids may begin with 1: set data\.first_id to the id of .*, 0 or 1',
+        ),
         (['[{'], r'0\.boxes: is not JSON'),
         (['5 0.5 0.5 0.1 0.1'], r'0\.boxes:1: class 5 is not one of 0 to 1'),
         (['1 50 50 10 10'], 'which may be pixels'),
@@ -195,6 +199,12 @@ def test_boxes_that_cannot_be_understood_are_refused(tmp_path: Path, annotations
     write_annotated(tmp_path, 'boxes', *annotations)
     with pytest.raises(ValueError, match=message):
         BOXES['shards'](root=tmp_path, classes=NAMES).split('train')
+
+
+def test_ids_of_classes_begin_where_the_recipe_says(tmp_path: Path) -> None:
+    write_annotated(tmp_path, 'boxes', json.dumps([{'bbox': [1, 2, 3, 4], 'category_id': label} for label in (1, 2)]))
+    source = BOXES['shards'](root=tmp_path, classes=NAMES, first_id=1).split('train')
+    assert source.read(Draw(0))[1].classes.tolist() == [0, 1]
 
 
 def test_pages_and_tables_come_from_shards(tmp_path: Path) -> None:

@@ -26,13 +26,15 @@ class Shards(shards.ShardData):
 
     `train`, `eval`: a folder of .tar files or MDS shards, or names of tar files with `*` or `{000..123}`. `image`, `boxes`: the
     field (suffix, column) of each, `;` between alternatives. Boxes are a list of COCO's objects (JSON), whose `category` is a
-    name, or whose `category_id` is an id of their `categories` or, without these, the place in `classes` from 0; VOC's XML; or
-    YOLO's lines. All samples of a split have the same of these three. `classes`: class names in the order of their ids, or a
-    file below `root` with one name per line. `empty_images`: train also on images without objects.
+    name, or whose `category_id` is an id of their `categories`, or without these a number in the order of `classes`; VOC's XML;
+    or YOLO's lines. All samples of a split have the same of these three. `classes`: class names in the order of their ids, or a
+    file below `root` with one name per line. `first_id`: the number of the first class, needed if no object of a split without
+    `categories` has the number 0. `empty_images`: train also on images without objects.
     """
 
     boxes: str = 'json;xml;txt;boxes;annotations;objects;label'
     classes: str | tuple[str, ...] = 'classes.txt'
+    first_id: int | None = None
     empty_images: bool = False
 
     def __post_init__(self) -> None:
@@ -45,6 +47,7 @@ class Shards(shards.ShardData):
         kinds = {text.lstrip()[:1] if text.lstrip()[:1] in '[{<' else '' for text in texts if text.strip()}
         is_yolo = kinds == {''}
         annotations = Annotations(self.root, opened.files[0].parent, relative=is_yolo)
+        numbers = set[Any]()  # `category_id`s of samples without `categories`
         if len({kind.replace('{', '[') for kind in kinds}) > 1:
             raise ValueError(f'{annotations.place}: its samples have boxes of different formats; write them in one')
         for index, text in enumerate(texts):
@@ -56,7 +59,12 @@ class Shards(shards.ShardData):
                 elif text.lstrip().startswith('<'):
                     self._add_xml(str(index), text, where, annotations)
                 else:
-                    self._add_json(str(index), text, where, annotations, problems)
+                    numbers |= self._add_json(str(index), text, where, annotations, problems)
+        if numbers and 0 not in numbers and self.first_id is None:
+            raise ValueError(
+                f'{annotations.place}: its samples have no `categories`, and no object has the category_id 0, so ids may begin '
+                f'with 1: set data.first_id to the id of {self.class_names[0]!r}, 0 or 1'
+            )
         with problems:
             poses.check(annotations.place)
         problems.check()
@@ -70,7 +78,8 @@ class Shards(shards.ShardData):
         labels = {name: label for label, name in enumerate(self.class_names)}
         add_voc(image, file, annotations, labels, learn_difficult=False)
 
-    def _add_json(self, image: str, text: str, where: Path, annotations: Annotations, problems: Problems) -> None:
+    def _add_json(self, image: str, text: str, where: Path, annotations: Annotations, problems: Problems) -> set[Any]:
+        """Add the boxes of a sample; return each `category_id` that no `categories` explain."""
         content: Any = parse_json(text, where)
         facts: dict[str, Any] = content if isinstance(content, dict) else {}
         entries = facts.get('annotations') if facts else content
@@ -80,7 +89,8 @@ class Shards(shards.ShardData):
         height, width = parse_numbers([own.get('height') or 0, own.get('width') or 0], 2, str(where), 'height and width')
         number = annotations.add_image(image, (int(height), int(width)))
         labels = {name: label for label, name in enumerate(self.class_names)}
-        names: dict[Key, str] = parse_categories(facts.get('categories') or (), where) or dict(enumerate(self.class_names))
+        explained = parse_categories(facts.get('categories') or (), where)
+        names: dict[Key, str] = explained or dict(enumerate(self.class_names, self.first_id or 0))
         for place, entry in enumerate(entries, 1):
             with problems:
                 named = entry.get('category')
@@ -93,6 +103,7 @@ class Shards(shards.ShardData):
                 if one.has_keypoints or one.corners:
                     annotations.notes[KEYPOINTS if one.has_keypoints else ROTATED] += 1
                 annotations.add_box(number, one.box, label, area=one.area, ignored=one.ignored)
+        return set() if explained else {e['category_id'] for e in entries if isinstance(e.get('category_id'), int)}
 
 
 @dataclass(frozen=True, kw_only=True)
