@@ -112,10 +112,14 @@ def for_recipe(assignments: Sequence[Assignment], recipe: Node) -> tuple[list[As
     Raises ConfigError with every key of theirs that has no counterpart.
     """
     ours: list[Assignment] = []
-    notes, problems, roots = [], [], {}
+    notes, problems, roots = list[str](), list[str](), dict[str, str]()
     # the dtype counts, in whatever order they are written
     for text, origin in sorted(assignments, key=lambda pair: pair[0].startswith('Global.amp_dtype')):
-        path, node = parse_assignment(text, origin)
+        try:
+            path, node = parse_assignment(text, origin)
+        except ConfigError as error:  # all problems at once
+            problems += error.problems
+            continue
         key, value = '.'.join(path), text.partition('=')[2]
         counterpart = KEYS.get(key)
         if key in IGNORED:
