@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from running import TINY, Command
 
 
+@pytest.mark.long
 def test_a_larger_all_reduce_takes_longer(phalanx: Command) -> None:
     ended = phalanx('bench', 'comm', '--nproc_per_node', '2', '--device', 'cpu', '--repeats', '3', '--json')
     assert ended.returncode == 0, ended.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from running import clean_environment
 
-SHORT, LONG = ('segmentation', 'detection', 'recognition'), ('text_detection', 'table')
+SHORT, LONG = ('segmentation', 'detection'), ('recognition', 'text_detection', 'table')
 FAMILIES = (*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG))
 MODELS = (
     *('unet', 'ocrnet', 'segformer', 'deeplabv3p', 'lraspp', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2'),

@@ -316,6 +316,7 @@ def test_recipes_that_do_not_fit_the_bands_are_refused_before_training(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_service_refuses_a_file_for_other_bands(infrared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not (infrared / 'run' / 'model.onnx').exists():
         assert run_here('export', str(infrared / 'run')) == 0

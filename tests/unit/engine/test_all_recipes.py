@@ -104,7 +104,8 @@ def test_rules_for_parameters_match_those_of_the_network(tmp_path: Path) -> None
     seen = set[str]()
     for path in RECIPES:
         job = open_job(path.stem)
-        same = json.dumps([to_plain(job.resolved.value[key]) for key in ('model', 'parameters')])
+        model, parameters = (to_plain(job.resolved.value[key]) for key in ('model', 'parameters'))
+        same = json.dumps([model['name'], parameters])  # sizes of one network have the same names
         if not job.recipe.parameters.rules or same in seen:
             continue
         seen.add(same)

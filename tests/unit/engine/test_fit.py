@@ -109,6 +109,7 @@ def test_half_precision_takes_less_memory() -> None:
     assert 0.4 < peaks[1] / peaks[0] < 0.8
 
 
+@pytest.mark.long
 def test_auto_takes_the_fewest_micro_batches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     job = open_small(*SMALL, 'train.micro_batches=auto')
     memory = StepMemory(job.recipe, Parts(job.recipe, job.task))
