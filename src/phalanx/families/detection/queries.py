@@ -27,6 +27,11 @@ class Decoded(NamedTuple):
     bins: tuple[Tensor, ...] = ()
     initial: tuple[Queries, ...] = ()
 
+    @property
+    def sets(self) -> list[Queries]:
+        """All sets of predictions, the layers first."""
+        return [*self.layers, *self.initial]
+
 
 class QueryRaw(NamedTuple):
     """Output of a network. Every leaf is a tensor with the batch as its first axis, so that micro-batches can be joined."""
@@ -35,6 +40,11 @@ class QueryRaw(NamedTuple):
     size: Tensor  # int64 [B, 2], width and height of the input
     selection: tuple[Queries, ...] = ()  # of the encoder, for the positions that became queries; one entry, in training
     denoising: tuple[Decoded, ...] = ()  # of noisy true boxes; one entry, in training
+
+    @property
+    def sets(self) -> list[Queries]:
+        """All sets of predictions that are matched, the layers first."""
+        return [*self.decoded.layers, *self.selection, *self.decoded.initial]
 
 
 def corners(boxes: Tensor) -> Tensor:

@@ -77,10 +77,9 @@ class Hungarian:
     @torch.no_grad()
     def __call__(self, raw: Any, truths: Truths, whole: WholeStep) -> Matching:
         """Match all sets of predictions of a batch. The only wait for the device in a step is the copy of the costs."""
-        sets = [*raw.decoded.layers, *raw.selection, *raw.decoded.initial]
         has_changed = self.change_epoch is not None and whole.epoch >= self.change_epoch
         cost = self.quality_cost if has_changed else self.cost
-        costs = cost(Queries(*map(torch.stack, zip(*sets, strict=True))), truths, raw.size)  # [S, B, Q, N]
+        costs = cost(Queries(*map(torch.stack, zip(*raw.sets, strict=True))), truths, raw.size)  # [S, B, Q, N]
         # Padding is marked in the costs: true boxes are counted on the host without another copy.
         table = costs.masked_fill(~truths.exist[:, None], torch.nan).cpu().numpy()
         counts = (~np.isnan(table[0, :, 0])).sum(1)

@@ -70,7 +70,7 @@ class RTDETRLoss(DetectionLoss):
 
     def __call__(self, raw: Any, truths: Truths, assigned: Any) -> Loss:
         matching: Matching = assigned
-        sets, noisy = predictions(raw), [match_denoising(each, matching, truths, raw.size) for each in raw.denoising]
+        sets, noisy = raw.sets, [match_denoising(each, matching, truths, raw.size) for each in raw.denoising]
         matched = match(sets, matching.sets, truths, raw.size)
         l1, giou = self.box_totals(matched).unbind()
         return {
@@ -84,7 +84,7 @@ class RTDETRLoss(DetectionLoss):
         """Sum over all layers and groups, divided by the groups; 0 without denoising."""
         total = raw.decoded.layers[-1].boxes.new_zeros(())
         for decoded, matched in zip(raw.denoising, noisy, strict=True):
-            total = total + (self.class_total(noisy_sets(decoded), matched) + self.box_totals(matched).sum()) / matching.groups
+            total = total + (self.class_total(decoded.sets, matched) + self.box_totals(matched).sum()) / matching.groups
         return total
 
     def class_total(self, sets: Sequence[Queries], matched: Matched) -> Tensor:
@@ -128,7 +128,7 @@ class DFINELoss(RTDETRLoss):
 
     def __call__(self, raw: Any, truths: Truths, assigned: Any) -> Loss:
         matching: Matching = assigned
-        sets, noisy = predictions(raw), [match_denoising(each, matching, truths, raw.size) for each in raw.denoising]
+        sets, noisy = raw.sets, [match_denoising(each, matching, truths, raw.size) for each in raw.denoising]
         # Classes by the matching of each set, boxes by the union of all.
         own = match(sets, matching.sets, truths, raw.size)
         union = match(sets, [matching.union] * len(sets), truths, raw.size)
@@ -199,11 +199,6 @@ class DFINELoss(RTDETRLoss):
         return TEMPERATURE**2 * (factor * weights * divergence).sum()
 
 
-def predictions(raw: QueryRaw) -> list[Queries]:
-    """All sets of predictions that are matched, the layers first."""
-    return [*raw.decoded.layers, *raw.selection, *raw.decoded.initial]
-
-
 def match(sets: Sequence[Queries], pairs: Sequence[Pairs], truths: Truths, size: Tensor) -> Matched:
     """Join the pairs of each set of predictions with their true boxes."""
     image, query, truth = (torch.cat(part) for part in zip(*pairs, strict=True))
@@ -215,13 +210,8 @@ def match(sets: Sequence[Queries], pairs: Sequence[Pairs], truths: Truths, size:
     return Matched(at, boxes, pixels, centres(true / sides), true, iou(pixels.detach(), true))
 
 
-def noisy_sets(decoded: Decoded) -> list[Queries]:
-    return [*decoded.layers, *decoded.initial]
-
-
 def match_denoising(decoded: Decoded, matching: Matching, truths: Truths, size: Tensor) -> Matched:
-    sets = noisy_sets(decoded)
-    return match(sets, [matching.denoising] * len(sets), truths, size)
+    return match(decoded.sets, [matching.denoising] * len(decoded.sets), truths, size)
 
 
 def of_layers(matched: Matched, layers: int, n: int) -> Tensor:
