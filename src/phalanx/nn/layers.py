@@ -62,7 +62,7 @@ class DepthwiseConv2d(nn.Conv2d):
         return self._compute(x)
 
     def _compute(self, x: Tensor) -> Tensor:
-        is_product = self.kernel_size == self.stride == (1, 1) and self.bias is None and not torch.compiler.is_exporting()
+        is_product = self.kernel_size == self.stride == (1, 1) and self.bias is None and not is_exporting()
         return x * self.weight.view(1, -1, 1, 1) if is_product else super().forward(x)
 
 
@@ -153,17 +153,25 @@ def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
     return rounded if rounded >= 0.9 * channels * scale else rounded + multiple
 
 
+def is_exporting() -> bool:
+    """Return whether torch.export records the calls.
+
+    While torch.compile traces, `torch.compiler.is_exporting` is true as well up to torch 2.11, or later.
+    """
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
 def resize(x: Tensor, like: Tensor, *, align_corners: bool = False) -> Tensor:
     """Resize `x` [B, C, h, w] bilinearly to the height and width of `like`; `align_corners` as in `F.interpolate`."""
     size = like.shape[-2:]
-    if not torch.compiler.is_exporting() and x.shape[-2:] == size:  # the comparison would fix the size in an export
+    if not is_exporting() and x.shape[-2:] == size:  # the comparison would fix the size in an export
         return x
     return F.interpolate(x, size, mode='bilinear', align_corners=align_corners)
 
 
 def adaptive_avg_pool(x: Tensor, cells: int) -> Tensor:
     """Return the means [B, C, cells, cells] of `x` [B, C, H, W]: `F.adaptive_avg_pool2d`, in a form that ONNX can express."""
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         return F.adaptive_avg_pool2d(x, cells)
     if cells == 1:
         return x.mean((2, 3), keepdim=True)

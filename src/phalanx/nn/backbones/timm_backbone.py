@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones.backbone import Backbone, output_stride
-from phalanx.nn.layers import Stride, initialise_convs
+from phalanx.nn.layers import Stride, initialise_convs, is_exporting
 from phalanx.nn.stochastic import Dropout, DropPath
 from phalanx.parallel.norms import BatchNorm2d, convert_batch_norms
 
@@ -83,7 +83,7 @@ class TimmPyramid(TimmBackbone):
 def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
     """Pad `images` [B, 3, H, W] with zeros at the bottom and on the right to a `multiple` of pixels."""
     down, right = (-side % multiple for side in images.shape[-2:])
-    if not torch.compiler.is_exporting() and not down and not right:
+    if not is_exporting() and not down and not right:
         return images
     return F.pad(images, (0, right, 0, down))
 

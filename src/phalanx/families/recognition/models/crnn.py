@@ -15,6 +15,7 @@ from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
+from phalanx.nn.layers import is_exporting
 
 STRIDES = ((32, 4),)  # (down, right) of the feature map that the neck takes
 
@@ -77,5 +78,5 @@ class CRNN(TextNetwork):
         features = self.backbone(images)[self.map_index]  # [B, C, 1, T]
         line = to_sequence(features)
         # torch's own LSTM kernel except in an export.
-        sequence = onnx_lstm(self.neck, line) if torch.compiler.is_exporting() else self.neck(line)[0]
+        sequence = onnx_lstm(self.neck, line) if is_exporting() else self.neck(line)[0]
         return Outputs(self.head(sequence), features=None if texts is None else features)

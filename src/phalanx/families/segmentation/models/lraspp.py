@@ -7,13 +7,12 @@ coarse map has stride 32. Shapes: B batch, C channels, K classes.
 from functools import partial
 from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.mobilenet_v3 import mobilenet_v3_halved
-from phalanx.nn.layers import ConvBNReLU, initialise_convs, resize, upsample_logits
+from phalanx.nn.layers import ConvBNReLU, initialise_convs, is_exporting, resize, upsample_logits
 
 STRIDES = (8, 32)  # of the fine and the coarse map
 
@@ -54,7 +53,7 @@ class LRASPP(nn.Module):
         if self.cells is None:
             return coarse.mean((2, 3), keepdim=True)
         # An export has windows of one size; otherwise images smaller than a window have a smaller one.
-        sides = [self.cells] * 2 if torch.compiler.is_exporting() else [min(self.cells, side) for side in coarse.shape[-2:]]
+        sides = [self.cells] * 2 if is_exporting() else [min(self.cells, side) for side in coarse.shape[-2:]]
         return F.avg_pool2d(coarse, sides, stride=(4, 5))
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from phalanx.families.table.output import TableOutput
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
 from phalanx.nn.backbones.pp_lcnet import pp_lcnet
-from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs
+from phalanx.nn.layers import ConvBNHardswish, DepthwiseSeparable, initialise_as_paddle, initialise_convs, is_exporting
 from phalanx.runtime.table import START
 from phalanx.system.memory import AsyncCopy
 
@@ -220,7 +220,7 @@ class DecodingLoop(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         head = self.network.head
         pixels = self.network.pixels(images)
-        states = self.trace_loop(pixels) if torch.compiler.is_exporting() else self.decode(pixels)  # [B, L, D]
+        states = self.trace_loop(pixels) if is_exporting() else self.decode(pixels)  # [B, L, D]
         return head.structure(states).softmax(-1), head.box(states)
 
     def decode(self, pixels: Tensor) -> Tensor:
