@@ -23,6 +23,7 @@ from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.plan import (
     Length,
     Node,
+    Pace,
     compute_class_weights,
     count_ctc_steps,
     detection_side,
@@ -484,17 +485,24 @@ def test_a_training_with_its_evaluations_fits_into_the_time_it_is_given_if_an_ep
     def choose(seen: int) -> Length:
         return length_of('table', 100, CPU, seen)
 
-    lengths = {seconds: longest_within(seconds, choose, 100, 100, 10.0, 0.5) for seconds in (3, 46, 60, 600)}
+    lengths = {seconds: longest_within(seconds, choose, 100, 100, Pace(10.0, 0.5)) for seconds in (3, 46, 60, 600)}
     assert [length.epochs for length in lengths.values()] == [1, 3, 4, 51]
     assert lengths[600].evaluations(100) == 17
-    assert [length.seconds(100, 10.0, 0.5) <= seconds for seconds, length in lengths.items()] == [False, True, True, True]
+    assert [length.seconds(100, Pace(10.0, 0.5)) <= seconds for seconds, length in lengths.items()] == [False, True, True, True]
+
+
+def test_the_pictures_of_evaluations_and_the_start_of_the_run_count_too() -> None:
+    """24 epochs (300 steps) of 10 s, 12 evaluations of 5 s with pictures of 2 s, 3 of raw weights without, a start of 7 s."""
+    length = length_of('table', 100, CPU, 2400)
+    assert (length.pictured, length.evaluations(100)) == (12, 15)
+    assert length.seconds(100, Pace(10.0, 0.5, pictures=2.0, start=7.0)) == 240 + 75 + 24 + 7
 
 
 def test_the_start_of_fine_tuning_is_evaluated_too() -> None:
     """2 epochs of 4 batches of 25, evaluated before the first and after each: 200 + 3 x 40 x 0.5 samples at 10 per second."""
     length = length_on(STARTS['table']._replace(samples=200, batch=25), 100, None)
     assert (length.epochs, length.steps, length.evaluate_epochs) == (2, 8, 1)
-    assert length.seconds(40, 10.0, 0.5) == 26
+    assert length.seconds(40, Pace(10.0, 0.5)) == 26
 
 
 # Variants of formats.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import safetensors.torch
 from PIL import Image
 
 from phalanx.curation.new import short_runs
-from phalanx.curation.new.create import SIZED, _mean_size
 from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
+from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
@@ -129,6 +130,22 @@ def test_the_time_of_a_step_follows_from_the_mean_size_of_images(tmp_path: Path,
         size = _mean_size(Trainer(job.recipe, job.task, folder=tmp_path, device=device)) / (3 * 64 * 64)
     assert least <= size <= most
     assert (size - 1) % (3 / SIZED) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize('setting', ['report.pictures=8', 'report.pictures=2', 'data.eval_scenes=4'])
+def test_the_time_of_pictures_is_that_of_as_many_samples_as_an_evaluation_draws(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that advances by 1 whenever it is read: once per sample."""
+    settings = ['data.size=[64,64]', 'data.eval_scenes=40', 'train.workers=0', 'device=cpu', setting]
+    job = open_job('ppyoloe_digits', [(setting, 'a test') for setting in settings])
+    drawn, picture = list[object](), job.task.picture
+    with process_group('cpu') as device:
+        trainer = Trainer(job.recipe, job.task, folder=tmp_path, device=device)
+        found = _time_pictures(trainer, tmp_path, itertools.count().__next__)
+        monkeypatch.setattr(job.task, 'picture', lambda *given: (drawn.append(given), picture(*given))[1])
+        trainer.evaluator.evaluate(0, trainer.report)
+    assert found == len(drawn) > 0
 
 
 def test_held_out_samples_are_few_and_evenly_spread(recipe: Path) -> None:

@@ -1,19 +1,14 @@
 """`phalanx new`: find annotations, split them, write lists and a recipe, and try the recipe."""
 
 import argparse
-import contextlib
 import datetime
 import sys
-import tempfile
-import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from statistics import fmean
-from typing import NamedTuple
 
 import torch
 import yaml
@@ -25,6 +20,7 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
+from phalanx.curation.new.trial import WARM, try_steps
 from phalanx.curation.prepare.dealing import count_copies, split_samples
 from phalanx.curation.prepare.foreign import describe_unknown
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
@@ -34,24 +30,17 @@ from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.data.checks import AnnotationError
-from phalanx.data.samples import Draw, SampleError
-from phalanx.engine.checks import check_parts
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
-from phalanx.engine.trainer import Trainer
 from phalanx.report.readable import pluralize
 from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.system.paths import normalise_path
 
 SHOWN = 5  # examples per list of problems
 UNPACKED = 'unpacked'  # folder of the content of an archive
-TRIED = 6  # timed steps, after WARM ones
+TRIED = 6  # timed steps
 TIMED = 2  # the same without the trial, for --minutes only
-WARM = 2
-SIZED = 32  # steps from which the mean size of the input follows
-EVALUATED = 8  # timed evaluation samples, at least, unless they take longer than PATIENCE
-PATIENCE = 10  # seconds
 BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
@@ -295,23 +284,23 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         for_what = ', from which --minutes gives the length' if given.no_trial else ''
         print(f'  trying {WARM + steps} training steps{for_what} ...', flush=True)
         try:
-            rate, work, slowdown, cost = try_steps(path, steps)
-            rate *= 1 if node.has_gpu else plan.speed_up(torch.get_num_threads())
+            pace, work, slowdown = try_steps(path, steps)
+            pace = replace(pace, rate=pace.rate * (1 if node.has_gpu else plan.speed_up(torch.get_num_threads())))
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1
         # as long as the time allows with --minutes, or longer where a CPU has time left
         if given.minutes:
-            length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], rate, cost)
+            length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], pace)
         elif not weights and not node.has_gpu:
             # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
             fitting = round(MINUTES * 60 * plan.PACE * plan.speed_up(node.cores) / work)
             if fitting > length.steps * length.batch:
                 length = choose_length(plan.extend(length, fitting, samples))
-        seconds = length.seconds(written.counts['val'], rate, cost)
+        seconds = length.seconds(written.counts['val'], pace)
         write()
         if weights and not given.no_trial:
-            settings = _try_settings(path, written, rate, seconds)
+            settings = _try_settings(path, written, pace.rate, seconds)
             write()
     if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
         print(f'  warning: one epoch, the least, takes longer than --minutes {given.minutes:g}; train.steps limits it')
@@ -373,81 +362,3 @@ def _write_header(
         test = f'[{file}]' if isinstance(written.data['eval'], list) else file
         lines.append(f'test:     phalanx eval runs/{path.stem} --set data.eval={test}')
     return lines
-
-
-class Trial(NamedTuple):
-    """Measurements of a few training steps."""
-
-    rate: float  # samples per second; on a CPU, by the processor time of one thread
-    work: float  # operations per sample
-    slowdown: float  # wall time per processor time: above 1 if other work takes processor time away
-    cost: float  # time of an evaluated sample, in trained ones
-
-
-def try_steps(path: Path, steps: int) -> Trial:
-    """Train WARM and `steps` timed steps, loaded without workers. Raises the errors of training.
-
-    Other work on the node hardly changes the processor time of one thread; several would also wait for each other there.
-    """
-    from phalanx.bench.flops import read_clock, step_flops
-    from phalanx.engine.worker import process_group
-
-    job = open_job(str(path), [('train.workers=0', 'the trial')])
-    check_parts(job, 1)
-    threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:
-
-        def read() -> float:
-            return read_clock(device) if device.type == 'cuda' else time.process_time()
-
-        trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
-        batches = trainer.batches()
-        moments, sizes, begin = [read()], list[int](), time.perf_counter()
-        try:
-            torch.set_num_threads(1)
-            for _ in range(min(WARM + steps, trainer.until)):
-                batch = next(batches)
-                trainer.train_step(batch)
-                trainer.progress.step += 1
-                moments.append(read())
-                sizes.append(batch.images[0].numel())
-            slowdown = (time.perf_counter() - begin) / (moments[-1] - moments[0])
-            evaluated = _time_evaluation(trainer, read)
-            work = step_flops(trainer, batch)
-        finally:
-            torch.set_num_threads(threads)
-        trainer.read_numbers(keep=0)
-        seconds = [later - earlier for earlier, later in pairwise(moments)]
-        samples, step = trainer.stream.global_batch_size, fmean(seconds[WARM:] or seconds)
-        step *= _mean_size(trainer) / fmean(sizes[WARM:] or sizes)  # the time follows the size of the images
-        return Trial(samples / step, work / samples, slowdown, evaluated * samples / step)
-
-
-def _mean_size(trainer: Trainer) -> float:
-    """Mean size of the network's input over SIZED steps: some recipes change it from step to step, up to a factor of 2."""
-    sizes = []
-    for step in range(SIZED):
-        with contextlib.suppress(SampleError):
-            sizes.append(trainer.task.collate([trainer.dataset[trainer.stream.share(step)[0]]]).images[0].numel())
-    return fmean(sizes)
-
-
-@torch.no_grad()
-def _time_evaluation(trainer: Trainer, read: Callable[[], float]) -> float:
-    """Time of an evaluated sample by the clock `read`, over at least EVALUATED ones after a batch that is not timed."""
-    task, samples, batch_size = trainer.task, trainer.evalset, trainer.recipe.evaluate.batch_size
-    numbers = [n % len(samples) for n in range(batch_size + max(EVALUATED, batch_size))]
-    shares = ([Draw(n) for n in numbers[first : first + batch_size]] for first in range(0, len(numbers), batch_size))
-    metric, model, moments = task.metric(), trainer.model.eval(), [read()]
-    with trainer.precision.autocast():
-        for batch in trainer.evaluator.setup.loader(task, samples).batches(shares):
-            moved = batch.to(trainer.device)
-            metric.update(task.predict(model, moved), moved)
-            moments.append(read())
-            if len(moments) > 2 and moments[-1] - moments[0] > PATIENCE:
-                break
-    model.train()
-    if len(moments) < 3:  # too few samples of the evaluation can be used
-        return 0.0
-    timed = min(len(numbers), (len(moments) - 1) * batch_size) - batch_size
-    return (moments[-1] - moments[1]) / timed

@@ -74,6 +74,16 @@ def describe_node() -> Node:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """Speed of the parts of a training on this node."""
+
+    rate: float  # training samples per second
+    evaluated: float  # time of an evaluated sample, in trained ones
+    pictures: float = 0.0  # seconds of the pictures of an evaluation, which one thread draws
+    start: float = 0.0  # seconds before the first step
+
+
+@dataclass(frozen=True)
 class Length:
     """Length of a training run in all units."""
 
@@ -88,19 +98,21 @@ class Length:
     def warmup_steps(self) -> int:
         return max(1, min(500, self.steps // 20))
 
+    @property
+    def pictured(self) -> int:
+        """Evaluations whose pictures are drawn: all but those of the initial weights and, beside an EMA, of raw weights."""
+        return math.ceil(self.epochs / self.evaluate_epochs)
+
     def evaluations(self, evaluated: int) -> int:
         """Count the passes over `evaluated` evaluation samples; beside an EMA, `Evaluator` evaluates raw weights, too."""
-        count = math.ceil(self.epochs / self.evaluate_epochs)
         trained = self.steps * self.batch * self.evaluate_epochs / self.epochs  # samples between two evaluations
-        raw = math.ceil(count / math.ceil(evaluated / (RAW_SHARE * trained))) if self.ema_decay else 0
-        return count + raw + self.evaluates_start
+        raw = math.ceil(self.pictured / math.ceil(evaluated / (RAW_SHARE * trained))) if self.ema_decay else 0
+        return self.pictured + raw + self.evaluates_start
 
-    def seconds(self, evaluated: int, rate: float, cost: float) -> float:
-        """Estimate the time with `evaluated` evaluation samples, at `rate` training samples per second.
-
-        `cost`: of an evaluated sample, in trained ones.
-        """
-        return (self.steps * self.batch + self.evaluations(evaluated) * evaluated * cost) / rate
+    def seconds(self, evaluated: int, pace: Pace) -> float:
+        """Estimate the time with `evaluated` evaluation samples at `pace`."""
+        samples = self.steps * self.batch + self.evaluations(evaluated) * evaluated * pace.evaluated
+        return pace.start + samples / pace.rate + self.pictured * pace.pictures
 
 
 def length_of(family: Family, samples: int, node: Node, seen: int | None = None, evaluations: int = EVALUATIONS) -> Length:
@@ -121,13 +133,11 @@ def extend(length: Length, fitting: int, samples: int) -> int:
     return usual << max(0, math.floor(math.log2(max(1.0, most / usual))))
 
 
-def longest_within(
-    seconds: float, choose: Callable[[int], Length], samples: int, evaluated: int, rate: float, cost: float
-) -> Length:
+def longest_within(seconds: float, choose: Callable[[int], Length], samples: int, evaluated: int, pace: Pace) -> Length:
     """Longest training that takes at most `seconds`, or one epoch; `choose` returns the length for a number of samples seen."""
-    most = int(seconds * rate / samples)  # epochs, without evaluations
+    most = int(seconds * pace.rate / samples)  # epochs, without evaluations
     lengths = (choose(epochs * samples) for epochs in range(most, 1, -1))
-    return next((length for length in lengths if length.seconds(evaluated, rate, cost) <= seconds), choose(samples))
+    return next((length for length in lengths if length.seconds(evaluated, pace) <= seconds), choose(samples))
 
 
 def speed_up(cores: int) -> float:
