@@ -14,6 +14,7 @@ from phalanx.bench.data import measure_pipeline
 from phalanx.bench.memory import format_memory, predict_memory
 from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
+from phalanx.cli.notes import open_with_notes
 from phalanx.cli.ranks import launch_ranks
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
@@ -100,7 +101,7 @@ def _print_figures(figures: list[train.Figures], as_json: bool) -> None:
 
 
 def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     if given.samples < 1 or (given.rate is not None and given.rate <= 0):
         raise RequestError('--samples must be at least 1 and --rate above 0')
     check_parts(job, 1)
@@ -110,7 +111,7 @@ def bench_data(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def bench_memory(given: argparse.Namespace, _: Sequence[str]) -> int:
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     if given.ranks < 1:
         raise RequestError('--ranks must be at least 1')
     device = pick_device(job.recipe.device)

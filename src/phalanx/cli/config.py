@@ -5,12 +5,13 @@ import sys
 from collections.abc import Sequence
 from shlex import quote
 
+from phalanx.cli.notes import open_with_notes
 from phalanx.cli.options import config_parser
 from phalanx.config.arguments import parse_recipe_words
 from phalanx.config.explain import explain_any
 from phalanx.config.read import to_plain
 from phalanx.config.show import to_yaml
-from phalanx.engine.job import families_of, open_job
+from phalanx.engine.job import families_of
 from phalanx.engine.schema import Recipe
 
 
@@ -24,9 +25,7 @@ def command(words: Sequence[str]) -> int:
         print(explain_any(Recipe, schemas, asked.explain), end='')
         return 0
     given, recipe, assigned = parse_recipe_words(parser, words)
-    job = open_job(recipe, assigned)
-    for note in job.notes:
-        print(f'note: {note}', file=sys.stderr)
+    job = open_with_notes(recipe, assigned)
     print(json.dumps(to_plain(job.resolved)) if given.json else to_yaml(job.resolved), end='\n' if given.json else '')
     if not given.json:  # beside the recipe, which may go to a file
         print(f'next: phalanx train {quote(recipe)}, or --explain KEY for the values that a key takes', file=sys.stderr)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phalanx.cli.data_options import data_parser
+from phalanx.cli.notes import open_with_notes
 from phalanx.config.arguments import collect_assignments
 from phalanx.curation.census import SPLITS, Census, Problem, take_census
 from phalanx.curation.page import render_page
@@ -17,7 +18,7 @@ from phalanx.curation.prepare.command import prepare
 from phalanx.curation.tables import print_census
 from phalanx.data.samples import Draw, SampleError, Split
 from phalanx.engine.checks import check_parts
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import Job
 from phalanx.families.curated import Rewritable, Surveyed
 from phalanx.report.terminal import terminal
 from phalanx.system.cores import count_cores
@@ -38,7 +39,7 @@ def check(given: argparse.Namespace) -> int:
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
     # read everything, write the page, then print
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     workers = min(8, count_cores()) if given.workers is None else given.workers
     try:
         census = _census(job, given.limit, workers)
@@ -118,7 +119,7 @@ def rewrite(given: argparse.Namespace) -> int:
     Raises ConfigError or RequestError.
     """
     # not every family can be rewritten, nor in every format
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     task: object = job.task
     if not isinstance(task, Rewritable):
         raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be written in another format')

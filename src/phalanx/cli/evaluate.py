@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 
+from phalanx.cli.notes import print_notes
 from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
 from phalanx.config.arguments import Assignments, parse_recipe_words
@@ -52,6 +53,7 @@ def command(words: Sequence[str]) -> int:
 
 def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
     """Evaluate as one rank; rank 0 prints the metrics."""
+    print_notes(job)
     try:
         # the weights are announced before an evaluation that may take long
         raw = given.raw or job.recipe.ema is None  # `--set ema=null` requests them too

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from shlex import quote
 
 from phalanx.cli.deploy_options import export_parser
+from phalanx.cli.notes import open_with_notes
 from phalanx.cli.predict_options import parse_run
 from phalanx.config.read import to_plain
 from phalanx.deploy.export import Options, Written, export
@@ -14,7 +15,7 @@ from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError
 from phalanx.engine.folder import describe_weights
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import Job
 from phalanx.paddle.options import EXPORTED, take_assigned, take_weights
 from phalanx.report.trackers import Run, send_exports
 from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
@@ -43,7 +44,7 @@ def command(words: Sequence[str]) -> int:
         if not OLDEST_OPSET <= given.opset <= newest:
             raise RequestError(f'--opset {given.opset}: torch writes ONNX operators of version {OLDEST_OPSET} to {newest} only')
     # the suffix decides how the file is read later, so it must fit the format
-    job = open_job(run, assigned)
+    job = open_with_notes(run, assigned)
     out = given.out or (parse_path(folders[-1]) if folders else job.folder) / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')

@@ -13,10 +13,10 @@ from phalanx.bench.plan import Prediction, plan
 from phalanx.bench.profile import Profile
 from phalanx.bench.show import format_text
 from phalanx.cli.bench_options import plan_parser
+from phalanx.cli.notes import open_with_notes
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
 from phalanx.engine.device import pick_device
-from phalanx.engine.job import open_job
 from phalanx.report.readable import format_duration, format_number, format_percent
 from phalanx.system.errors import RequestError
 
@@ -61,7 +61,7 @@ def _measure(given: argparse.Namespace) -> Profile:
     """Profile of the recipe, measured on one device of this node."""
     if given.recipe is None:
         raise RequestError('the recipe is missing: name one to measure here, or give --profile FILE')
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     check_parts(job, 1)
     print(f'measuring a step of {job.name} on one rank', file=sys.stderr)
     return train.measure(job, pick_device(job.recipe.device), steps=10, warmup=3)[1]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from shlex import quote
 
+from phalanx.cli.notes import print_notes
 from phalanx.cli.predict_options import MODEL, parse_run, predict_parser
 from phalanx.config.read import to_plain
 from phalanx.deploy.cells import CellTask, Recognise
@@ -42,6 +43,7 @@ def command(words: Sequence[str]) -> int:
         classes = json.dumps(names)  # published weights can predict where the data set that they were trained on is not
         job = open_job(run, [*assigned, (f'data.classes={classes}', f'--weights {given.weights}')])
 
+    print_notes(job)
     try:
         save = given.save.split(',') if given.save else ()
         images_read, frames, failed = predict_files(

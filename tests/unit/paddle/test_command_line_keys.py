@@ -15,6 +15,7 @@ from test_originals_paddledet import FILES as DETECTION
 from test_originals_paddleocr import FILES as OCR
 from test_originals_paddleseg import FILES as SEGMENTATION
 
+from phalanx.cli.main import main
 from phalanx.cli.train import build_job, parse_command
 from phalanx.config.read import ConfigError, to_plain
 from phalanx.engine.job import Job
@@ -148,6 +149,15 @@ def test_keys_without_effect_are_noted(recipe: str, section: str, ignored: tuple
     notes = job(f'-c {recipe} -o {" ".join(section + word for word in ignored)}')[0].notes
     for key in (word.partition('=')[0] for word in ignored):
         assert any(f'{section}{key} is ignored: ' in note for note in notes), key
+
+
+@pytest.mark.parametrize('words', ['eval', 'predict a.png', 'export', 'data check', 'config'])
+def test_commands_say_which_keys_they_ignore(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """There are neither weights nor data here, so all but one stop after that."""
+    command, *image = words.split(' a.png')
+    main([*command.split(), 'rec_mv3_none_bilstm_ctc', *(['a.png'] if image else []), '--set', f'Global.{IGNORED[0]}'])
+    key = IGNORED[0].partition('=')[0]
+    assert f'note: --set Global.{IGNORED[0]}: Global.{key} is ignored: ' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(('words', 'expected'), SEGMENTATION_OPTIONS.items())
