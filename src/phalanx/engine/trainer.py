@@ -98,6 +98,7 @@ class Trainer:
         options = train.compile_options(device.type)
         network: nn.Module = self.model if options is None else torch.compile(self.model, **options)  # type: ignore[call-overload]
         epochs = self.timeline.equivalent_steps(self.steps) / self.steps_per_epoch
+        self.notes += task.notes(epochs)
         self.with_loss = NetworkWithLoss(task, network, WholeStep(samples=batch, epochs=epochs))
         self.passes = Passes(self.with_loss, self.stream, self.precision, statistics, recipe.gradients, device)
 

@@ -106,6 +106,10 @@ class Task(ABC):
     def for_validation_loss(self, samples: Dataset[Any]) -> Self:
         """Copy of this task that trains on the evaluation `samples`, with the transforms of training."""
 
+    def notes(self, epochs: float) -> Sequence[str]:
+        """Warnings on a training of `epochs`, such as stages that it ends before."""
+        return ()
+
     @abstractmethod
     def collate(self, samples: Sequence[Any]) -> ImageBatch: ...
     @abstractmethod

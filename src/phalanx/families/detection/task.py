@@ -235,6 +235,20 @@ class Detection(Family):
             source = resample(source, self.sampling, self.class_names)
         return Samples(source, self.transforms[split], split, absent)
 
+    def notes(self, epochs: float) -> list[str]:
+        """Warnings on transforms and assigners that change after the end of a training of `epochs`; trial runs get none."""
+        late = [
+            f'transforms.{place}.{key}={when}'
+            for place, transform in enumerate(self.transforms['train'])
+            for key in ('start_epoch', 'stop_epoch')
+            if epochs >= 1 and (when := getattr(transform, key, None)) is not None and when > epochs
+        ]
+        if epochs >= 1 and (static := getattr(self.assigner, 'static_epochs', None) or 0) > epochs:
+            late.append(f'static_assigner_epochs={static} (of the loss, or assigner.static_epochs)')
+        if not late:
+            return []
+        return [f'the training ends after {epochs:.4g} epochs, before {", ".join(late)}; lower these with train.epochs']
+
     def survey(self, split: Split) -> BoxSurvey:
         """Samples of a split before transforms, for `phalanx data check`."""
         scale = partial(transform_scale, self.transforms['eval'])

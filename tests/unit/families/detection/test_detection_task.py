@@ -141,6 +141,17 @@ def test_what_skips_mosaics_leaves_them_alone(probability: float, expands: bool)
     assert any(differs) == expands
 
 
+def test_a_training_that_ends_before_its_augmentation_changes_is_warned_of_by_key() -> None:
+    """Of trial runs that is no fault, and a transform may stop with the training."""
+    names, limits = ('random_flip', 'random_distort', 'resize'), ({}, {'stop_epoch': 148}, {'target_size': (64, 64)})
+    found = task(transforms=tuple(partial(TRANSFORMS[name], **own) for name, own in zip(names, limits, strict=True)))
+    expected = 'the training ends after 20 epochs, before transforms.1.stop_epoch=148; lower these with train.epochs'
+    assert [found.notes(epochs) for epochs in (160, 148, 20, 0.5)] == [[], [], [expected], []]
+    found = task(loss=(partial(LOSSES['task_aligned'], static_assigner_epochs=30),))
+    assert [len(found.notes(epochs)) for epochs in (80, 20)] == [0, 1]
+    assert 'before static_assigner_epochs=30 (of the loss, or assigner.static_epochs)' in found.notes(20)[0]
+
+
 @pytest.mark.parametrize(
     ('limits', 'expected'),
     [
