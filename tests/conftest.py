@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from phalanx.system import buckets
-from running import TINY, Command, clean_environment, made_once, run_here
+from running import TINY, Command, made_once, run_here, start_fork
 from stores import Store, access, serve
 
 with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
@@ -20,6 +20,9 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
 
     settings.register_profile('any speed', deadline=None)  # examples take longer on a busy machine
     settings.load_profile('any speed')
+
+
+PHALANX = 'import sys; from phalanx.__main__ import main; sys.exit(main())'
 
 
 @pytest.hookimpl(wrapper=True)
@@ -36,7 +39,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture
 def phalanx(tmp_path: Path) -> Command:
     """Runs `phalanx WORDS...` in an empty folder, one thread a process, and returns what came of it."""
-    return command_in(tmp_path)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        output, errors = (Path(tempfile.mkdtemp(dir=tmp_path, prefix='.')) / f'output_{name}.txt' for name in ('out', 'err'))
+        process = start_fork(PHALANX, words, tmp_path, output, errors)
+        process.join(900)  # seconds; on an idle node it takes a few
+        if process.exitcode is None:
+            process.kill()
+        return subprocess.CompletedProcess(words, process.exitcode, output.read_text(), errors.read_text())
+
+    return run
 
 
 @pytest.fixture
@@ -65,29 +77,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
 
     def train(folder: Path) -> None:
-        done = command_in(folder)('train', *TINY, 'train.steps=150', 'evaluate.enabled=false', '--save_dir', 'run')
-        assert done.returncode == 0, done.stderr
+        assert run_here('train', *TINY, 'train.steps=150', 'evaluate.enabled=false', '--save_dir', str(folder / 'run')) == 0
 
     return made_once(tmp_path_factory, 'warm', train) / 'run'
-
-
-def command_in(folder: Path) -> Command:
-    def run(
-        *words: str,
-        timeout: float = 900,  # on an idle node it takes seconds
-        **environment: str,
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, '-m', 'phalanx', *words],
-            cwd=folder,
-            env={**clean_environment(), **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    return run
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from running import clean_environment, made_once, run_here
+from running import made_once, run_here
 
 COMMON = (
     'ema=null',
@@ -38,35 +35,26 @@ RECIPES = {
         'post_processing={threshold: 0.41, box_threshold: 0.1}',
     ),
 }
-# One process, because most of the time goes into its start.
-TRAIN = """
-import json, sys
-from phalanx.cli.main import main
-from phalanx.system.process import fast_imports
-sys.exit(max(main(words, fast_imports) for words in json.loads(sys.argv[1])))
-"""
+
+
+class Runs(dict[str, Path]):
+    """The run folder of each family, after three steps and an evaluation: made when it is asked for."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self.factory = factory
+
+    def __missing__(self, family: str) -> Path:
+        recipe, *settings = RECIPES[family]
+
+        def train(root: Path) -> None:
+            assert run_here('train', recipe, '--save_dir', str(root / family), '--set', *COMMON, *settings) == 0
+
+        return self.setdefault(family, made_once(self.factory, f'run_of_{family}', train) / family)
 
 
 @pytest.fixture(scope='session')
 def family_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The run folder of each family, after three steps and an evaluation."""
-
-    def train(root: Path) -> None:
-        runs = [
-            ['train', recipe, '--save_dir', str(root / family), '--set', *COMMON, *settings]
-            for family, (recipe, *settings) in RECIPES.items()
-        ]
-        done = subprocess.run(
-            [sys.executable, '-c', TRAIN, json.dumps(runs)],
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    root = made_once(tmp_path_factory, 'runs', train)
-    return {family: root / family for family in RECIPES}
+    return Runs(tmp_path_factory)
 
 
 @pytest.fixture(scope='session')

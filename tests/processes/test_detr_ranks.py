@@ -18,6 +18,7 @@ from doubled import InDouble
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist
+from running import as_ranks
 
 # Six samples of two sizes; four ranks or micro-batches have 2, 2, 1 and 1 of them. Norms do not see what a rank has.
 RECIPE = (
@@ -73,7 +74,7 @@ def test_the_cut_of_a_step_does_not_show(tmp_path: Path, steps: int, tolerance: 
     for ranks in (2, 3, 4):
         folder = tmp_path / f'{ranks} ranks'
         folder.mkdir()
-        torch.multiprocessing.spawn(as_rank, (ranks, folder, length), nprocs=ranks)
+        as_ranks(ranks, as_rank, ranks, folder, length)
         torch.testing.assert_close(torch.load(folder / 'losses.pt'), alone, rtol=tolerance, atol=1e-12)
     for parts in (2, 4):
         cut = trained(tmp_path, length, f'train.micro_batches={parts}')

@@ -25,7 +25,7 @@ from phalanx.families.segmentation.labels import VOID
 from phalanx.families.table.annotation import Table
 from phalanx.families.text_detection.data.source import Texts
 from phalanx.parallel import dist
-from running import made_once
+from running import as_ranks, made_once
 
 SMALL = (
     'train={steps: 6, global_batch_size: 2, workers: 0}',
@@ -149,9 +149,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found
     def of_family(family: str) -> Found:
         families = [other for other in FAMILIES if (other in FEW) == (family in FEW)]
         folder = made_once(
-            tmp_path_factory,
-            f'few_targets_of_{"_".join(families)}',
-            lambda folder: torch.multiprocessing.spawn(as_rank, (folder, families), nprocs=2),
+            tmp_path_factory, f'few_targets_of_{"_".join(families)}', lambda folder: as_ranks(2, as_rank, folder, families)
         )
         found: Found = torch.load(folder / f'{family}.pt')
         return found

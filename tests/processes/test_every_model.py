@@ -31,7 +31,7 @@ from phalanx.families.catalog import CATALOGS, FAMILIES
 from phalanx.nn import stochastic
 from phalanx.parallel import dist, norms
 from phalanx.parallel.step import WholeStep
-from running import IN_TURN, both_ranks, losses, made_once, run_here
+from running import IN_TURN, as_ranks, both_ranks, losses, made_once, run_here
 
 # Three samples are shared as two and one.
 SMALL = (
@@ -253,9 +253,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str],
         is_few = case.name in FEW
         cases = [other for other in (*CASES, SIZES) if (other.name in FEW) == is_few]
         folder = made_once(
-            tmp_path_factory,
-            f'two_ranks_{"few" if is_few else "others"}',
-            lambda folder: torch.multiprocessing.spawn(as_rank, (folder, cases), nprocs=2),
+            tmp_path_factory, f'two_ranks_{"few" if is_few else "others"}', lambda folder: as_ranks(2, as_rank, folder, cases)
         )
         return Trained(*torch.load(folder / f'{case.name} {sync}'))
 

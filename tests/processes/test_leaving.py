@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from running import both_ranks, clean_environment
+from running import clean_environment
 
 SCRIPT = """
 from pathlib import Path
@@ -30,7 +30,10 @@ assert not any('gloo' in name for name in threads()), threads()
 @pytest.mark.skipif(not Path('/proc/self/task').is_dir(), reason='the names of threads are read from /proc')
 def test_no_thread_of_the_group_outlives_it_even_if_modules_are_loaded_meanwhile(tmp_path: Path) -> None:
     """One that wakes up while the interpreter ends aborts the process, though all its work is done."""
-    both_ranks(SCRIPT, tmp_path)
+    common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{tmp_path}/rendezvous'}
+    command = [sys.executable, '-c', SCRIPT]  # a process that has loaded nothing yet
+    ranks = [subprocess.Popen(command, env={**common, 'RANK': rank, 'LOCAL_RANK': rank}) for rank in '01']
+    assert [rank.wait() for rank in ranks] == [0, 0]
 
 
 LAUNCHER = """

@@ -12,9 +12,9 @@ from running import IN_TURN, TINY, Command, both_ranks, losses, records
 COMPARED = ('evaluate.enabled=false', 'optimizer.lr=2e-4', 'schedule={name: constant}')
 
 
-@pytest.mark.parametrize(('ranks', 'workers'), [('2', '2'), pytest.param('3', '0', marks=pytest.mark.long)])
+@pytest.mark.parametrize(('ranks', 'workers'), [(2, 2), pytest.param(3, 0, marks=pytest.mark.long)])
 def test_ranks_and_workers_train_like_one_process(
-    phalanx: Command, phalanx_here: Command, tmp_path: Path, warm: Path, ranks: str, workers: str
+    phalanx_here: Command, tmp_path: Path, warm: Path, ranks: int, workers: int
 ) -> None:
     """Loss within 1e-5 relative on the way and 1e-4 after 50 steps of PP-LiteSeg, float32, batch norm synchronised."""
     recipe = (*TINY, *COMPARED, 'train.steps=50', f'train.init_from={warm}')
@@ -23,8 +23,9 @@ def test_ranks_and_workers_train_like_one_process(
     expected = losses(tmp_path / 'alone')
     assert len(expected) == 50
     assert mean(expected[-10:]) < mean(expected[:10])  # it does train
-    run = phalanx('train', *recipe, f'train.workers={workers}', '--nproc_per_node', ranks, '--save_dir', 'ranks')
-    assert run.returncode == 0, run.stderr
+    both_ranks(
+        IN_TURN, tmp_path, json.dumps([('train', *recipe, f'train.workers={workers}', '--save_dir', 'ranks')]), ranks=ranks
+    )
     apart = [abs(a - b) / b for a, b in zip(losses(tmp_path / 'ranks'), expected, strict=True)]
     assert max(apart[:25]) < 1e-5, apart
     assert max(apart) < 1e-4, apart
@@ -72,17 +73,13 @@ def test_uneven_shares_of_a_batch_change_nothing(phalanx: Command, tmp_path: Pat
     assert three == pytest.approx(one, rel=1e-4)
 
 
-def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics(
-    phalanx: Command, phalanx_here: Command, tmp_path: Path
-) -> None:
+def test_thirteen_samples_on_four_ranks_count_thirteen_and_give_the_same_metrics(phalanx_here: Command, tmp_path: Path) -> None:
     """Promise 3: evaluation is exact, whatever the number of ranks."""
     trained = phalanx_here('train', *TINY, 'train.steps=4', '--save_dir', 'alone')
     assert trained.returncode == 0, trained.stderr
-    found = []
-    for command, ranks in ((phalanx_here, ()), (phalanx, ('--nproc_per_node', '4'))):
-        run = command('eval', 'alone', '--json', *ranks)
-        assert run.returncode == 0, run.stderr
-        found.append(json.loads(run.stdout))
+    evaluate = ('eval', 'alone', '--json')
+    by_four = both_ranks(IN_TURN, tmp_path, json.dumps([evaluate]), ranks=4)
+    found = [json.loads(output.splitlines()[-1]) for output in (phalanx_here(*evaluate).stdout, by_four)]
     assert [result['samples'] for result in found] == [13, 13]
     assert found[0]['table'] == found[1]['table']
     for key in ('mean_iou', 'accuracy', 'kappa', 'mean_dice'):
@@ -114,12 +111,10 @@ def test_a_run_that_was_stopped_and_resumed_ends_bit_for_bit_like_one_that_was_n
     assert losses(tmp_path / 'whole') == losses(tmp_path / 'halves')
 
 
-def test_a_run_continues_with_another_number_of_ranks(
-    phalanx: Command, phalanx_here: Command, tmp_path: Path, warm: Path
-) -> None:
+def test_a_run_continues_with_another_number_of_ranks(phalanx_here: Command, tmp_path: Path, warm: Path) -> None:
     recipe = (*TINY, *COMPARED, 'train.steps=8', f'train.init_from={warm}')
     assert phalanx_here('train', *recipe, '--save_dir', 'alone').returncode == 0
-    assert phalanx('train', *recipe, 'train.until=4', '--nproc_per_node', '2', '--save_dir', 'mixed').returncode == 0
+    both_ranks(IN_TURN, tmp_path, json.dumps([('train', *recipe, 'train.until=4', '--save_dir', 'mixed')]))
     assert phalanx_here('train', *recipe, '--save_dir', 'mixed').returncode == 0
     assert losses(tmp_path / 'mixed') == pytest.approx(losses(tmp_path / 'alone'), rel=1e-5)
 

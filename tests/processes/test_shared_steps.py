@@ -23,6 +23,7 @@ from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
+from running import as_ranks
 
 RANKS = 3
 SHARES = [slice(0, 4), slice(4, 6), slice(6, 7)]  # seven samples in unequal shares
@@ -166,7 +167,7 @@ def as_rank(rank: int, folder: Path) -> None:
 def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
     """The result of each rank, by case."""
     folder = tmp_path_factory.mktemp('ranks')
-    torch.multiprocessing.spawn(as_rank, (folder,), nprocs=RANKS)
+    as_ranks(RANKS, as_rank, folder)
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
 
 
