@@ -137,7 +137,8 @@ class RandomExpand(InEpochs):
             return image, objects
         top, left = int(rng.integers(0, height - H)), int(rng.integers(0, width - W))
         canvas = np.empty((height, width, image.shape[2]), image.dtype)
-        canvas[:] = [round(value) for value in self.fill]
+        canvas[0] = [round(value) for value in self.fill]
+        canvas[1:] = canvas[0]  # whole rows: NumPy fills pixel by pixel 50 times slower
         canvas[top : top + H, left : left + W] = image
         return canvas, objects.moved(left, top)
 
