@@ -13,6 +13,7 @@ from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
 
+PLAIN_EPOCHS = 20  # of a detector's training, at its end: objects look as in the evaluation (docs/benchmarks.md)
 LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
 SPAN, PUBTABNET_SPANS = re.compile(r'(?:col|row)span="(\d+)"'), range(2, 11)
 READING = (
@@ -60,8 +61,14 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
     turned = flip if plan.can_mirror(written.class_names) else no_flip
+    strong, stop = '', length.epochs - PLAIN_EPOCHS
+    if stop > 0:
+        strong = (
+            f'  # not in the last {PLAIN_EPOCHS} epochs: its images differ from those of the evaluation\n'
+            f'  - {_expand(written, stop)}\n  - {{name: random_crop, stop_epoch: {stop}}}\n'
+        )
     augmented = (
-        f'transforms:\n  - {_distort(written)}\n  - {_expand(written)}\n  - random_crop\n'
+        f'transforms:\n  - {_distort(written)}\n{strong}'
         f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
         'eval_transforms:                 # small objects need more pixels\n'
         f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
@@ -97,9 +104,9 @@ def _distort(written: Written, strength: float | None = None) -> str:
     return _format_yaml({'name': 'random_distort', **options}) if options else 'random_distort'
 
 
-def _expand(written: Written) -> str:
+def _expand(written: Written, stop_epoch: int) -> str:
     fill = {'fill': [round(value * (2 ** written.data['bands']['bits'] - 1)) for value in written.mean]} if written.mean else {}
-    return _format_yaml({'name': 'random_expand', 'ratio': 2.0, **fill})
+    return _format_yaml({'name': 'random_expand', 'ratio': 2.0, **fill, 'stop_epoch': stop_epoch})
 
 
 def _segmentation(written: Written, length: Length, node: Node) -> list[str]:
