@@ -128,7 +128,8 @@ class Proxy:
 
     def __init__(self, rate: float, failing: int) -> None:
         self.rate, self.failing = rate, failing
-        self.requests = self.failed = self.sent = self.written = 0  # sent: bytes of objects; written: number of uploads
+        self.requests = self.failed = self.written = 0  # written: number of uploads
+        self.sent = self.cut = 0  # bytes of objects; of these, in transfers that `vanish` cut
         self._free = self._back = 0.0  # times at which the line is free, and at which the store is back
         self._lock = threading.Lock()
 
@@ -197,6 +198,7 @@ def forward(proxy: Proxy, port: int) -> Iterator[str]:
                 part = data[begin : begin + 2**16]
                 proxy.wait_for_line(len(part), of_object)
                 if proxy.is_gone():
+                    proxy.cut += (begin + len(part)) * of_object
                     self.close_connection = True
                     return
                 self.wfile.write(part)

@@ -68,10 +68,7 @@ HTML = {'structure': {'tokens': TOKENS}, 'cells': [{'tokens': ['a'], 'bbox': [10
 FAMILIES = {
     'detection': (
         'ppyoloe_digits',
-        (
-            'data={{{}, classes: [even, odd], first_id: 0}}',
-            'transforms=[random_flip, {name: batch_random_resize, sizes: [64]}]',
-        ),
+        ('data={{{}, classes: [even, odd]}}', 'transforms=[random_flip, {name: batch_random_resize, sizes: [64]}]'),
         [{'bbox': BOX, 'category_id': 1}],
         'name: coco, train: files.json, eval: files.json, train_images: images, eval_images: images',
     ),
@@ -138,8 +135,11 @@ def test_a_training_on_shards_is_that_on_files(python: str, tmp_path: Path, fami
     (tmp_path / 'annotations').write_text(json.dumps([annotation] * NUMBER))
     subprocess.run([python, '-c', WRITE_ANNOTATED, tmp_path, str(tmp_path / 'annotations')], check=True)
     fixed = ('train.global_batch_size=4', 'train.workers=0', 'evaluate.enabled=false', 'train.steps=6', 'report.every=1')
-    found = {}
-    for kind, chosen in (('files', files), *((kind, f'name: shards, train: {kind}, eval: {kind}') for kind in ('tar', 'mds'))):
+    ids, found = ', first_id: 0' if family == 'detection' else '', {}  # shards have no `categories`
+    for kind, chosen in (
+        ('files', files),
+        *((kind, f'name: shards, train: {kind}, eval: {kind}{ids}') for kind in ('tar', 'mds')),
+    ):
         own = data.format(f'root: "{tmp_path}", {chosen}')
         words = ['train', recipe, '--save_dir', str(tmp_path / f'run {kind}'), '--set', *fixed, *keys, own, 'device=cpu']
         assert run_here(*words) == 0
