@@ -63,11 +63,7 @@ class DETR(nn.Module):
     def forward(self, images: Tensor, truths: Truths | None = None) -> QueryRaw:
         """Raises ValueError for a height or width that 32 does not divide."""
         check_input_size(images)
-        maps = self.backbone(images)
-        encoded = self.encoder([maps[place] for place in self.maps])
-        levels = [project(x) for project, x in zip(self.input_proj, encoded, strict=True)]
-        sizes = [(x.shape[2], x.shape[3]) for x in levels]
-        memory = torch.cat([x.flatten(2).transpose(1, 2) for x in levels], 1)
+        memory, sizes = self.encode(images)
         content, unactivated, selection = self.select(memory, sizes)
         size = torch.cat([images.new_full((images.shape[0], 1), side, dtype=torch.long) for side in images.shape[:1:-1]], 1)
         if not (self.training and self.denoising is not None and truths is not None):
@@ -79,6 +75,14 @@ class DETR(nn.Module):
         decoded = self.decoder(content, unactivated, memory, sizes, noisy.mask(selection.logits.shape[1]))
         of_noise, of_selection = split_queries(decoded, noisy.content.shape[1])
         return QueryRaw(of_selection, size, (selection,), (of_noise,))
+
+    def encode(self, images: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+        """Positions [B, N, C] of the encoder's maps and the sizes (h, w) of these; the backbone's maps are freed on return."""
+        maps = self.backbone(images)
+        encoded = self.encoder([maps[place] for place in self.maps])
+        levels = [project(x) for project, x in zip(self.input_proj, encoded, strict=True)]
+        memory = torch.cat([x.flatten(2).transpose(1, 2) for x in levels], 1)
+        return memory, [(x.shape[2], x.shape[3]) for x in levels]
 
     def without_padding(self, raw: QueryRaw, most: int) -> QueryRaw:
         """Drop the denoising queries beyond those for `most` true boxes per image."""
