@@ -27,7 +27,7 @@ demo: .venv/installed
 	@$(BIN)/python tools/demo.py
 
 # Three at a time on two cores: many wait for processes that they start. A worker that runs dry takes tests of the others.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=25
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal --durations=25
 
 test: .venv/installed
 	@echo "== tests"
