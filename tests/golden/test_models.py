@@ -56,6 +56,15 @@ TRAJECTORIES = {
     'seg_segformer_b0': (5, 1e-6),
     'seg_deeplabv3p_xception65': (2, None),
 }
+# Those whose training `make test` compares; the others are large, in float64.
+TRAINED = pytest.mark.parametrize(
+    'golden',
+    [
+        pytest.param(name, marks=() if name in ('seg_pp_liteseg_stdc1', 'seg_segformer_b0') else pytest.mark.long)
+        for name in TRAJECTORIES
+    ],
+    indirect=True,
+)
 FEATURES = {  # the golden array of a map inside the network -> the module whose output (or input) it is
     PPLiteSeg: {'eval_cm_out': 'context', **{f'eval_feat{level}': f'backbone.stages.{level}' for level in range(5)}},
     UNet: {f'eval_feat{(level + 1) % 5}': f'encoder.{level}' for level in range(5)},  # the coarsest comes first there
@@ -205,6 +214,7 @@ def test_training_logits_losses_and_running_statistics_are_those_of_the_original
         np.testing.assert_allclose(running[key], values, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
+@TRAINED
 def test_gradients_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
     assert trained.losses[0] == pytest.approx(golden.facts['f64']['train_loss_list'], rel=1e-6)
     for key in golden.arrays:
@@ -212,6 +222,7 @@ def test_gradients_are_those_of_the_original(golden: Golden, trained: Trained) -
             golden.assert_aligned(key, trained.gradients[key.removeprefix('f64_grad__')])
 
 
+@TRAINED
 def test_every_gradient_has_the_length_of_the_original(golden: Golden, trained: Trained) -> None:
     names = golden.facts['trainable_order']
     assert trained.gradients.keys() == set(names)
@@ -220,6 +231,7 @@ def test_every_gradient_has_the_length_of_the_original(golden: Golden, trained: 
         assert trained.gradients[name].norm().item() == pytest.approx(expected[name], rel=1e-5, abs=NOISE), name
 
 
+@TRAINED
 def test_optimizer_steps_are_those_of_the_original(golden: Golden, trained: Trained) -> None:
     steps, tolerance = TRAJECTORIES[golden.name]
     expected = golden.facts['f64']['traj_losses'][:steps]

@@ -219,6 +219,7 @@ def test_a_launcher_that_is_killed_ends_the_run_everywhere(nodes: list[Node], vi
     assert nobody_left(nodes)  # not even the ranks of the launcher that died
 
 
+@pytest.mark.long
 def test_a_cut_link_ends_the_run_on_both_sides(nodes: list[Node]) -> None:
     started = train(nodes[:2], extra=LONG)
     started[0].until(lambda: steps(nodes[0]) >= 3)
@@ -427,6 +428,7 @@ def test_a_node_that_joins_later_takes_part_from_then_on(nodes: list[Node]) -> N
     assert first.end() == 143
 
 
+@pytest.mark.long
 def test_a_stranger_at_the_port_neither_joins_nor_stops_the_run(nodes: list[Node]) -> None:
     command = ('train', *TINY, *SHORT, '--save_dir', 'run', '--ips', ips(nodes[:2]))
     first = nodes[0].phalanx(*command)

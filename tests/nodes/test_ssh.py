@@ -81,6 +81,7 @@ def test_results_are_copied_back_even_if_the_last_record_is_late(tmp_path: Path,
     assert (tmp_path / 'run' / 'metrics.jsonl').stat().st_size == 8704
 
 
+@pytest.mark.long
 def test_an_interrupt_stops_all_nodes(nodes: list[Node], ssh: dict[str, str]) -> None:
     long = ('train.steps=4000', 'evaluate.enabled=false', 'report.every=1', 'report.pictures=0')
     one = nodes[0].phalanx('train', *TINY, *long, '--save_dir', 'run', '--ips', ips(nodes[:2]), '--ssh', **ssh)

@@ -92,7 +92,10 @@ def test_commands_that_need_no_torch_do_not_import_it(words: list[str]) -> None:
     assert 'torch' not in loaded
 
 
-@pytest.mark.parametrize(('recipe', 'family'), [('pp_liteseg_digits', 'segmentation'), ('slanet_rendered', 'table')])
+@pytest.mark.parametrize(
+    ('recipe', 'family'),
+    [('pp_liteseg_digits', 'segmentation'), pytest.param('slanet_rendered', 'table', marks=pytest.mark.long)],
+)
 def test_a_training_imports_no_family_but_its_own(recipe: str, family: str) -> None:
     """Every rank pays for what is imported: 292 modules of ours when all families were; 208 take 0.15 s of one core."""
     code = f"""if True:

@@ -69,7 +69,7 @@ def test_the_interval_of_a_difference_of_means_is_that_of_the_normal_distributio
     """
     first = [True] * 100 + [False] * 200 + [True] * 600
     second = [False] * 100 + [True] * 200 + [True] * 600
-    found = difference_of_accuracy(lines_read('a', first), lines_read('b', second), 1000)
+    found = difference_of_accuracy(lines_read('a', first), lines_read('b', second))
     assert found.second - found.first == pytest.approx(1 / 9)
     half = 1.96 * 0.01889
     assert (found.low, found.high) == pytest.approx((1 / 9 - half, 1 / 9 + half), abs=half / 5)

@@ -46,7 +46,7 @@ def leave_nan_in_memory() -> None:
         _ = [torch.full((2**size,), torch.nan) for _ in range(4)]
 
 
-LARGE = ('deeplabv3p', 'ocrnet', 'unet', 'rtdetr', 'rtdetrv2', 'svtr_lcnet')
+LARGE = ('pp_liteseg', 'deeplabv3p', 'ocrnet', 'unet', 'ppyoloe', 'rtdetr', 'rtdetrv2', 'deimv2', 'svtr_lcnet')
 
 
 @pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in models()])

@@ -69,9 +69,11 @@ def test_a_step_asks_the_device_for_nothing(recipe: str, settings: tuple[str, ..
     'settings',
     [
         ('model={name: unet}', 'loss=[cross_entropy]'),
-        ('model={name: ocrnet, backbone: hrnet_w18}', 'loss=[cross_entropy, cross_entropy]'),
+        pytest.param(
+            ('model={name: ocrnet, backbone: hrnet_w18}', 'loss=[cross_entropy, cross_entropy]'), marks=pytest.mark.long
+        ),
         ('model={name: segformer, backbone: mit_b0}', 'loss=[cross_entropy]'),
-        ('model={name: deeplabv3p, backbone: xception65}', 'loss=[cross_entropy]'),
+        pytest.param(('model={name: deeplabv3p, backbone: xception65}', 'loss=[cross_entropy]'), marks=pytest.mark.long),
     ],
     ids=['unet', 'ocrnet', 'segformer', 'deeplabv3p'],
 )

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard_score, precision_score, recall_score
 from torch import Tensor
 
 from phalanx.families.figures import Legend, Matrix
@@ -32,6 +31,8 @@ def maps() -> tuple[list[Tensor], list[Tensor]]:
 
 
 def test_all_metrics_match_scikit_learn() -> None:
+    from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, jaccard_score, precision_score, recall_score
+
     predictions, labels = maps()
     metric = Confusion(NAMES)
     metric.update(predictions, SimpleNamespace(truths=labels))
