@@ -90,9 +90,11 @@ def test_other_images_are_resized(propose: Callable[..., Any], size: tuple[int, 
     assert recipe['eval_transforms'][0]['name'] == 'resize'
 
 
-@pytest.mark.parametrize(('epochs', 'stops'), [(100, [('random_expand', 80), ('random_crop', 80)]), (20, [])])
-def test_objects_keep_their_size_in_the_last_epochs(
-    propose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, epochs: int, stops: list[tuple[str, int]]
+@pytest.mark.parametrize(
+    ('epochs', 'stops', 'sizes'), [(100, [('random_expand', 80), ('random_crop', 80)], [64, 96, 128]), (20, [], [64, 96])]
+)
+def test_objects_hardly_change_their_size_in_the_last_epochs(
+    propose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, epochs: int, stops: list[tuple[str, int]], sizes: list[int]
 ) -> None:
     monkeypatch.setattr(plan, 'EPOCHS', (5, epochs))
     recipe, _ = propose([9], SMALL, (20, 20))
@@ -100,3 +102,4 @@ def test_objects_keep_their_size_in_the_last_epochs(
     changing = [each for each in recipe['transforms'] if 'stop_epoch' in each]
     assert [(each['name'], each['stop_epoch']) for each in changing] == stops
     assert 'random_crop' not in recipe['transforms']  # without a limit
+    assert recipe['transforms'][-1]['sizes'] == sizes

@@ -13,7 +13,7 @@ from phalanx.curation.new.published import STARTS
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
 
-PLAIN_EPOCHS = 20  # of a detector's training, at its end: objects look as in the evaluation (docs/benchmarks.md)
+PLAIN_EPOCHS = 20  # of a detector's training, at its end: objects are as large as in the evaluation (docs/benchmarks.md)
 LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
 SPAN, PUBTABNET_SPANS = re.compile(r'(?:col|row)span="(\d+)"'), range(2, 11)
 READING = (
@@ -56,20 +56,20 @@ def _format_yaml(value: Any) -> str:
 
 def _detection(written: Written, length: Length, node: Node) -> list[str]:
     side = plan.detection_side(written, node)
+    stop = length.epochs - PLAIN_EPOCHS
     step = 64 if side >= 512 else 32
-    sizes = [size for size in range(side - 2 * step, side + 2 * step + 1, step) if size >= 64] or [side]
+    reach = step * (2 if stop > 0 else 1)
+    sizes = [size for size in range(side - reach, side + reach + 1, step) if size >= 64] or [side]
     flip = '  - random_flip                  # take it out where mirrored objects are others (left, right)'
     no_flip = '  # no random_flip: mirrored, these classes would not be themselves'
     turned = flip if plan.can_mirror(written.class_names) else no_flip
-    strong, stop = '', length.epochs - PLAIN_EPOCHS
-    if stop > 0:
-        strong = (
-            f'  # not in the last {PLAIN_EPOCHS} epochs: its images differ from those of the evaluation\n'
-            f'  - {_expand(written, stop)}\n  - {{name: random_crop, stop_epoch: {stop}}}\n'
-        )
+    strong = (
+        f'  # not in the last {PLAIN_EPOCHS} epochs, so that objects are as large as in the evaluation\n'
+        f'  - {_expand(written, stop)}\n  - {{name: random_crop, stop_epoch: {stop}}}\n'
+    )
     augmented = (
-        f'transforms:\n  - {_distort(written)}\n{strong}'
-        f'{turned}\n  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
+        f'transforms:\n  - {_distort(written)}\n{strong if stop > 0 else ""}{turned}\n'
+        f'  - {{name: batch_random_resize, sizes: {sizes}, interpolation: linear}}',
         'eval_transforms:                 # small objects need more pixels\n'
         f'  - {{name: resize, target_size: [{side}, {side}], interpolation: cubic}}',
     )
