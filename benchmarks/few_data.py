@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/few_data.py RECIPE [yolo11n|yolo26n] [--seconds 600] [--side 224] [--set KEY=VALUE ...]
 
-RECIPE gives the data and, without a second name, the network: for example what `phalanx new` writes; its length and warm-up
-follow the budget as there. A network of Ultralytics trains on the same images with its own settings. One process, one core;
-evaluations are not counted, and one metric measures both. Ultralytics is under the AGPL: see detectors.py.
+RECIPE gives the data and, without a second name, the network: for example what `phalanx new --minutes 5` writes. Its length
+and warm-up follow the budget as there, epochs of its transforms do not. A network of Ultralytics trains on the same images with
+its own settings. One process, one core; evaluations are not counted, and one metric measures both. Ultralytics is under the
+AGPL: see detectors.py.
 """
 
 import argparse
