@@ -17,10 +17,17 @@ POLYGONS = [[1, 2.5, 3e1, 4, 5, 6], [-1, 2, 3, 4, 5, 6]]
 BOXED = {'name': 'a "segmentation": [[1, 2]] \\"segmentation": [[3]]', 'segmentation': POLYGONS, 'bbox': [1, 2, 3, 4], 'id': 1}
 BARE = {'segmentation': POLYGONS, 'id': 2, 'name': 'ü]}'}
 RUNS = {'segmentation': {'size': [2, 2], 'counts': [1, 3] * 40}, 'bbox': [0, 0, 1, 1], 'id': 3}
+# What looks like the end of an entry or of polygons, and is none
+MISLEADING = [
+    {'name': '},{', 'bbox': [1, 2, 3, 4], 'parts': [{'a': 1}, {'b': [{}, {}]}]},
+    {'segmentation': [[1, 2], 'a'], 'bbox': [1, 2, 3, 4]},
+    {'segmentation': [[1, 2], [[3]], 'a]]'], 'bbox': [1, 2, 3, 4]},
+]
+LAST = {'bbox': [1, 2, 3, 4], 'segmentation': POLYGONS}
 PARTS = {
     'info': {'images': [1], 'year': 2026},
     'images': [{'id': n} for n in range(5)],
-    'annotations': [BOXED, BARE, RUNS, 7, 'x', None, [], {}],
+    'annotations': [BOXED, BARE, RUNS, 7, 'x', None, [], {}, *MISLEADING, *[{'id': n} for n in range(9)], LAST],
     'categories': [{'id': 1, 'name': 'röt a'}],
     'licenses': [],
 }
@@ -51,9 +58,10 @@ def test_blocks_of_any_length_give_the_entries_of_the_file(
             assert {key: found[key] for key in ('images', 'categories')} == {
                 key: PARTS[key] for key in ('images', 'categories')
             }
-            boxed, *others = found['annotations']
+            boxed, *others, last = found['annotations']
             assert boxed.pop('segmentation') and boxed == {key: BOXED[key] for key in BOXED if key != 'segmentation'}
-            assert others == PARTS['annotations'][1:]
+            assert others == PARTS['annotations'][1:-1]
+            assert last['bbox'] == [1, 2, 3, 4]
 
 
 def test_other_encodings_are_read_as_a_whole(tmp_path: Path) -> None:
