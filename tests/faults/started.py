@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
-from running import clean_environment
+from running import clean_environment, start_fork
 
 BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
 # A sitecustomize.py, for Python in all processes: the clock of the node jumps by hours every second.
@@ -36,9 +36,36 @@ time.time_ns = lambda: int(1e9 * time.time())
 """
 
 
+PHALANX = ('-m', 'phalanx')
+SESSION = """
+import os, signal, sys
+os.setsid()
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as heed_hangups
+from phalanx.__main__ import main
+sys.exit(main())
+"""
+
+
 def heed_hangups() -> None:
     """The tests themselves may run under nohup, which their commands would inherit."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class Fork(psutil.Process):
+    """`phalanx WORDS...` in a fork that has PyTorch from its start, with what Popen has."""
+
+    def __init__(self, folder: Path, words: tuple[str, ...], output: Path) -> None:
+        self.fork = start_fork(SESSION, words, folder, output, output)
+        super().__init__(self.fork.pid)
+
+    def poll(self) -> int | None:
+        return self.fork.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:  # type: ignore[override]
+        self.fork.join(timeout)
+        if self.fork.exitcode is None:
+            raise psutil.TimeoutExpired(timeout)
+        return self.fork.exitcode
 
 
 class Started:
@@ -48,7 +75,7 @@ class Started:
         self,
         folder: Path,
         *words: str,
-        program: tuple[str, ...] = ('-m', 'phalanx'),
+        program: tuple[str, ...] = PHALANX,
         within: tuple[str, ...] = (),  # the command that starts it: `ip netns exec NODE`, say
         piped: bool = False,  # whether it writes into a pipe, whose `reader` keeps what it says
         **environment: str,
@@ -62,6 +89,9 @@ class Started:
             if piped:
                 self.reader = psutil.Popen(['cat'], cwd='/', stdin=subprocess.PIPE, stdout=output, start_new_session=True)
                 output = closed.enter_context(self.reader.stdin)
+            if (program, within, piped, environment) == (PHALANX, (), False, {}):
+                self.process: Any = Fork(folder, words, self.output_file)
+                return
             self.process = psutil.Popen(
                 [*within, sys.executable, *program, *words],
                 cwd=folder,
