@@ -23,6 +23,7 @@ def test_a_larger_all_reduce_takes_longer(phalanx: Command) -> None:
     assert -seconds[64 * 2**20] < found['in_work_s'] < seconds[64 * 2**20]  # the difference of two times, which noise can turn
 
 
+@pytest.mark.long
 def test_one_and_two_ranks_are_compared_in_turns(phalanx: Command, tmp_path: Path) -> None:
     recipe, _, *keys = TINY
     short = ('--steps', '5', '--repeats', '1', '--threads', '1', '--out', 'scaling', '--json')

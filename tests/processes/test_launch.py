@@ -78,14 +78,14 @@ def test_missing_devices_become_cpu_ranks_with_a_warning(tmp_path: Path) -> None
     assert 'rank 0 of 2' in done.stdout
 
 
-def test_a_module_runs_too(tmp_path: Path) -> None:
+def test_a_module_runs_too(phalanx: Command, tmp_path: Path) -> None:
     (tmp_path / 'theirs.py').write_text('import sys; print("given", sys.argv[1:])')
-    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node=1', '-m', 'theirs', '--ips', 'mine')
+    done = phalanx('launch', '--nproc_per_node=1', '-m', 'theirs', '--ips', 'mine')
     assert "given ['--ips', 'mine']" in done.stdout, done.stderr
 
 
-def test_a_script_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', 'gone.py')
+def test_a_script_that_is_not_there_starts_nothing(phalanx: Command) -> None:
+    done = phalanx('launch', 'gone.py')
     assert (done.returncode, done.stderr) == (2, 'phalanx launch: gone.py: there is no such script\n')
 
 
@@ -106,9 +106,9 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
     assert last.endswith("KeyError: 'no such image' (exit status 1)")
 
 
-def test_a_run_that_fails_again_and_again_is_restarted_as_often_as_allowed(tmp_path: Path) -> None:
+def test_a_run_that_fails_again_and_again_is_restarted_as_often_as_allowed(phalanx: Command, tmp_path: Path) -> None:
     (tmp_path / 'fails.py').write_text('open("begun", "a").write("once "); raise KeyError("no such image")')
-    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--max_restart', '1', 'fails.py')
+    done = phalanx('launch', '--nproc_per_node', '1', '--max_restart', '1', 'fails.py')
     assert done.returncode == 1
     assert (tmp_path / 'begun').read_text() == 'once once '
     assert done.stderr.count('starting again from the last checkpoint') == 1, done.stderr
@@ -184,11 +184,11 @@ def test_a_wrong_request_to_ranks_of_another_launcher_is_reported_once(tmp_path:
     assert not (tmp_path / 'run' / 'config.yml').exists()
 
 
-def test_logs_are_restarted_or_appended_to(tmp_path: Path) -> None:
+def test_logs_are_restarted_or_appended_to(phalanx: Command, tmp_path: Path) -> None:
     (tmp_path / 'say.py').write_text('import sys; print(sys.argv[1])')
-    command = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', '--log_dir', 'logs')
+    command = ('launch', '--nproc_per_node', '2', '--log_dir', 'logs')
     for words in (('say.py', 'one'), ('say.py', 'two'), ('--log_append', 'say.py', 'three')):
-        assert run(tmp_path, *command, *words).stdout == f'{words[-1]}\n'
+        assert phalanx(*command, *words).stdout == f'{words[-1]}\n'
     for rank in (0, 1):
         assert (tmp_path / 'logs' / f'workerlog.{rank}').read_text() == 'two\nthree\n'
 
