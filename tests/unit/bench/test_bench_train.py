@@ -69,6 +69,9 @@ class Toy:
     def dataset(self, split: str) -> Squares:
         return Squares()
 
+    def notes(self, epochs: float) -> Sequence[str]:
+        return ()
+
     def collate(self, samples: Sequence[Tensor]) -> Images:
         return Images(torch.stack(list(samples)))
 
