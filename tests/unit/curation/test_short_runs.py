@@ -12,7 +12,7 @@ from PIL import Image
 
 from phalanx.curation.new import short_runs
 from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
-from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures
+from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures, gain
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
@@ -146,6 +146,12 @@ def test_the_time_of_pictures_is_that_of_as_many_samples_as_an_evaluation_draws(
         monkeypatch.setattr(job.task, 'picture', lambda *given: (drawn.append(given), picture(*given))[1])
         trainer.evaluator.evaluate(0, trainer.report)
     assert found == len(drawn) > 0
+
+
+def test_the_gain_of_threads_is_measured_within_what_is_possible() -> None:
+    """4 s on one thread. Two threads gain at most 1 / (0.1 + 0.9 / 2) = 1.82; steps on both that take 2.5 s gain 1.6."""
+    moments = {(): 1 / 0.55, (0, 9): 1 / 0.55, (0, 9, 11.5, 14): 1.6, (0, 9, 10, 11): 1 / 0.55, (0, 9, 14, 19): 1}
+    assert {shared: gain(4, shared, 2) for shared in moments} == pytest.approx(moments)
 
 
 def test_held_out_samples_are_few_and_evenly_spread(recipe: Path) -> None:

@@ -6,11 +6,9 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-import torch
 import yaml
 
 from phalanx.config.read import did_you_mean
@@ -20,7 +18,7 @@ from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
 from phalanx.curation.new.published import STARTS
 from phalanx.curation.new.recipe import compose_recipe
-from phalanx.curation.new.trial import WARM, try_steps
+from phalanx.curation.new.trial import BUSY, WARM, try_steps
 from phalanx.curation.prepare.dealing import count_copies, split_samples
 from phalanx.curation.prepare.foreign import describe_unknown
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
@@ -41,7 +39,6 @@ SHOWN = 5  # examples per list of problems
 UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps
 TIMED = 2  # the same without the trial, for --minutes only
-BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
 
@@ -285,7 +282,6 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
         print(f'  trying {WARM + steps} training steps{for_what} ...', flush=True)
         try:
             pace, work, slowdown = try_steps(path, steps)
-            pace = replace(pace, rate=pace.rate * (1 if node.has_gpu else plan.speed_up(torch.get_num_threads())))
         except (RunError, BadSampleError, OSError, ValueError, RuntimeError) as error:
             print(f'{shown}: was written, but does not train: {error}', file=sys.stderr)
             return 1

@@ -4,7 +4,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from phalanx.curation.new.plan import Pace
+from phalanx.curation.new.plan import Pace, speed_up
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.checks import check_parts
 from phalanx.engine.evaluation import WORST, SampleRenderer, render_pictures
@@ -22,6 +22,8 @@ from phalanx.engine.trainer import Trainer
 from phalanx.report.figures import save_pictures
 
 WARM = 2  # steps before the timed ones
+SHARED = 3  # steps on all threads; the first is not timed
+BUSY = 1.25  # wall time of the trial, in processor times, from which other work matters
 SIZED = 32  # steps from which the mean size of the input follows
 EVALUATED = 8  # timed evaluation samples, at least, unless they take longer than PATIENCE
 DRAWN = 3  # samples whose pictures are drawn; the first is not timed
@@ -31,7 +33,7 @@ PATIENCE = 10  # seconds
 class Trial(NamedTuple):
     """Measurements of a few training steps."""
 
-    pace: Pace  # on a CPU, by the processor time of one thread
+    pace: Pace
     work: float  # operations per sample
     slowdown: float  # wall time per processor time: above 1 if other work takes processor time away
 
@@ -39,7 +41,8 @@ class Trial(NamedTuple):
 def try_steps(path: Path, steps: int) -> Trial:
     """Train WARM and `steps` timed steps, loaded without workers. Raises the errors of training.
 
-    Other work on the node hardly changes the processor time of one thread; several would also wait for each other there.
+    On a CPU, steps are timed on one thread: other work on the node hardly changes its processor time. What all threads gain is
+    measured only if there is no such work, in which they would also wait for each other.
     """
     from phalanx.bench.flops import read_clock, step_flops
     from phalanx.engine.worker import process_group
@@ -65,6 +68,12 @@ def try_steps(path: Path, steps: int) -> Trial:
                 moments.append(read())
                 sizes.append(batch.images[0].numel())
             slowdown = (time.perf_counter() - wall) / (moments[-1] - moments[0])
+            torch.set_num_threads(threads)
+            shared = [time.perf_counter()]
+            for _ in range(0 if device.type == 'cuda' or threads == 1 or slowdown > BUSY else SHARED):
+                trainer.train_step(batch)
+                shared.append(time.perf_counter())
+            torch.set_num_threads(1)
             evaluated, pictures = _time_evaluation(trainer, read), _time_pictures(trainer, Path(folder), read)
             work = step_flops(trainer, batch)
         finally:
@@ -73,7 +82,18 @@ def try_steps(path: Path, steps: int) -> Trial:
         seconds = [later - earlier for earlier, later in pairwise(moments)]
         samples, step = trainer.stream.global_batch_size, fmean(seconds[WARM:] or seconds)
         step *= _mean_size(trainer) / fmean(sizes[WARM:] or sizes)  # the time follows the size of the images
-        return Trial(Pace(samples / step, evaluated * samples / step, pictures, start), work / samples, slowdown)
+        rate = samples / step * (gain(seconds[-1], shared, threads) if device.type == 'cpu' else 1)
+        return Trial(Pace(rate, evaluated * samples / step, pictures, start), work / samples, slowdown)
+
+
+def gain(alone: float, shared: Sequence[float], threads: int) -> float:
+    """Speed-up of a step on all `threads`, which took `alone` seconds on one and ended at the moments `shared` on all.
+
+    At most what they allow in theory, and at least 1; without at least two moments after the first, as in theory.
+    """
+    if len(shared) < 3:
+        return speed_up(threads)
+    return min(speed_up(threads), max(1.0, alone / ((shared[-1] - shared[1]) / (len(shared) - 2))))
 
 
 def _mean_size(trainer: Trainer) -> float:
