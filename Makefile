@@ -6,7 +6,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   train the embedded data set on two ranks, kill one, compare with one rank, write runs/demo/report.html (4 minutes)"
+	@echo "make demo   train the embedded data set on two ranks, kill one, compare with one rank, write runs/demo/report.html (4 to 9 minutes)"
 	@echo "make test   run the tests that every change must pass (10 to 20 minutes on 2 cores)"
 	@echo "make test-all  run all tests, also those marked long (before a release, and every night)"
 	@echo "make check  format, lint, types, docs"
