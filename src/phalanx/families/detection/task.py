@@ -237,13 +237,15 @@ class Detection(Family):
 
     def notes(self, epochs: float) -> list[str]:
         """Warnings on transforms and assigners that change after the end of a training of `epochs`; trial runs get none."""
+        if epochs < 1:
+            return []
         late = [
-            f'transforms.{place}.{key}={when}'
+            f'transforms.{place}.{key}={getattr(transform, key)}'
             for place, transform in enumerate(self.transforms['train'])
             for key in ('start_epoch', 'stop_epoch')
-            if epochs >= 1 and (when := getattr(transform, key, None)) is not None and when > epochs
+            if (getattr(transform, key, None) or 0) > epochs
         ]
-        if epochs >= 1 and (static := getattr(self.assigner, 'static_epochs', None) or 0) > epochs:
+        if (static := getattr(self.assigner, 'static_epochs', None) or 0) > epochs:
             late.append(f'static_assigner_epochs={static} (of the loss, or assigner.static_epochs)')
         if not late:
             return []
