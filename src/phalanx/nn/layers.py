@@ -156,7 +156,7 @@ def scale_channels(channels: int, scale: float, *, multiple: int = 8) -> int:
 def is_exporting() -> bool:
     """Return whether torch.export records the calls.
 
-    While torch.compile traces, `torch.compiler.is_exporting` is true as well up to torch 2.11, or later.
+    Up to torch 2.11, `torch.compiler.is_exporting` is true while torch.compile traces, too.
     """
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
