@@ -20,7 +20,7 @@ Step = Callable[[Any], None]
 Sides = dict[str, tuple[Step, Step, nn.Module]]  # training step, forward pass and network by name
 
 
-def yolo11(device: torch.device, _: float) -> Iterator[Row]:
+def yolo11(device: torch.device) -> Iterator[Row]:
     """Sizes n and s on the same images and boxes, 640 x 640, batch 32, bf16, SGD, no EMA. Their accuracy is not equal."""
     is_gpu = device.type == 'cuda'
     size, batch_size = ('[640,640]', 32) if is_gpu else ('[64,64]', 2)

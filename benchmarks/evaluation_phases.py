@@ -27,7 +27,7 @@ PHASES = ('waiting', 'copy', 'network', 'rest of predicting', 'metric')
 ANCHORS, CLASSES, CANDIDATES = 8400, 80, 600  # of an image of 640 x 640 under a network trained on COCO
 
 
-def evaluation(device: torch.device, _: float) -> Iterator[Row]:
+def evaluation(device: torch.device) -> Iterator[Row]:
     """Untrained networks: decoding a table takes its longest, and few boxes and texts are found."""
     is_gpu = device.type == 'cuda'
     yield from suppression(device, 16 if is_gpu else 2)

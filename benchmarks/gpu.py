@@ -105,7 +105,7 @@ def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int,
     return len(spans), busy / 1e6
 
 
-def tests(_: torch.device, __: float) -> Iterator[Row]:
+def tests(_: torch.device) -> Iterator[Row]:
     words = [sys.executable, '-m', 'pytest', str(ROOT / 'tests' / 'gpu'), '-p', 'no:cacheprovider', '--color=no']
     words += ['-n', '6'] if find_spec('xdist') else []  # they take minutes one after another
     ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
@@ -114,7 +114,7 @@ def tests(_: torch.device, __: float) -> Iterator[Row]:
     yield {'result': result, 'tests': ended.stdout.strip().splitlines()[-1].strip('= ')}
 
 
-def plain(device: torch.device, _: float) -> Iterator[Row]:
+def plain(device: torch.device) -> Iterator[Row]:
     """Both sides in one process, in turns: the ratio holds whatever else the machine does."""
     is_gpu, batches, medians = device.type == 'cuda', dict[str, ImageBatch](), dict[str, list[float]]()
     for name in NETWORKS:
@@ -143,7 +143,7 @@ def plain(device: torch.device, _: float) -> Iterator[Row]:
         }
 
 
-def precision(device: torch.device, _: float) -> Iterator[Row]:
+def precision(device: torch.device) -> Iterator[Row]:
     batches, predictions = dict[str, ImageBatch](), dict[tuple[str, bool], float]()  # by network, and by size of its numbers
     for (setting, keys), name in product(PRECISIONS.items(), FAMILIES):  # the first of each network loads its kernels: 10 s
         job = open_network(name, device, *keys)
@@ -184,7 +184,7 @@ def timed(trainer: Trainer, batch: ImageBatch, flops: int) -> Row:
     }
 
 
-def graphs(device: torch.device, _: float) -> Iterator[Row]:
+def graphs(device: torch.device) -> Iterator[Row]:
     for name, setting in GRAPHS:
         yield {'network': name, 'setting': setting, **compare_with(name, setting, device)}
         torch.compiler.reset()
@@ -209,7 +209,7 @@ def compare_with(name: str, setting: str, device: torch.device) -> Row:
     return {**times, 'time': f'{seconds[1] / seconds[0]:.3f}', 'until the fifth step': f'{start:.1f} s'}
 
 
-def fed(device: torch.device, __: float) -> Iterator[Row]:
+def fed(device: torch.device) -> Iterator[Row]:
     """Published recipes on files: the step, and the share of it that waits for the loader."""
     workers, cuda = os.cpu_count() or 1, device.type == 'cuda'
     for family, batch in (('segmentation', 6), ('detection', 24), ('recognition', 128), ('table', 24)):
@@ -253,7 +253,7 @@ def serve_training_files_as_validation(root: Path) -> None:
         (root / 'val').symlink_to(root / 'train')
 
 
-def accuracy(device: torch.device, _: float) -> Iterator[Row]:
+def accuracy(device: torch.device) -> Iterator[Row]:
     """Trainings of all seeds of a precision side by side, so compare their images/s with those of other precisions only."""
     is_gpu = device.type == 'cuda'
     seeds = range(3 if is_gpu else 2)
@@ -282,7 +282,7 @@ def accuracy(device: torch.device, _: float) -> Iterator[Row]:
 
 
 class Section(NamedTuple):
-    rows: Callable[[torch.device, float], Iterator[Row]]  # of a device, and of the seconds that the section may take
+    rows: Callable[[torch.device], Iterator[Row]]  # of a device
     share: float  # of the time, in seconds of 540
 
 
@@ -348,8 +348,10 @@ def main() -> None:
     if given.device == 'cuda' and not torch.cuda.is_available():
         sys.exit('there is no CUDA device here; --device cpu shows that the benchmark works')
     if given.section:
-        faulthandler.dump_traceback_later(given.seconds - 1)  # to the log: where it was when its time was over
-        for row in SECTIONS[given.section].rows(torch.device(given.device), given.seconds):
+        # To the log: where it was a second before it is killed. Its time began before its imports.
+        left = given.seconds - (time.time() - psutil.Process().create_time())
+        faulthandler.dump_traceback_later(max(1, left - 1))
+        for row in SECTIONS[given.section].rows(torch.device(given.device)):
             print(json.dumps(row), flush=True)
         return
     name = torch.cuda.get_device_name() if given.device == 'cuda' else f'{platform.processor() or "cpu"} (not a GPU)'
