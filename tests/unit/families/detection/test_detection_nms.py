@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +76,28 @@ def test_many_boxes_are_kept_as_torchvision_keeps_them_class_by_class() -> None:
         above = scores[:, number] > 0.3
         expected = scores[above, number][ops.nms(boxes[above], scores[above, number], 0.7)]
         assert found[classes == number].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(('spread', 'expected'), [(10, [80, 320]), (2000, [80])])
+def test_the_best_of_many_boxes_stay_without_a_comparison_of_all(
+    spread: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A detector that has begun to learn has thousands of candidates per image."""
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(8000, 2, generator=generator) * spread
+    boxes = torch.cat([corners, corners + 10 + torch.rand(8000, 2, generator=generator) * 10], 1)
+    scores = torch.rand(8000, 1, generator=generator).clamp(min=0.02)
+    compared: list[int] = []
+    batched_nms = ops.batched_nms
+
+    def count_boxes(boxes: Tensor, *others: Any) -> Tensor:
+        compared.append(len(boxes))
+        return batched_nms(boxes, *others)
+
+    monkeypatch.setattr(ops, 'batched_nms', count_boxes)
+    _, found, _ = select(boxes, scores, Nms(pre_top_k=8000, keep_top_k=40))
+    assert found.tolist() == scores[ops.nms(boxes, scores[:, 0], 0.7)[:40], 0].tolist()
+    assert compared == expected
 
 
 def test_each_image_of_a_batch_is_judged_alone() -> None:
