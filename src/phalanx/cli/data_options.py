@@ -33,7 +33,7 @@ def new_parser() -> Parser:
     parser.add_argument('--groups', metavar='GROUPS', help='what stays together: `folder`, or a regular expression on paths')
     parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the random split (0)')
     parser.add_argument('--minutes', type=float, metavar='N', help='time limit of the training on this node')
-    of_texts = 'for lines of text, pages and tables: published weights to begin with (docs/own-data.md)'
+    of_texts = 'published weights to begin with, of a detector or for lines of text, pages and tables (docs/own-data.md)'
     parser.add_argument('--weights', type=parse_path, metavar='FILE', help=of_texts)
     kept = 'keep all characters that the published weights read, not only those of the training texts'
     parser.add_argument('--keep_characters', action='store_true', help=kept)

@@ -5,6 +5,7 @@ Images differ in size. Numbers of samples are those that the folder was drawn wi
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,11 @@ from safetensors.torch import save_file
 import drawn
 from phalanx.config.read import to_plain
 from phalanx.curation.new import create, published
-from phalanx.curation.new.published import STARTS
+from phalanx.curation.new.published import STARTS, find_detector
 from phalanx.curation.prepare.samples import Family
 from phalanx.engine.job import open_job
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.detectors import namings_of_detectors
 from running import run_here
 
 DRAWN: dict[Callable[[Path], None], tuple[str, int]] = {  # the family, and the training samples of those drawn
@@ -58,6 +61,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly any trial, and no published weights of packages that happen to be installed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(create, 'TRIED', 0)
+    monkeypatch.setattr(create, 'TIMED', 0)
     monkeypatch.setattr(published, 'find_in_package', lambda package, file: None)
 
 
@@ -115,11 +119,52 @@ def test_installed_published_weights_are_fine_tuned(family: Family, capsys: pyte
     assert len(open_job('mine_phalanx/mine.yml').task.dataset('train')) == 8
 
 
-def test_published_weights_for_another_task_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def save_as_published(base: str, file: Path) -> None:
+    """Save zeros in the layout of the authors of the detector `base`, with the average of the weights in it."""
+    with torch.device('meta'):
+        state = open_job(base).task.model().state_dict()
+    slots = namings_of_detectors(state)[0].slots
+    zeros = {name: torch.zeros((), dtype=slot.tensor.dtype).expand(slot.tensor.shape) for name, slot in slots.items()}
+    torch.save({'ema': {'module': zeros}}, file)
+
+
+def test_a_published_detector_is_fine_tuned_with_its_own_network_and_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    base, weights = 'deimv2_hgnetv2_atto_coco', Path('deimv2_atto.pth')
+    save_as_published(base, weights)
+    # The command makes steps, for --minutes, and so trains the recipe.
+    assert run_here('new', 'mine', '--weights', str(weights), '--no_trial', '--minutes', '0.01') == 0
+    printed = capsys.readouterr().out
+    assert f'starts from {weights.absolute()}, read as the weights of {base}' in printed
+    assert 'are of another shape and stay as initialised: decoder.enc_score_head.weight is [80, ' in printed
+    recipe, published = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text()), to_plain(open_job(base).resolved)
+    assert recipe['model'] == {'name': 'deimv2', 'size': 'atto'}
+    assert recipe['loss'] == {'name': 'rtdetr', 'classes': 'matchability', 'gamma': 1.5}
+    assert recipe['parameters']['rules'][0]['lr_factor'] == published['parameters']['rules'][0]['lr_factor']
+    assert recipe['train']['init_from'] == str(weights.absolute())
+    assert recipe['data']['classes'] == ['bolt', 'nut']
+
+
+def test_the_name_of_a_file_decides_between_networks_with_the_same_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, 'NETWORK', re.compile('rtdetr_r18vd_6x_coco|rtdetrv2_r18vd_120e_coco'))
+    for name in ('best.pth', 'rtdetrv2_best.pth'):
+        save_as_published('rtdetrv2_r18vd_120e_coco', Path(name))
+    assert find_detector(Path('rtdetrv2_best.pth'), on_gpu=False).base == 'rtdetrv2_r18vd_120e_coco'
+    with pytest.raises(CheckpointError, match='of rtdetr_r18vd_6x_coco or rtdetrv2_r18vd_120e_coco: begin the name'):
+        find_detector(Path('best.pth'), on_gpu=False)
+
+
+def test_published_weights_for_another_task_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn.masks_palette(Path('masks'))
     drawn.csv_boxes(Path('boxes'))
-    Path('weights.onnx').touch()
-    assert run_here('new', 'boxes', '--weights', 'weights.onnx') == 2
-    assert '--weights: is for recognition, text_detection, table, and this is detection' in capsys.readouterr().err
+    save_file({'something': torch.zeros(3)}, 'weights.safetensors')
+    assert run_here('new', 'masks', '--weights', 'weights.safetensors') == 2
+    assert '--weights: is for detection, recognition, text_detection, table, and this is segm' in capsys.readouterr().err
+    monkeypatch.setattr(published, 'NETWORK', re.compile('deimv2_hgnetv2_atto_coco'))
+    assert run_here('new', 'boxes', '--weights', 'weights.safetensors') == 2
+    assert 'weights.safetensors: by its tensors, it is of none of deimv2_hgnetv2_atto_coco' in capsys.readouterr().err
     assert not Path('boxes_phalanx').exists()
 
 

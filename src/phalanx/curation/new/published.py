@@ -1,23 +1,35 @@
-"""Published weights that a package brings, to begin with where random ones learn too little in minutes."""
+"""Published weights to begin with where random ones learn too little in minutes: those of packages, and of detectors."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+from phalanx.config.shipped import shipped_recipes
 from phalanx.curation.prepare.samples import Family
+from phalanx.engine.finetune import BUDGETS
+from phalanx.engine.job import open_job
+from phalanx.system.errors import CheckpointError
+from phalanx.weights.finding import find
 from phalanx.weights.packages import find_in_package
+from phalanx.weights.reading import load_weights, read_weights
+
+NETWORK = re.compile(r'(?!.*_obj2)(?:dfine|deimv2|rtdetr|rtdetrv2|ppyoloe_plus)_.*_coco')  # a recipe for each of them
+MATCHED = 0.8  # share of the tensors: a layer per level or step of a decoder depends on the number of classes
 
 
 class Start(NamedTuple):
     """Weights to begin with, and how long they take to fit to the samples of somebody else."""
 
     about: str
-    package: str
-    version: str
-    file: str  # in the folder of the package
     base: str  # the recipe by which they are trained on
     samples: int  # that are seen (docs/benchmarks.md)
     batch: int
-    few: int  # training samples: from fewer, random weights learn little
+    few: int = 0  # training samples: from fewer, random weights learn little
+    package: str = ''
+    version: str = ''
+    file: str = ''  # in the folder of the package
 
     @property
     def name(self) -> str:
@@ -61,3 +73,31 @@ STARTS: dict[Family, Start] = {
         few=20_000,
     ),
 }
+
+
+def find_detector(weights: Path, on_gpu: bool) -> Start:
+    """The published detector whose network has the tensors in `weights`, save those for its classes.
+
+    RT-DETR and RT-DETRv2 have the same tensors: the name of the file decides. Raises CheckpointError if it does not, if there
+    is no such network, and if it is no file of weights.
+    """
+    read_weights(find(weights))
+    words = re.split(r'[\W_]', weights.name.lower().replace('detr_v2', 'detrv2'))  # as at transformers
+    bases = [name for name in shipped_recipes() if NETWORK.fullmatch(name) and ('_dsp_' in name) == ('dsp' in words)]
+    shares = {base: _share(base, weights) for base in [base for base in bases if base.split('_')[0] in words] or bases}
+    best = [base for base, share in shares.items() if share == max(shares.values()) > MATCHED]
+    if len(best) != 1:
+        which = f'of {" or ".join(best)}: begin the name of the file with that' if best else f'of none of {", ".join(shares)}'
+        raise CheckpointError(f'{weights}: by its tensors, it is {which}')
+    budget = BUDGETS['detection']
+    return Start(best[0], best[0], budget.samples[on_gpu], budget.batch[on_gpu])
+
+
+def _share(base: str, weights: Path) -> float:
+    """Share of the tensors of the network of the recipe `base` that `weights` fill, classes aside; 0 below a half."""
+    with torch.device('meta'):
+        model = open_job(base).task.model()
+    try:
+        return load_weights(model, weights, misshapen='skip').fits[0].share
+    except CheckpointError:
+        return 0.0

@@ -7,13 +7,17 @@ from typing import Any
 
 import yaml
 
+from phalanx.config.read import read, to_plain
+from phalanx.config.shipped import shipped_recipes
 from phalanx.curation.new import plan
 from phalanx.curation.new.plan import Length, Node
-from phalanx.curation.new.published import STARTS
+from phalanx.curation.new.published import Start
 from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.targets import Written
+from phalanx.engine.finetune import BUDGETS
 
 PLAIN_EPOCHS = 20  # of a detector's training, at its end: objects are as large as in the evaluation (docs/benchmarks.md)
+FROM_BASE = ('model', 'loss', 'parameters', 'clip')  # of the recipe of a published detector
 LARGE_PAGE = 1280  # pixels of the longer side, to which larger pages are reduced
 SPAN, PUBTABNET_SPANS = re.compile(r'(?:col|row)span="(\d+)"'), range(2, 11)
 READING = (
@@ -28,23 +32,27 @@ def compose_recipe(
     length: Length,
     node: Node,
     head: Sequence[str],
+    start: Start | None,
     weights: Path | None,
     settings: Mapping[str, object],
 ) -> str:
     """Compose the recipe.
 
-    `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any; `settings`: keys that short runs
-    of fine-tuning chose.
+    `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any, which are those of `start`;
+    `settings`: keys that short runs of fine-tuning chose.
     """
     about = '\n'.join(f'# {line}'.rstrip() for line in head)
     data = '\n'.join(['data:', *(f'  {name}: {_format_yaml(value)}' for name, value in written.data.items())])
-    if weights:
-        own = (f'_base_: {STARTS[family].base}', data, *FITTED[family](written, node), *_write_keys(length, weights, settings))
+    if start and weights and family != 'detection':
+        own = (f'_base_: {start.base}', data, *FITTED[family](written, node), *_write_keys(length, weights, settings))
         return '\n\n'.join([about, *own]) + '\n'
     about_bands = '# of each band, as a share of its largest value'
     colours = [f'{about_bands}\nmean: {written.mean}\nstd: {written.std}'] if written.mean else []
-    blocks = [about, f'task: {family}', data, *colours, *FAMILY[family](written, length, node)]
-    blocks += _general(family, written, length, node)
+    parts = FAMILY[family](written, length, node)
+    if start and weights:  # the schedules of published detectors are hundreds of epochs long: only the network is from there
+        parts = _exchange_network(parts, start, length, settings)
+    initial = _initial(weights, settings) if weights else ''
+    blocks = [about, f'task: {family}', data, *colours, *parts, *_general(family, written, length, node, initial)]
     return '\n\n'.join(blocks) + '\n'
 
 
@@ -93,6 +101,24 @@ def _detection(written: Written, length: Length, node: Node) -> list[str]:
         *augmented,
         _optimizer('adamw', rate * (length.batch / 8) ** 0.5, 0.05),
     ]
+
+
+def _exchange_network(parts: Sequence[str], start: Start, length: Length, settings: Mapping[str, object]) -> list[str]:
+    """Put the network of `start`, its loss, and how its parameters are trained into the `parts` of a detector's recipe."""
+    base = to_plain(read(shipped_recipes()[start.base]))
+    base['loss'].pop('matcher_change_epoch', None)
+    if 'static_assigner_epochs' in base['loss']:
+        base['loss']['static_assigner_epochs'] = 0  # the network can already locate objects
+    network = [f'{key}: {_format_yaml(base[key])}' for key in FROM_BASE if key in base]
+    lr = float(str(settings.get('optimizer.lr', BUDGETS['detection'].lr * (length.batch / 8) ** 0.5)))
+    norms = [f'norm_sync: {settings["norm_sync"]}'] if 'norm_sync' in settings else []
+    return [f'# as in {start.base}\n' + '\n'.join(network), *parts[2:-1], _optimizer('adamw', lr, 0.01), *norms]
+
+
+def _initial(weights: Path, settings: Mapping[str, object]) -> str:
+    """Keys below `train` for initial weights, and for the parts of the network that short runs froze."""
+    freeze = f'\n  freeze: {_format_yaml(settings["train.freeze"])}' if 'train.freeze' in settings else ''
+    return f'\n  init_from: {_format_yaml(str(weights))}{freeze}'
 
 
 def _distort(written: Written, strength: float | None = None) -> str:
@@ -169,11 +195,10 @@ FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
 
 def _write_keys(length: Length, weights: Path, settings: Mapping[str, object]) -> list[str]:
     """Keys for length, initial weights, evaluation and checkpoints of fine-tuning, and the `settings` of short runs."""
-    freeze = f'\n  freeze: {_format_yaml(settings["train.freeze"])}' if 'train.freeze' in settings else ''
+    initial = _initial(weights, settings)
     return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
-        f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number\n'
-        f'  init_from: {_format_yaml(str(weights))}{freeze}',
+        f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number{initial}',
         *([f'optimizer:\n  lr: {settings["optimizer.lr"]:<24} # best of short runs'] if settings else []),
         *([f'norm_sync: {settings["norm_sync"]}'] if 'norm_sync' in settings else []),
         f'schedule:\n  warmup_steps: {length.warmup_steps}',
@@ -259,7 +284,7 @@ def _optimizer(name: str, lr: float, decay: float) -> str:
     return f'optimizer:\n  name: {name}\n  lr: {float(f"{lr:.2g}")}{weight_decay}'
 
 
-def _general(family: Family, written: Written, length: Length, node: Node) -> list[str]:
+def _general(family: Family, written: Written, length: Length, node: Node, initial: str) -> list[str]:
     """Keys for length, schedule, EMA, evaluation and checkpoints."""
     workers = min(8, node.cores) if node.has_gpu else min(2, node.cores - 1)
     are_alike = family in ('recognition', 'detection', 'table') and not plan.choose_windows(written, node)
@@ -267,7 +292,7 @@ def _general(family: Family, written: Written, length: Length, node: Node) -> li
     blocks = [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps; longer is better, up to a point\n'
         f'  global_batch_size: {length.batch}\n  workers: {workers}\n  channels_last: true\n'
-        '  bad_samples: 5                 # images that cannot be read are skipped, up to this number',
+        f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number{initial}',
         f'schedule:\n  name: cosine\n  warmup_steps: {length.warmup_steps}',
     ]
     if length.ema_decay:
