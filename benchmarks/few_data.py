@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/few_data.py RECIPE [yolo11n|yolo26n] [--seconds 600] [--side 224] [--set KEY=VALUE ...]
 
 RECIPE gives the data and, without a second name, the network: for example what `phalanx new --minutes 5` writes. Its length
-and warm-up follow the budget as there, epochs of its transforms do not. A network of Ultralytics trains on the same images with
-its own settings. One process, one core; evaluations are not counted, and one metric measures both. Ultralytics is under the
-AGPL: see detectors.py.
+and warm-up follow the budget as there, epochs of its transforms do not. A network of Ultralytics trains on the same images
+from the same seed with its own settings. One process, one core; evaluations are not counted, and one metric measures both.
+Ultralytics is under the AGPL: see detectors.py.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def train_ultralytics(name: str, job: Job, seconds: float, side: int, epochs: in
     text = (folder / 'data.yaml').read_text()
     (folder / 'data.yaml').write_text(f'path: {folder}\n{text}')
     options = {'data': str(folder / 'data.yaml'), 'imgsz': side, 'device': 'cpu', 'workers': 0, 'project': str(folder)}
-    options |= {'val': False, 'plots': False, 'save': False, 'amp': False, 'verbose': False, 'seed': 0}
+    options |= {'val': False, 'plots': False, 'save': False, 'amp': False, 'verbose': False, 'seed': job.recipe.train.seed}
     if epochs is None:  # one epoch after another that is not timed gives their number
         moments: list[float] = []
         trial = YOLO(f'{name}.yaml')
