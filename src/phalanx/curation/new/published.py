@@ -87,8 +87,9 @@ def find_detector(weights: Path, on_gpu: bool) -> Start:
     shares = {base: _share(base, weights) for base in [base for base in bases if base.split('_')[0] in words] or bases}
     best = [base for base, share in shares.items() if share == max(shares.values()) > MATCHED]
     if len(best) != 1:
-        which = f'of {" or ".join(best)}: begin the name of the file with that' if best else f'of none of {", ".join(shares)}'
-        raise CheckpointError(f'{weights}: by its tensors, it is {which}')
+        cure = 'begin the name of the file with that' if best else 'train.init_from takes it for the network of a recipe'
+        which = f'of {" or ".join(best)}' if best else f'of none of {", ".join(shares)}'
+        raise CheckpointError(f'{weights}: by its tensors, it is {which}; {cure}')
     budget = BUDGETS['detection']
     return Start(best[0], best[0], budget.samples[on_gpu], budget.batch[on_gpu])
 
