@@ -15,8 +15,9 @@ Part = Literal['images', 'categories', 'annotations']
 PARTS: tuple[Part, ...] = ('images', 'categories', 'annotations')
 BLOCK = 1 << 20  # bytes read at a time
 SEARCHED = 1 << 14  # characters at the end of those in which the last entry is looked for
-OUTLINE = re.compile(rb'"segmentation"\s*:\s*(?=\[\s*\[)')  # with a list of polygons; in a text, quotes are escaped
-OF_POLYGONS, END_OF_POLYGONS = b'-+0123456789.eE,[] \t\r\n', re.compile(rb'\]\s*\]$')
+NUMBERS = rb'[-+0-9.eE, \t\r\n]*+\]\s*+'
+# The key of an object's outline, and a list of polygons; in a text, quotes are escaped.
+OUTLINE = re.compile(rb'("segmentation"\s*:\s*)\[\s*\[%b(?:,\s*\[%b)*\]' % (NUMBERS, NUMBERS))
 BETWEEN = re.compile(r'\}\s*,\s*(?=\{)')  # two entries, or what looks so
 PLACE = re.compile(r'bytes (\d+) to (\d+)')  # of polygons in the file
 BLANKS = re.compile(r'[ \t\r\n]*')
@@ -214,25 +215,14 @@ class _Text:
         cut = max(0, data.rfind(b'"')) if block else len(data)
         self._rest = data[cut:]
         more = _without_polygons(data[:cut], read - len(data))
-        text = b''.join(more).decode('utf-8-sig' if self._is_start else 'utf-8', 'surrogatepass')
+        text = more.decode('utf-8-sig' if self._is_start else 'utf-8', 'surrogatepass')
         self._is_start = self._is_start and not cut
         self._text, self._at = self._text[self._at :] + text, 0
 
 
-def _without_polygons(data: bytes, offset: int) -> Iterator[bytes]:
-    """Yield the text in pieces, with places in the file instead of lists of polygons; it begins at `offset` there."""
-    done = 0
-    for key in OUTLINE.finditer(data):
-        begin = key.end()
-        after = data.find(b'"', begin)  # of the next key: numbers have no quote
-        end = data.rfind(b']', begin, after if after >= 0 else len(data)) + 1
-        polygons = data[begin:end]
-        is_whole = END_OF_POLYGONS.search(polygons) and polygons.count(b'[') == polygons.count(b']')
-        if is_whole and not polygons.translate(None, OF_POLYGONS):
-            yield data[done:begin]
-            yield b'"bytes %d to %d"' % (offset + begin, offset + end)
-            done = end
-    yield data[done:]
+def _without_polygons(data: bytes, offset: int) -> bytes:
+    """Text with places in the file instead of lists of polygons; it begins at `offset` there."""
+    return OUTLINE.sub(lambda one: b'%b"bytes %d to %d"' % (one[1], offset + one.end(1), offset + one.end()), data)
 
 
 def _after_blanks(text: str, at: int) -> int:

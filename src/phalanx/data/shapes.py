@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,16 @@ Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 Mask = npt.NDArray[np.bool_]  # [H, W]
 Points = npt.NDArray[np.float64]  # [N, 2] x, y; the first pixel lies between 0 and 1
+
+
+class BoxColumns(NamedTuple):
+    """Boxes of images: a million objects of Python would take gigabytes."""
+
+    images: Sequence[int]  # number of each box's image
+    boxes: Sequence[float]  # x0, y0, x1, y1 of each, one after the other
+    labels: Sequence[int]
+    areas: Sequence[float]  # as annotated; else NaN
+    ignored: Sequence[bool]
 
 
 @dataclass(frozen=True)

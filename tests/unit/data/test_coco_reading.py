@@ -11,6 +11,7 @@ import pytest
 from phalanx.data import coco_file
 from phalanx.data.checks import AnnotationError
 from phalanx.data.coco_file import read_blocks
+from phalanx.families.detection.data import coco
 from phalanx.families.detection.data.coco import read_annotations
 
 POLYGONS = [[1, 2.5, 3e1, 4, 5, 6], [-1, 2, 3, 4, 5, 6]]
@@ -123,3 +124,68 @@ def test_a_box_takes_a_hundred_bytes_however_long_its_outline(tmp_path: Path, mo
     peak(10, 20)  # what the first call imports
     assert (peak(3000, 20) - peak(1000, 20)) / 2000 < 100
     assert abs(peak(1000, 60) - peak(1000, 20)) < 100_000
+
+
+PLAIN = {'image_id': 1, 'category_id': 1, 'bbox': [1, 2.5, 30, 40], 'area': 5, 'iscrowd': 0, 'id': 1, 'segmentation': POLYGONS}
+UNUSUAL: dict[str, list[Any]] = {
+    'image_id': ['a', 1.0, '1', True, None, 99, [1], {}, 1.5, 10**400],
+    'category_id': [4.0, '1', True, None, 99, [1], 'b'],
+    'bbox': [
+        *(None, [], [1, 2, 3], [1, 2, 3, 4, 5], 5, 'abcd', '1234', {'a': 1, 'b': 2, 'c': 3, 'd': 4}, [[1], [2], [3], [4]]),
+        *([9, 9, -4, -5], [9, 9, 4, -5], ['1', ' 2', '3e0', '4_0'], ['1', '2', 'x', '4'], [1, 2, True, 4], [1, 2, None, 4]),
+        *([1, 2, 2**31, 4], [1, 2, 2**31 + 1, 4], [1, 2, 10**400, 4], [float('nan'), 2, 3, 4], [1, 2, 3, float('inf')]),
+    ],
+    'area': [None, 0, -1, 2.5, float('nan'), float('inf'), 10**400, '5', True, [5], {}, 2**62, 2**63],
+    'iscrowd': [None, 1, True, False, 0.5, float('nan'), 2, '1', 'maybe', [], {}, [1]],
+    'ignore': [None, 0, 1, 'x'],
+    'keypoints': [None, [], [1, 2, 2]],
+    'attributes': [{}, {'rotation': 30}, {'rotation': 'x'}, 5],
+    'caption': ['a'],
+    'segments_info': [[]],
+    'segmentation': [None, [], 'x', {'counts': [1, 3], 'size': [2, 2]}],
+}
+
+
+def outcome(annotations: list[Any], folder: Path) -> object:
+    """Digest and notes of a file with these annotations, or the reasons why it is refused."""
+    content = {
+        'images': [{'id': 1, 'file_name': 'a.jpg', 'width': 50, 'height': 50}, {'id': 'a', 'file_name': 'b.jpg'}],
+        'annotations': annotations,
+        'categories': [{'id': 1, 'name': 'cat'}, {'id': 4, 'name': 'dog'}],
+    }
+    file = folder / 'a.json'
+    file.write_text(json.dumps(content))
+    coco._read_annotations.cache_clear()
+    try:
+        source = read_annotations([file], folder)[1].source(keep_empty=True)
+    except ValueError as error:
+        return str(error)
+    return source.digest(), source.notes
+
+
+@pytest.mark.parametrize('outlined', (True, False))
+@pytest.mark.parametrize('key', UNUSUAL)
+def test_columns_of_objects_are_those_read_one_by_one(
+    key: str, outlined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in UNUSUAL[key]:
+        unusual = {name: PLAIN[name] for name in PLAIN if outlined or name != 'segmentation'} | {key: value}
+        without = {name: unusual[name] for name in unusual if name != key}
+        lists = [PLAIN, unusual, PLAIN], [PLAIN, without], [unusual] * 3
+        by_column = [outcome(entries, tmp_path) for entries in lists]
+        with monkeypatch.context() as patch:
+            patch.setattr(coco, 'parse_plain_objects', lambda *_: None)
+            assert by_column == [outcome(entries, tmp_path) for entries in lists], value
+
+
+def test_objects_are_read_one_by_one_only_in_blocks_with_unusual_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coco_file, 'BLOCK', 1 << 12)
+    singly: list[Any] = []
+    parse = coco.parse_object
+    monkeypatch.setattr(coco, 'parse_object', lambda entry, *rest: (singly.append(entry), parse(entry, *rest))[1])
+    entries: list[Any] = [PLAIN | {'id': number} for number in range(1000)]
+    outcome(entries, tmp_path)
+    assert not singly
+    entries[500] = entries[500] | {'ignore': 1}
+    outcome(entries, tmp_path)
+    assert entries[500]['id'] in [entry['id'] for entry in singly] and len(singly) < 100

@@ -6,6 +6,7 @@ Python objects are writes.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,10 @@ from phalanx.data.folders import check_present
 from phalanx.data.image import read_image, turned_hint
 from phalanx.data.listed import Files, Packed, digest_arrays
 from phalanx.data.samples import Draw, Image, SampleError
-from phalanx.data.shapes import Box
+from phalanx.data.shapes import Box, BoxColumns
 from phalanx.families.detection.data.source import Mask, Objects, areas_of, have_area
 
+Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 UNKNOWN = (0, 0)  # size of an image without one in its annotation
 FEW = 10  # boxes: fewer say nothing about a data set
@@ -59,16 +61,21 @@ class Annotations:
         """Add an image without its annotation file."""
         self._missing[self.add_image(path)] = annotation
 
-    def add_box(self, image: int, box: Box, label: int, *, area: float | None = None, ignored: bool = False) -> None:
-        x0, y0, x1, y1 = box
-        if x1 < x0 or y1 < y0:  # drawn from right to left, or upwards
-            self.notes['boxes whose corners were exchanged'] += 1
-            box = (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
+    def add_box(self, image: int, box: Box, label: int, *, area: float = math.nan, ignored: bool = False) -> None:
+        """Add one box; an area of NaN is that of the box."""
         self._owners.append(image)
         self._boxes.extend(box)
         self._labels.append(label)
-        self._areas.append((box[2] - box[0]) * (box[3] - box[1]) if area is None else area)
+        self._areas.append(area)
         self._ignored.append(ignored)
+
+    def add_boxes(self, added: BoxColumns) -> None:
+        """Add many boxes."""
+        self._owners.extend(added.images)
+        self._boxes.extend(added.boxes)
+        self._labels.extend(added.labels)
+        self._areas.extend(added.areas)
+        self._ignored.extend(added.ignored)
 
     def source(
         self,
@@ -88,8 +95,9 @@ class Annotations:
         if classes is not None:
             labels = np.array(classes, np.int64)[labels]
         owners, sizes = np.array(self._owners, np.int64), np.array(self._sizes, np.int64).reshape(-1, 2)
-        boxes = np.array(self._boxes, np.float32).reshape(-1, 4)
-        objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), np.array(self._areas, np.float32))
+        boxes, areas, exchanged = self._upright_boxes()
+        notes['boxes whose corners were exchanged'] = exchanged
+        objects = Objects(boxes, labels, np.array(self._ignored, np.bool_), areas)
         if not self.relative and len(boxes) and boxes.min() >= 0 and boxes.max() <= 1:
             raise ValueError(f'{self.place}: {FRACTIONS}')
         # Leave out boxes without area, and count what a user should know about.
@@ -124,6 +132,15 @@ class Annotations:
         missing = {place: self._missing[number] for place, number in enumerate(selected.tolist()) if number in self._missing}
         kept = objects.at(rows)
         return AnnotatedImages(self.root, paths, sizes[selected], starts, kept, self.relative, oddities, missing, bands)
+
+    def _upright_boxes(self) -> tuple[Floats, Floats, int]:
+        """Boxes [N, 4], areas [N], and the number of boxes drawn from right to left or upwards, whose corners are exchanged."""
+        ends = np.array(self._boxes, np.float64).reshape(-1, 2, 2)
+        exchanged = (ends[:, 1] < ends[:, 0]).any(1).sum()
+        ends.sort(1)
+        areas = np.array(self._areas, np.float64)
+        areas = np.where(np.isnan(areas), (ends[:, 1] - ends[:, 0]).prod(1), areas)
+        return ends.reshape(-1, 4).astype(np.float32), areas.astype(np.float32), int(exchanged)
 
     def _reach_out(self, owners: Integers, sizes: Integers, objects: Objects) -> Mask:
         """Mask [N] of boxes that exceed the image by more than a pixel or 1 % of the side; False for unknown sizes."""

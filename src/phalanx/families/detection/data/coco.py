@@ -7,7 +7,7 @@ from typing import Any
 
 from phalanx.data.bands import Bands
 from phalanx.data.checks import AnnotationError, is_file
-from phalanx.data.coco import Key, parse_categories, parse_image, parse_object, place_of
+from phalanx.data.coco import Key, parse_categories, parse_image, parse_object, parse_plain_objects, place_of
 from phalanx.data.coco_file import Block, read_blocks
 from phalanx.data.folders import Problems, check_file, check_folder, check_inside, check_names, read_class_names
 from phalanx.data.samples import Split
@@ -181,11 +181,15 @@ class _Reading:
         self, block: Block, path: Path, images: dict[Key, int], categories: dict[Key, str], problems: Problems
     ) -> None:
         """Add the boxes of a block of annotations, once each."""
+        labels = {key: self.labels[name] for key, name in categories.items()}
+        if not self.is_joined and (objects := parse_plain_objects(block.entries, images, labels)):
+            self.annotations.add_boxes(objects)
+            return
         for place, entry in enumerate(block.entries, block.first):
             with problems:
                 where = place_of(path, 'annotation', place, entry)
                 one = parse_object(entry, images, categories, where)
-                number, label = images[one.image], self.labels[categories[one.category]]
+                number, label = images[one.image], labels[one.category]
                 if self.is_joined:
                     row = number, label, tuple(round(value) for value in one.box)
                     if row in self.known:
