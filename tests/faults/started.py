@@ -54,8 +54,8 @@ def heed_hangups() -> None:
 class Fork(psutil.Process):
     """`phalanx WORDS...` in a fork that has PyTorch from its start, with what Popen has."""
 
-    def __init__(self, folder: Path, words: tuple[str, ...], output: Path) -> None:
-        self.fork = start_fork(SESSION, words, folder, output, output)
+    def __init__(self, folder: Path, words: tuple[str, ...], output: Path, script: str = SESSION) -> None:
+        self.fork = start_fork(script, words, folder, output, output)
         super().__init__(self.fork.pid)
 
     def poll(self) -> int | None:

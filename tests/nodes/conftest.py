@@ -8,17 +8,27 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
+from faults.started import SESSION, Fork
 from running import clean_environment
 
 NUMBER = itertools.count()  # a namespace that was deleted gives its names back only later
+
+
+# Python 3.12 has os.setns.
+ENTER = """
+import ctypes, sys
+with open(f'/run/netns/{sys.argv.pop(1)}') as namespace:
+    assert ctypes.CDLL(None).setns(namespace.fileno(), 0x40000000) == 0  # CLONE_NEWNET
+"""
 
 
 def ip(*words: str) -> None:
@@ -33,23 +43,22 @@ class Node:
     address: str
     card: str
     folder: Path
-    running: list[subprocess.Popen[str]] = field(default_factory=list)
+    running: list[subprocess.Popen[bytes] | Fork] = field(default_factory=list)
 
     def start(self, *command: str, **environment: str) -> Started:
-        process = subprocess.Popen(
-            ['ip', 'netns', 'exec', self.namespace, *command],
-            cwd=self.folder,
-            env={**clean_environment(), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        words = ['ip', 'netns', 'exec', self.namespace, *command]
+        process, output = start(words, self.folder, {**clean_environment(), **environment})
         self.running.append(process)
-        return Started(process)
+        return Started(process, output)
 
     def phalanx(self, *words: str, **environment: str) -> Started:
-        return self.start(sys.executable, '-m', 'phalanx', *words, **environment)
+        """Start `phalanx WORDS...`: without an environment of its own, in a fork that has PyTorch from its start."""
+        if environment:
+            return self.start(sys.executable, '-m', 'phalanx', *words, **environment)
+        output = _output_in(self.folder)
+        process = Fork(self.folder, (self.namespace, *words), output, ENTER + SESSION)
+        self.running.append(process)
+        return Started(process, output)
 
     def unplug(self) -> None:
         ip('-n', self.namespace, 'link', 'set', self.card, 'down')
@@ -62,6 +71,20 @@ class Node:
         return [int(pid) for pid in subprocess.check_output(['ip', 'netns', 'pids', self.namespace], text=True).split()]
 
 
+def start(words: list[str], folder: Path, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Path]:
+    """A command that runs in `folder`, and the file with what it says."""
+    output = _output_in(folder)
+    with output.open('w') as file:
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    return process, output
+
+
+def _output_in(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder, prefix='.')) / 'output.txt'
+
+
 SILENT = '192.0.2.53'  # a name server: questions go to a node that drops them
 BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
 
@@ -69,19 +92,16 @@ BOUND = 900  # seconds in which a command must end, or come to where a test wait
 class Started:
     """A command that runs on a node, and what it has said so far."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process, self.lines = process, []  # type: tuple[subprocess.Popen[str], list[str]]
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip('\n'))
+    def __init__(self, process: subprocess.Popen[bytes] | Fork, file: Path) -> None:
+        self.process, self.file = process, file
 
     @property
     def output(self) -> str:
-        return '\n'.join(self.lines)
+        return self.file.read_text(errors='replace')
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.splitlines()
 
     def until(self, come: Callable[[], bool], seconds: float = BOUND) -> None:
         """Waits until `come` is true. Fails with what was said when it does not come, or the command ends before."""
@@ -98,9 +118,8 @@ class Started:
         """The exit status, within `seconds`."""
         try:
             status = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             raise AssertionError(f'still running after {seconds} s:\n{self.output}') from None
-        self.reader.join(5)
         return status
 
 
@@ -131,6 +150,8 @@ def bridged(folder: Path, count: int) -> Iterator[list[Node]]:
             for pid in node.processes():
                 os.kill(pid, 9)
             for process in node.running:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()  # a fork that was to enter the node
                 process.wait()
             ip('netns', 'del', node.namespace)
         ip('link', 'del', bridge)

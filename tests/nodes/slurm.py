@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.conftest import BOUND, SILENT, Node, Started, ip
+from nodes.conftest import BOUND, SILENT, Node, Started, ip, start
 from running import clean_environment
 
 PACKAGES = ('slurmd', 'slurmctld', 'slurm-client', 'slurm-wlm-basic-plugins', 'libmunge2', 'libhwloc15')
@@ -63,32 +63,24 @@ class Slurm:
 
     def start(self, *command: str, **environment: str) -> Started:
         """`srun`, `sbatch` and the like, in the folder of the cluster, which all nodes share."""
-        process = subprocess.Popen(
-            [*_within(self.controller, self.folder), *command],
-            cwd=self.folder,
-            env=self.environment() | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        words = [*_within(self.controller, self.folder), *command]
+        process, output = start(words, self.folder, self.environment() | environment)
         self.controller.running.append(process)
-        return Request(process, self)
+        return Request(process, output, self)
 
     def state(self) -> str:
         """Queue, and reasons of nodes that take no jobs."""
         answers = [self.start(*command) for command in (('squeue', '--long'), ('sinfo', '--long', '--list-reasons'))]
         for answer in answers:
             answer.process.wait(60)
-            answer.reader.join(5)
         return '\n'.join(answer.output for answer in answers)
 
 
 class Request(Started):
     """A command of SLURM; if it does not end in time, the state of the cluster is shown."""
 
-    def __init__(self, process: subprocess.Popen[str], cluster: Slurm) -> None:
-        super().__init__(process)
+    def __init__(self, process: subprocess.Popen[bytes], file: Path, cluster: Slurm) -> None:
+        super().__init__(process, file)
         self.cluster = cluster
 
     def end(self, seconds: float = BOUND) -> int:
@@ -181,5 +173,4 @@ def _within(node: Node, folder: Path, name: str = 'login') -> list[str]:
 def _idle(slurm: Slurm) -> str:
     asked = slurm.start('sinfo', '-h', '-t', 'idle', '-o', '%D')
     asked.process.wait(60)
-    asked.reader.join(5)
     return asked.output.strip()
