@@ -14,7 +14,7 @@ from phalanx.bench.data import measure_pipeline
 from phalanx.bench.memory import format_memory, predict_memory
 from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
-from phalanx.cli.notes import open_with_notes
+from phalanx.cli.notes import open_with_notes, print_notes
 from phalanx.cli.ranks import launch_ranks
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
@@ -144,6 +144,7 @@ def _as_ranks(given: argparse.Namespace, words: Sequence[str], job: Job | None =
     flags, _, cluster = bench_cluster(given, job)
     samples = None
     if job is not None and not dist.is_launched():
+        print_notes(job)
         parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
         samples = NodeSamples(job, parts.train, parts.evaluation) if cluster else None
     return None if cluster is None else launch_ranks('bench', words, cluster, flags, LOG, samples)

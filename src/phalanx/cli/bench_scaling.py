@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.bench import scaling
+from phalanx.cli.notes import open_with_notes
 from phalanx.cli.ranks import build_cluster, read_launch
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.checks import check_parts
-from phalanx.engine.job import Job, open_job
+from phalanx.engine.job import Job
 from phalanx.launch.cluster import Cluster
 from phalanx.launch.flags import Flags
 from phalanx.launch.start import Start
@@ -32,7 +33,7 @@ def bench_cluster(given: argparse.Namespace, job: Job | None) -> tuple[Flags, St
 
 def bench_scaling(given: argparse.Namespace, _: Sequence[str]) -> int:
     # check the request and the recipe for the largest world before anything is trained
-    job = open_job(given.recipe, collect_assignments(given))
+    job = open_with_notes(given.recipe, collect_assignments(given))
     try:
         worlds = sorted({int(word) for word in given.world.split(',')})
     except ValueError:

@@ -151,7 +151,7 @@ def test_keys_without_effect_are_noted(recipe: str, section: str, ignored: tuple
         assert any(f'{section}{key} is ignored: ' in note for note in notes), key
 
 
-@pytest.mark.parametrize('words', ['eval', 'predict a.png', 'export', 'data check', 'config'])
+@pytest.mark.parametrize('words', ['eval', 'predict a.png', 'export', 'data check', 'bench train', 'bench scaling', 'config'])
 def test_commands_say_which_keys_they_ignore(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """There are neither weights nor data here, so all but one stop after that."""
     command, *image = words.split(' a.png')
