@@ -23,7 +23,7 @@ from phalanx.families.text_detection.targets import Targets
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d
 from phalanx.parallel.step import WholeStep
-from running import as_ranks
+from running import as_ranks, made_once
 
 RANKS = 3
 SHARES = [slice(0, 4), slice(4, 6), slice(6, 7)]  # seven samples in unequal shares
@@ -166,8 +166,7 @@ def as_rank(rank: int, folder: Path) -> None:
 @pytest.fixture(scope='module')
 def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
     """The result of each rank, by case."""
-    folder = tmp_path_factory.mktemp('ranks')
-    as_ranks(RANKS, as_rank, folder)
+    folder = made_once(tmp_path_factory, 'shared_steps', lambda folder: as_ranks(RANKS, as_rank, folder))
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
 
 
