@@ -117,10 +117,9 @@ class Started:
     def end(self, seconds: float = BOUND) -> int:
         """The exit status, within `seconds`."""
         try:
-            status = self.process.wait(seconds)
+            return self.process.wait(seconds)
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             raise AssertionError(f'still running after {seconds} s:\n{self.output}') from None
-        return status
 
 
 @contextlib.contextmanager
