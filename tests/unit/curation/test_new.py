@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import drawn
 from phalanx.config.read import to_plain
 from phalanx.curation.new import create, published
-from phalanx.curation.new.published import STARTS, find_detector
+from phalanx.curation.new.published import PACKAGED, find_detector
 from phalanx.curation.prepare.samples import Family
 from phalanx.engine.job import open_job
 from phalanx.system.errors import CheckpointError
@@ -81,7 +81,7 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         assert f'  {line} ' in said
     job = open_job('mine_phalanx/mine.yml')
     assert len(job.task.dataset('train')) == count
-    assert ('begin with published ones: --weights' in said) == (family in STARTS)
+    assert ('begin with published ones: --weights' in said) == (family in PACKAGED)
     if family == 'detection':
         assert recipe['data']['classes'] == ['bolt', 'nut']
     if family == 'segmentation':
@@ -90,11 +90,11 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         )
 
 
-@pytest.mark.parametrize('family', STARTS)
+@pytest.mark.parametrize('family', PACKAGED)
 def test_installed_published_weights_are_fine_tuned(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = {'recognition': drawn.csv_texts, 'text_detection': drawn.ppocrlabel, 'table': drawn.html_files}[family]
     drawing(Path('mine'))
-    weights, start = Path('weights.safetensors'), STARTS[family]
+    weights, start = Path('weights.safetensors'), PACKAGED[family]
     words = ('new', 'mine', '--family', family, '--weights', str(weights))
     assert run_here(*words) == 2
     assert '--weights weights.safetensors: there is no such file' in capsys.readouterr().err
@@ -149,9 +149,9 @@ def test_the_name_of_a_file_decides_between_networks_with_the_same_tensors(monke
     monkeypatch.setattr(published, 'NETWORK', re.compile('rtdetr_r18vd_6x_coco|rtdetrv2_r18vd_120e_coco'))
     for name in ('best.pth', 'rtdetrv2_best.pth'):
         save_as_published('rtdetrv2_r18vd_120e_coco', Path(name))
-    assert find_detector(Path('rtdetrv2_best.pth'), on_gpu=False).base == 'rtdetrv2_r18vd_120e_coco'
+    assert find_detector(Path('rtdetrv2_best.pth')) == 'rtdetrv2_r18vd_120e_coco'
     with pytest.raises(CheckpointError, match='of rtdetr_r18vd_6x_coco or rtdetrv2_r18vd_120e_coco; begin the name'):
-        find_detector(Path('best.pth'), on_gpu=False)
+        find_detector(Path('best.pth'))
 
 
 def test_published_weights_for_another_task_are_refused(

@@ -34,7 +34,7 @@ from phalanx.curation.new.plan import (
     segmentation_sides,
     text_sides,
 )
-from phalanx.curation.new.published import STARTS
+from phalanx.curation.new.published import Start
 from phalanx.curation.new.recipe import _more_tokens
 from phalanx.curation.prepare.dealing import deal, val_share
 from phalanx.curation.prepare.formats import find_annotations
@@ -500,7 +500,7 @@ def test_the_pictures_of_evaluations_and_the_start_of_the_run_count_too() -> Non
 
 def test_the_start_of_fine_tuning_is_evaluated_too() -> None:
     """2 epochs of 4 batches of 25, evaluated before the first and after each: 200 + 3 x 40 x 0.5 samples at 10 per second."""
-    length = length_on(STARTS['table']._replace(samples=200, batch=25), 100, None)
+    length = length_on(Start(Path(), 'SLANet', 'slanet_icdar2013', samples=200, batch=25), 100, None)
     assert (length.epochs, length.steps, length.evaluate_epochs) == (2, 8, 1)
     assert length.seconds(40, Pace(10.0, 0.5)) == 26
 

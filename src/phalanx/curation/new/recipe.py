@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -33,25 +32,24 @@ def compose_recipe(
     node: Node,
     head: Sequence[str],
     start: Start | None,
-    weights: Path | None,
     settings: Mapping[str, object],
 ) -> str:
     """Compose the recipe.
 
-    `head`: lines of the comment at its top; `weights`: published weights to fine-tune, if any, which are those of `start`;
-    `settings`: keys that short runs of fine-tuning chose.
+    `head`: lines of the comment at its top; `start`: published weights to fine-tune, if any; `settings`: keys that short runs
+    of fine-tuning chose.
     """
     about = '\n'.join(f'# {line}'.rstrip() for line in head)
     data = '\n'.join(['data:', *(f'  {name}: {_format_yaml(value)}' for name, value in written.data.items())])
-    if start and weights and family != 'detection':
-        own = (f'_base_: {start.base}', data, *FITTED[family](written, node), *_write_keys(length, weights, settings))
+    if start and family != 'detection':
+        own = (f'_base_: {start.base}', data, *FITTED[family](written, node), *_write_keys(length, start, settings))
         return '\n\n'.join([about, *own]) + '\n'
     about_bands = '# of each band, as a share of its largest value'
     colours = [f'{about_bands}\nmean: {written.mean}\nstd: {written.std}'] if written.mean else []
     parts = FAMILY[family](written, length, node)
-    if start and weights:  # the schedules of published detectors are hundreds of epochs long: only the network is from there
+    if start:  # the schedules of published detectors are hundreds of epochs long: only the network is from there
         parts = _exchange_network(parts, start, length, settings)
-    initial = _initial(weights, settings) if weights else ''
+    initial = _initial(start, settings) if start else ''
     blocks = [about, f'task: {family}', data, *colours, *parts, *_general(family, written, length, node, initial)]
     return '\n\n'.join(blocks) + '\n'
 
@@ -115,10 +113,10 @@ def _exchange_network(parts: Sequence[str], start: Start, length: Length, settin
     return [f'# as in {start.base}\n' + '\n'.join(network), *parts[2:-1], _optimizer('adamw', lr, 0.01), *norms]
 
 
-def _initial(weights: Path, settings: Mapping[str, object]) -> str:
+def _initial(start: Start, settings: Mapping[str, object]) -> str:
     """Keys below `train` for initial weights, and for the parts of the network that short runs froze."""
     freeze = f'\n  freeze: {_format_yaml(settings["train.freeze"])}' if 'train.freeze' in settings else ''
-    return f'\n  init_from: {_format_yaml(str(weights))}{freeze}'
+    return f'\n  init_from: {_format_yaml(str(start.weights))}{freeze}'
 
 
 def _distort(written: Written, strength: float | None = None) -> str:
@@ -193,9 +191,9 @@ FITTED: dict[Family, Callable[[Written, Node], list[str]]] = {
 }
 
 
-def _write_keys(length: Length, weights: Path, settings: Mapping[str, object]) -> list[str]:
+def _write_keys(length: Length, start: Start, settings: Mapping[str, object]) -> list[str]:
     """Keys for length, initial weights, evaluation and checkpoints of fine-tuning, and the `settings` of short runs."""
-    initial = _initial(weights, settings)
+    initial = _initial(start, settings)
     return [
         f'train:\n  epochs: {length.epochs:<22} # {length.steps:,} steps\n  global_batch_size: {length.batch}\n'
         f'  bad_samples: 5                 # images that cannot be read are skipped, up to this number{initial}',
