@@ -22,7 +22,7 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
     settings.load_profile('any speed')
 
 
-PHALANX = 'import sys; from phalanx.__main__ import main; sys.exit(main())'
+PHALANX = 'import sys; from running import prepare_ranks; from phalanx.__main__ import main; prepare_ranks(); sys.exit(main())'
 
 
 @pytest.hookimpl(wrapper=True)

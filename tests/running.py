@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import logging
 import multiprocessing
 import os
+import re
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 import torch
@@ -122,6 +125,90 @@ def _run_script(
     multiprocessing.set_start_method(None, force=True)  # as in a process of its own
     sys.argv = ['-c', *words]
     runpy.run_path(str(script), run_name='__main__')
+
+
+class Prepared(subprocess.Popen[bytes]):
+    """A process that `prepare_ranks` has forked; one of its own when none is left, or for another program than a rank."""
+
+    spares: ClassVar[list[tuple[int, int]]] = []  # a pid, and a pipe for the command
+
+    def _execute_child(self, args: Sequence[str], *others: Any) -> None:
+        if not self.spares or 'child.py' not in ' '.join(args):
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        self.pid, pipe = self.spares.pop(0)
+        with os.fdopen(pipe, 'w') as command:
+            json.dump([args, others[5]], command)
+        self._child_created = True
+
+
+def prepare_ranks() -> None:
+    """Fork the ranks that the command of this process will launch, while it has no threads. They have PyTorch already."""
+    words = ' '.join(sys.argv)
+    count = re.search(r'--nproc_per_node[ =](\d+)', words)
+    restarts = re.search(r'--max_restart[ =](\d+)', words)
+    if sys.platform != 'linux' or not (count or '--ips' in words):
+        return
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    subprocess_handler.Popen = Prepared  # type: ignore[misc]
+    for _ in range(int(count[1] if count else 1) * (1 + int(restarts[1] if restarts else 0))):
+        command, pipe = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for opened in (pipe, *(other for _, other in Prepared.spares)):
+                os.close(opened)  # so that a spare ends with the launcher
+            _become_rank(command)
+        os.close(command)
+        Prepared.spares.append((pid, pipe))
+
+
+def _become_rank(command: int) -> NoReturn:
+    """Wait for a command, and run it as an interpreter of its own would."""
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    with os.fdopen(command) as sent:
+        text = sent.read()
+    if not text:
+        os._exit(0)
+    os.setsid()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    (_, _, child, *words), environment = json.loads(text)
+    os.environ.clear()
+    os.environ |= environment
+    _show_environment()
+    os.execvp = _run_python
+    sys.argv = [child, *words]
+    try:
+        runpy.run_path(child, run_name='__main__')
+    except Exception as error:  # noqa: BLE001
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+    sys.exit()
+
+
+def _run_python(program: str, words: Sequence[str]) -> None:
+    """Run `python [-u] [-m] PROGRAM WORDS...` in this process, from child.py."""
+    sys.stdout, sys.stderr = (os.fdopen(number, 'w', buffering=1, closefd=False) for number in (1, 2))
+    _, *rest = (word for word in words if word != '-u')
+    if rest[0] == '-m':
+        sys.argv = rest[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(rest[1], run_name='__main__', alter_sys=True)
+    else:
+        sys.argv = rest
+        sys.path.insert(0, str(Path(rest[0]).absolute().parent))
+        runpy.run_path(rest[0], run_name='__main__')
+
+
+def _show_environment() -> None:
+    """Write the environment where the kernel shows that of a program that was executed: /proc/PID/environ."""
+    numbers = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
+    begin, end = int(numbers[47]), int(numbers[48])
+    ours_first = sorted(os.environ.items(), key=lambda item: not item[0].startswith(('RANK', 'PHALANX')))
+    text = '\0'.join(f'{name}={value}' for name, value in ours_first).encode()[: end - begin - 1]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
 
 
 def extended_python(name: str, *packages: str) -> str:

@@ -41,6 +41,8 @@ SESSION = """
 import os, signal, sys
 os.setsid()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as heed_hangups
+from running import prepare_ranks
+prepare_ranks()
 from phalanx.__main__ import main
 sys.exit(main())
 """
