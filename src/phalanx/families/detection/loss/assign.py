@@ -79,9 +79,8 @@ def assign_atss(truths: Truths, predicted: Tensor, raw: Raw, *, top_k: int, anch
     overlaps = ious.gather(2, nearest)
     is_positive = overlaps > overlaps.mean(-1, keepdim=True) + overlaps.std(-1, keepdim=True)
     is_positive &= contains(truths.boxes[:, :, None], raw.points[nearest]) & truths.exist[:, :, None]
-    claims = torch.zeros_like(ious, dtype=torch.bool).scatter_(2, nearest, is_positive)
     # Each anchor has at most one true box; the score says how well it already predicts that box.
-    fg_mask, truth_index = _resolve_conflicts(claims, ious)
+    fg_mask, truth_index = _resolve_conflicts(nearest, is_positive, ious)
     true_boxes = truths.boxes.gather(1, truth_index[..., None].expand(-1, -1, 4))  # [B, A, 4]
     return Assigned(fg_mask, truth_index, iou(true_boxes, predicted) * fg_mask, nearest[0].numel(), is_static=True)
 
@@ -114,10 +113,10 @@ def assign_task_aligned(
     ious = pairwise_iou(truths.boxes, predicted)  # [B, N, A]
     # Alignment t = p ** alpha * IoU ** beta, with p the probability of the class of the true box.
     classes = truths.classes[:, :, None].expand_as(ious)
-    alignments = raw.logits.to(ious.dtype).transpose(1, 2).gather(1, classes).sigmoid().pow(alpha) * ious.pow(beta)
+    alignments = raw.logits.to(ious.dtype).transpose(1, 2).gather(1, classes).sigmoid_().pow_(alpha).mul_(ious.pow(beta))
     inside = contains(truths.boxes[:, :, None], raw.points)
     # Only anchors inside a box can be positive, however well they are aligned.
-    ranking, possible = alignments * inside, inside
+    ranking, possible = alignments.where(inside, 0), inside
     if center_radius is not None:
         # Adding 1 puts anchors near the centre first for boxes that contain none: alignments are at most 1.
         centres = (truths.boxes[..., None, :2] + truths.boxes[..., None, 2:]) / 2  # [B, N, 1, 2]
@@ -125,22 +124,37 @@ def assign_task_aligned(
         ranking, possible = alignments + (near & ~inside.any(-1, keepdim=True)), inside | near
     # The top_k best anchors per true box; padding claims none.
     best = ranking.topk(min(top_k, inside.shape[-1])).indices
-    claims = torch.zeros_like(inside).scatter_(2, best, True) & possible & truths.exist[:, :, None]
-    fg_mask, truth_index = _resolve_conflicts(claims, ious if center_radius is None else ious * claims)
+    claims = possible.gather(2, best) & truths.exist[:, :, None]
+    if center_radius is None:
+        fg_mask, truth_index = _resolve_conflicts(best, claims, ious)
+    else:
+        fg_mask, truth_index = _resolve_conflicts(
+            best, claims, ious.where(torch.zeros_like(inside).scatter_(2, best, claims), 0)
+        )
     # Target score: alignment, scaled per true box so that its best anchor gets the highest IoU (TOOD, section 3.2).
+    alignment, overlap = (of.gather(1, truth_index[:, None]).squeeze(1) * fg_mask for of in (alignments, ious))  # [B, A]
+    none = alignment.new_zeros(truths.exist.shape)
+    highest_alignment, highest_overlap = (
+        none.scatter_reduce(1, truth_index, of, 'amax').gather(1, truth_index) for of in (alignment, overlap)
+    )
+    score = alignment / (highest_alignment + EPSILON) * highest_overlap
+    return Assigned(fg_mask, truth_index, score, best[0].numel())
 
-    numbers = torch.arange(truths.boxes.shape[1], device=truth_index.device)
-    own = (truth_index[:, None] == numbers[:, None]) & fg_mask[:, None]  # [B, N, A]
-    highest_alignment, highest_overlap = ((of * own).amax(-1).gather(1, truth_index) for of in (alignments, ious))  # [B, A]
-    alignment = alignments.gather(1, truth_index[:, None]).squeeze(1) * fg_mask
-    return Assigned(fg_mask, truth_index, alignment / (highest_alignment + EPSILON) * highest_overlap, best[0].numel())
 
+def _resolve_conflicts(candidates: Tensor, claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:
+    """Foreground mask, bool [B, A], and true box of each anchor, int64 [B, A].
 
-def _resolve_conflicts(claims: Tensor, ious: Tensor) -> tuple[Tensor, Tensor]:
-    """Foreground mask, bool [B, A], and true box of each anchor, int64 [B, A], of candidates [B, N, A] with IoUs [B, N, A].
-
+    `candidates`: different anchors [B, N, k] per box, `claims`: bool [B, N, k], where they are candidates; `ious`: [B, N, A].
     An anchor that is a candidate for several boxes goes to the box of the highest IoU among all boxes of the image, as in
     PaddleDetection: even if it is not a candidate for that box.
     """
-    contested = claims.sum(1, keepdim=True) > 1
-    return claims.any(1), torch.where(contested, ious, claims.to(ious.dtype)).argmax(1)
+    B, N, A = ious.shape
+    anchors, numbers = candidates.flatten(1), torch.arange(N, device=ious.device)[:, None]
+    # The first and the last box of each anchor; N and -1 for those without one.
+    first = anchors.new_full((B, A), N).scatter_reduce(1, anchors, numbers.where(claims, N).flatten(1), 'amin')
+    last = anchors.new_full((B, A), -1).scatter_reduce(1, anchors, numbers.where(claims, -1).flatten(1), 'amax')
+    is_contested, truth_index = first < last, last.clamp(min=0)
+    # At most every second claim: only these anchors, and others up to that number, are compared with all boxes.
+    few = (~is_contested).byte().argsort(dim=1, stable=True)[:, : anchors.shape[1] // 2]  # [B, few]
+    nearest = ious.gather(2, few[:, None].expand(-1, N, -1)).argmax(1)
+    return last >= 0, truth_index.scatter(1, few, nearest.where(is_contested.gather(1, few), truth_index.gather(1, few)))
