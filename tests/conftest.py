@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from phalanx.system import buckets
-from running import TINY, Command, made_once, run_here, start_fork
+from running import PHALANX, TINY, Command, made_once, run_fork, run_here
 from stores import Store, access, serve
 
 with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
@@ -20,9 +20,6 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
 
     settings.register_profile('any speed', deadline=None)  # examples take longer on a busy machine
     settings.load_profile('any speed')
-
-
-PHALANX = 'import sys; from running import prepare_ranks; from phalanx.__main__ import main; prepare_ranks(); sys.exit(main())'
 
 
 @pytest.hookimpl(wrapper=True)
@@ -40,15 +37,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def phalanx(tmp_path: Path) -> Command:
     """Runs `phalanx WORDS...` in an empty folder, one thread a process, and returns what came of it."""
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        output, errors = (Path(tempfile.mkdtemp(dir=tmp_path, prefix='.')) / f'output_{name}.txt' for name in ('out', 'err'))
-        process = start_fork(PHALANX, words, tmp_path, output, errors)
-        process.join(900)  # seconds; on an idle node it takes a few
-        if process.exitcode is None:
-            process.kill()
-        return subprocess.CompletedProcess(words, process.exitcode, output.read_text(), errors.read_text())
-
-    return run
+    return partial(run_fork, PHALANX, tmp_path)
 
 
 @pytest.fixture

@@ -48,6 +48,9 @@ TINY = (
     'device=cpu',
 )
 
+# The command, in a fork.
+PHALANX = 'import sys; from running import prepare_ranks; from phalanx.__main__ import main; prepare_ranks(); sys.exit(main())'
+
 # Several commands in turn, in the same processes: most of the time goes into their start.
 IN_TURN = """
 import json, os, sys
@@ -113,6 +116,16 @@ def start_fork(script: str, words: Sequence[str], folder: Path, output: Path, er
     return process
 
 
+def run_fork(script: str, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Result of a process of `start_fork`, when it has ended."""
+    output, errors = (Path(tempfile.mkdtemp(dir=folder, prefix='.')) / f'output_{name}.txt' for name in ('out', 'err'))
+    process = start_fork(script, words, folder, output, errors, **environment)
+    process.join(900)  # seconds; on an idle node it takes a few
+    if process.exitcode is None:
+        process.kill()
+    return subprocess.CompletedProcess(words, process.exitcode, output.read_text(), errors.read_text())
+
+
 def _run_script(
     script: Path, words: Sequence[str], folder: Path, output: Path, errors: Path, environment: Mapping[str, str]
 ) -> None:
@@ -122,6 +135,7 @@ def _run_script(
     os.environ |= environment
     os.chdir(folder)
     torch.set_num_threads(1)
+    tempfile.tempdir = None
     multiprocessing.set_start_method(None, force=True)  # as in a process of its own
     sys.argv = ['-c', *words]
     runpy.run_path(str(script), run_name='__main__')

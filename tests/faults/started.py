@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
-from running import clean_environment, start_fork
+from running import PHALANX, clean_environment, start_fork
 
 BOUND = 900  # seconds in which a command must end, or come to where a test waits for it; on an idle node it takes a few
 # A sitecustomize.py, for Python in all processes: the clock of the node jumps by hours every second.
@@ -36,15 +36,11 @@ time.time_ns = lambda: int(1e9 * time.time())
 """
 
 
-PHALANX = ('-m', 'phalanx')
+PROGRAM = ('-m', 'phalanx')
 SESSION = """
 import os, signal, sys
 os.setsid()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as heed_hangups
-from running import prepare_ranks
-prepare_ranks()
-from phalanx.__main__ import main
-sys.exit(main())
 """
 
 
@@ -56,8 +52,8 @@ def heed_hangups() -> None:
 class Fork(psutil.Process):
     """`phalanx WORDS...` in a fork that has PyTorch from its start, with what Popen has."""
 
-    def __init__(self, folder: Path, words: tuple[str, ...], output: Path, script: str = SESSION) -> None:
-        self.fork = start_fork(script, words, folder, output, output)
+    def __init__(self, folder: Path, words: Sequence[str], output: Path, before: str = '', **environment: str) -> None:
+        self.fork = start_fork(f'{SESSION}{before}\n{PHALANX}', words, folder, output, output, **environment)
         super().__init__(self.fork.pid)
 
     def poll(self) -> int | None:
@@ -77,8 +73,9 @@ class Started:
         self,
         folder: Path,
         *words: str,
-        program: tuple[str, ...] = PHALANX,
+        program: tuple[str, ...] = PROGRAM,
         within: tuple[str, ...] = (),  # the command that starts it: `ip netns exec NODE`, say
+        before: str = '',  # Python that is run first, in the same process
         piped: bool = False,  # whether it writes into a pipe, whose `reader` keeps what it says
         **environment: str,
     ) -> None:
@@ -91,8 +88,8 @@ class Started:
             if piped:
                 self.reader = psutil.Popen(['cat'], cwd='/', stdin=subprocess.PIPE, stdout=output, start_new_session=True)
                 output = closed.enter_context(self.reader.stdin)
-            if (program, within, piped, environment) == (PHALANX, (), False, {}):
-                self.process: Any = Fork(folder, words, self.output_file)
+            if (program, within, piped) == (PROGRAM, (), False) and 'PYTHONPATH' not in environment:
+                self.process: Any = Fork(folder, words, self.output_file, before, **environment)
                 return
             self.process = psutil.Popen(
                 [*within, sys.executable, *program, *words],

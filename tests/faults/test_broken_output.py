@@ -26,10 +26,19 @@ def shell(line: str) -> tuple[str, ...]:
     return ('bash', '-c', f'trap : INT; {line}; exit ${{PIPESTATUS[0]}}', 'bash')
 
 
+# As `phalanx ... 2>&1 | tee log` in a shell: of one process group.
+TEE = """
+import subprocess
+tee = subprocess.Popen(['tee', 'log'], stdin=subprocess.PIPE)
+for number in (1, 2):
+    os.dup2(tee.stdin.fileno(), number)
+"""
+
+
 def test_ctrl_c_with_tee_saves_the_step_reached_and_logs_the_end(tmp_path: Path) -> None:
     """A terminal interrupts all processes of a line; tee is gone before the ranks say what they do."""
     words = (*TINY, 'train.steps=2000', 'evaluate.enabled=false', '--save_dir', 'run', '--nproc_per_node', '2')
-    started = Started(tmp_path, 'train', *words, within=shell('"$@" 2>&1 | tee log'))
+    started = Started(tmp_path, 'train', *words, before=TEE)
     started.until(lambda: started.steps() >= 2, BOUND)
     os.killpg(started.process.pid, signal.SIGINT)
     assert started.end(BOUND) == 130, started.output()

@@ -238,9 +238,8 @@ def test_a_kill_never_costs_more_than_two_intervals_or_one(tmp_path: Path, async
 
     Where checkpoints are waited for it does not go on at all.
     """
-    (tmp_path / 'sitecustomize.py').write_text(HANGING)
     every = ('checkpoint.every=2', f'checkpoint.asynchronous={asynchronous}'.lower())
-    started = Started(tmp_path, 'train', *LONG, *every, PYTHONPATH=str(tmp_path))
+    started = Started(tmp_path, 'train', *LONG, *every, before=HANGING)
     started.until(lambda: started.steps() >= reached, BOUND)
     time.sleep(2)  # enough for ten steps
     assert started.steps() == reached, started.output()

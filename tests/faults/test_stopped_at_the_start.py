@@ -46,21 +46,20 @@ def test_a_rank_of_another_launcher_that_waits_for_the_others_is_stopped_in_one_
 @pytest.mark.parametrize(('ranks', 'step'), [(1, 0), pytest.param(2, 0, marks=pytest.mark.long), (1, 3)])
 def test_a_stop_while_a_batch_is_read_does_not_wait_for_it(ranks: int, step: int, tmp_path: Path) -> None:
     """Before the first step there is nothing to save; later one rank saves the step reached, since no other needs the batch."""
-    (tmp_path / 'sitecustomize.py').write_text(
-        'import sys, threading\n'
+    waits = (
+        'import threading\n'
         'from pathlib import Path\n'
-        'if Path(sys.argv[0]).name != "child.py" and "train" in sys.orig_argv:\n'
-        '    from phalanx.families.segmentation.task import Samples\n'
-        '    right = Samples.__getitem__\n'
-        '    def read(self, draw):\n'
-        f'        if draw.step == {step}:\n'
-        '            Path("reading").touch()\n'
-        '            threading.Event().wait()\n'
-        '        return right(self, draw)\n'
-        '    Samples.__getitem__ = read\n'
+        'from phalanx.families.segmentation.task import Samples\n'
+        'right = Samples.__getitem__\n'
+        'def read(self, draw):\n'
+        f'    if draw.step == {step}:\n'
+        '        Path("reading").touch()\n'
+        '        threading.Event().wait()\n'
+        '    return right(self, draw)\n'
+        'Samples.__getitem__ = read\n'
     )
     words = (*TINY, 'train.steps=9', 'train.workers=1', 'evaluate.enabled=false', '--save_dir', 'run')
-    run = Started(tmp_path, 'train', *words, '--nproc_per_node', str(ranks), PYTHONPATH=str(tmp_path))
+    run = Started(tmp_path, 'train', *words, '--nproc_per_node', str(ranks), before=waits)
     assert run.until(lambda: (tmp_path / 'reading').exists() and run.steps() == step, 900), run.output()
     run.process.send_signal(signal.SIGTERM)
     assert run.end(900) == 143, run.output()

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faults.started import SESSION, Fork
+from faults.started import Fork
 from running import clean_environment
 
 NUMBER = itertools.count()  # a namespace that was deleted gives its names back only later
@@ -56,7 +56,7 @@ class Node:
         if environment:
             return self.start(sys.executable, '-m', 'phalanx', *words, **environment)
         output = _output_in(self.folder)
-        process = Fork(self.folder, (self.namespace, *words), output, ENTER + SESSION)
+        process = Fork(self.folder, (self.namespace, *words), output, ENTER)
         self.running.append(process)
         return Started(process, output)
 

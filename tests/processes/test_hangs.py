@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from running import clean_environment
+from running import Command
 
 # Rank 1 deviates in the second collective.
 SCRIPT = """
@@ -54,15 +52,13 @@ with process_group('cpu'):
     ],
     ids=['skipped', 'another', 'another shape'],
 )
-def test_a_rank_that_deviates_in_a_collective_is_named(tmp_path: Path, limit: str, deviation: str, sentence: str) -> None:
+def test_a_rank_that_deviates_in_a_collective_is_named(
+    phalanx: Command, tmp_path: Path, limit: str, deviation: str, sentence: str
+) -> None:
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT.format(deviation=deviation))
-    words = ('launch', '--nproc_per_node', '2', '--hang_timeout', limit, '--log_dir', 'log', str(script))
-    started = subprocess.Popen(
-        [sys.executable, '-m', 'phalanx', *words], cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, text=True
-    )
-    said = started.communicate(timeout=900)[1]
-    assert started.returncode == 1
-    assert said.splitlines()[-1].endswith(sentence.format(script=script)), said
+    done = phalanx('launch', '--nproc_per_node', '2', '--hang_timeout', limit, '--log_dir', 'log', str(script))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(sentence.format(script=script)), done.stderr
     seconds = time.time() - (tmp_path / 'log' / 'workerlog.1').stat().st_mtime
     print(f'named {seconds:.1f} s after the deviation, with a hang limit of {limit} s')  # for the docs; not asserted

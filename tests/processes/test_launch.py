@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running import TINY, Command, clean_environment, free_port
+from faults.started import Fork
+from running import TINY, Command, clean_environment, free_port, run_fork
 
 # A training script as torch's own tutorial has them: it knows nothing of us.
 SCRIPT = """
@@ -70,9 +70,9 @@ def test_a_script_that_knows_nothing_of_us_runs_as_it_is(tmp_path: Path, launche
     assert 'rank 0 of 2 total 3.0' in (tmp_path / 'log' / 'workerlog.0').read_text()
 
 
-def test_missing_devices_become_cpu_ranks_with_a_warning(tmp_path: Path) -> None:
+def test_missing_devices_become_cpu_ranks_with_a_warning(phalanx: Command, tmp_path: Path) -> None:
     (tmp_path / 'count.py').write_text('import os; print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])')
-    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--gpus', '0,1', 'count.py', CUDA_VISIBLE_DEVICES='')
+    done = phalanx('launch', '--gpus', '0,1', 'count.py', CUDA_VISIBLE_DEVICES='')
     assert done.returncode == 0
     assert 'warning: --gpus 0,1: torch sees no CUDA device here; starting 2 ranks on the CPU' in done.stderr
     assert 'rank 0 of 2' in done.stdout
@@ -89,7 +89,7 @@ def test_a_script_that_is_not_there_starts_nothing(phalanx: Command) -> None:
     assert (done.returncode, done.stderr) == (2, 'phalanx launch: gone.py: there is no such script\n')
 
 
-def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
+def test_the_first_rank_that_fails_has_the_last_word(phalanx: Command, tmp_path: Path) -> None:
     """The other rank waits in a barrier, whose broken connection is a consequence."""
     (tmp_path / 'fails.py').write_text(
         'import torch.distributed as dist, time\n'
@@ -97,7 +97,7 @@ def test_the_first_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
         'if dist.get_rank() == 1:\n    time.sleep(1); raise KeyError("no such image")\n'
         'dist.barrier()\n'
     )
-    done = run(tmp_path, sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', 'fails.py')
+    done = phalanx('launch', '--nproc_per_node', '2', 'fails.py')
     assert done.returncode == 1
     assert '[rank 1] [rank1]: Traceback' in done.stderr
     last = done.stderr.splitlines()[-1]
@@ -124,7 +124,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(tmp_path: P
         'agent._oom_kills = iter((3, 4)).__next__\n'
         'sys.exit(command(["--nproc_per_node", "1", "killed.py"]))'
     )
-    done = run(tmp_path, sys.executable, '-c', start)
+    done = run_fork(start, tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
         'was ended by SIGKILL: the kernel ran out of memory; lower the batch or train.workers'
@@ -147,24 +147,14 @@ def test_two_launches_on_one_node_do_not_disturb_each_other(tmp_path: Path) -> N
 
 def open_mpi(folder: Path, *words: str) -> tuple[list[int], list[str]]:
     """Exit statuses and outputs of the ranks of `mpirun -n 2 phalanx train ...`. Only the contracts read its variables."""
-    command = [sys.executable, '-m', 'phalanx', 'train', *TINY, 'train.steps=2', 'evaluate.enabled=false', *words]
-    port = str(free_port())
+    command = ('train', *TINY, 'train.steps=2', 'evaluate.enabled=false', *words, '--save_dir', 'run')
+    common = {'MASTER_PORT': str(free_port())} | {f'OMPI_COMM_WORLD_{name}': '2' for name in ('SIZE', 'LOCAL_SIZE')}
+    outputs = [folder / f'output_{rank}.txt' for rank in (0, 1)]
     ranks = [
-        subprocess.Popen(
-            [*command, '--save_dir', 'run'],
-            cwd=folder,
-            env=clean_environment()
-            | {'MASTER_PORT': port}
-            | {f'OMPI_COMM_WORLD_{name}': str(rank) for name in ('RANK', 'LOCAL_RANK')}
-            | {f'OMPI_COMM_WORLD_{name}': '2' for name in ('SIZE', 'LOCAL_SIZE')},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
+        Fork(*(folder, command, output), **common, **{f'OMPI_COMM_WORLD_{name}': str(rank) for name in ('RANK', 'LOCAL_RANK')})
+        for rank, output in enumerate(outputs)
     ]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    return [rank.returncode for rank in ranks], outputs
+    return [rank.wait() for rank in ranks], [output.read_text() for output in outputs]
 
 
 def test_ranks_of_another_launcher_leave_the_terminal_to_the_first(tmp_path: Path) -> None:
@@ -195,18 +185,13 @@ def test_logs_are_restarted_or_appended_to(phalanx: Command, tmp_path: Path) -> 
 
 def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / 'wait.py').write_text('import time; print("up", flush=True); time.sleep(10_000)')
-    launcher = subprocess.Popen(
-        [sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '2', 'wait.py'],
-        cwd=tmp_path,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-    )
+    launcher = Fork(tmp_path, ('launch', '--nproc_per_node', '2', 'wait.py'), tmp_path / 'output.txt')
     logs = [tmp_path / 'log' / f'workerlog.{rank}' for rank in (0, 1)]
     while not all(log.is_file() and 'up' in log.read_text() for log in logs):
         assert launcher.poll() is None
         time.sleep(0.1)
-    ranks = psutil.Process(launcher.pid).children()
-    os.kill(launcher.pid, signal.SIGKILL)
+    ranks = launcher.children()
+    launcher.kill()
     launcher.wait()
     gone, alive = psutil.wait_procs(ranks, timeout=120)
     assert (len(gone), alive) == (2, [])
@@ -248,16 +233,15 @@ train()
 def test_a_rank_that_fails_while_it_is_stopped_is_reported_and_nothing_is_started_again(tmp_path: Path) -> None:
     """Status 143 would say that all is saved."""
     (tmp_path / 'train.py').write_text(CANNOT_SAVE)
-    words = (sys.executable, '-m', 'phalanx.launch', '--nproc_per_node', '1', '--max_restart', '3', 'train.py')
-    launcher = subprocess.Popen(words, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+    words = ('launch', '--nproc_per_node', '1', '--max_restart', '3', 'train.py')
+    launcher = Fork(tmp_path, words, tmp_path / 'output.txt')
     end = time.monotonic() + 900
     while not (tmp_path / 'begun').exists() or not (tmp_path / 'begun').read_text():
         assert time.monotonic() < end
         time.sleep(0.1)
     launcher.send_signal(signal.SIGTERM)
-    _, output = launcher.communicate(timeout=900)
-    assert launcher.returncode == 1
-    assert output.splitlines()[-1].endswith('RuntimeError: the disk is full')
+    assert launcher.wait(900) == 1
+    assert (tmp_path / 'output.txt').read_text().splitlines()[-1].endswith('RuntimeError: the disk is full')
     assert (tmp_path / 'begun').read_text() == 'once '
 
 
@@ -274,7 +258,7 @@ def test_a_node_that_trains_alone_reports_missing_resources_once(tmp_path: Path,
         'sys.exit(main(sys.argv[1:]))\n'
     )
     words = ('train', *TINY, 'train.steps=1', 'evaluate.enabled=false', *ranks)
-    done = run(tmp_path, sys.executable, '-c', wanting, *words)
+    done = run_fork(wanting, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith('phalanx: warning: this node has ')
     assert done.stderr.count('of disk left for the run folder: free some space') == 1

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-from running import TINY, clean_environment
+from running import TINY, Command
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 
 
-def launched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m phalanx.launch --log_dir=./log/ WORDS...`, two ranks."""
-    return subprocess.run(
-        [sys.executable, '-m', 'phalanx.launch', '--log_dir=./log/', '--nproc_per_node', '2', *words],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+LAUNCH = ('launch', '--log_dir=./log/', '--nproc_per_node', '2')
 
 
-def test_each_line_of_rank_0_appears_once_on_the_terminal_and_once_in_its_log(tmp_path: Path) -> None:
+def test_each_line_of_rank_0_appears_once_on_the_terminal_and_once_in_its_log(phalanx: Command, tmp_path: Path) -> None:
     shutil.copytree(TOOLS, tmp_path / 'tools')
     (tmp_path / 'log').mkdir()
     (tmp_path / 'log' / 'workerlog.0').write_text('an error of an earlier run\n' * 1000)
-    done = launched(tmp_path, 'tools/train.py', '-c', *TINY, 'train.steps=3', '--save_dir', 'run')
+    done = phalanx(*LAUNCH, 'tools/train.py', '-c', *TINY, 'train.steps=3', '--save_dir', 'run')
     assert done.returncode == 0, done.stderr
     log = (tmp_path / 'log' / 'workerlog.0').read_text()
     assert done.stdout == log
@@ -41,9 +30,9 @@ def test_each_line_of_rank_0_appears_once_on_the_terminal_and_once_in_its_log(tm
     assert '\0' not in log
 
 
-def test_an_error_of_the_user_is_one_line_with_its_cause_and_without_a_traceback(tmp_path: Path) -> None:
+def test_an_error_of_the_user_is_one_line_with_its_cause_and_without_a_traceback(phalanx: Command, tmp_path: Path) -> None:
     shutil.copytree(TOOLS, tmp_path / 'tools')
-    done = launched(tmp_path, 'tools/train.py', '-c', *TINY, '--resume', 'nowhere', '--save_dir', 'run')
+    done = phalanx(*LAUNCH, 'tools/train.py', '-c', *TINY, '--resume', 'nowhere', '--save_dir', 'run')
     assert done.returncode == 1
     assert 'Traceback' not in done.stdout + done.stderr
     (last,) = done.stderr.splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from running import clean_environment
+from running import clean_environment, run_fork
 
 SCRIPT = """
 from pathlib import Path
@@ -32,8 +32,9 @@ def test_no_thread_of_the_group_outlives_it_even_if_modules_are_loaded_meanwhile
     """One that wakes up while the interpreter ends aborts the process, though all its work is done."""
     common = {**clean_environment(), 'WORLD_SIZE': '2', 'PHALANX_INIT_METHOD': f'file://{tmp_path}/rendezvous'}
     command = [sys.executable, '-c', SCRIPT]  # a process that has loaded nothing yet
-    ranks = [subprocess.Popen(command, env={**common, 'RANK': rank, 'LOCAL_RANK': rank}) for rank in '01']
-    assert [rank.wait() for rank in ranks] == [0, 0]
+    first = subprocess.Popen(command, env={**common, 'RANK': '0', 'LOCAL_RANK': '0'})
+    second = run_fork(SCRIPT, tmp_path, **common, RANK='1', LOCAL_RANK='1')
+    assert (first.wait(), second.returncode) == (0, 0), second.stderr
 
 
 LAUNCHER = """
@@ -58,6 +59,5 @@ def test_the_watchdog_of_a_launch_ends_before_it(tmp_path: Path) -> None:
     (tmp_path / 'rank.py').write_text(
         'import time\nfrom pathlib import Path\nwhile not Path("looking").exists():\n    time.sleep(0.05)\n'
     )
-    command = [sys.executable, '-c', LAUNCHER]
-    done = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False)
+    done = run_fork(LAUNCHER, tmp_path)
     assert done.returncode == 0, done.stderr
