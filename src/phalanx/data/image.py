@@ -283,11 +283,12 @@ def tiff_orientation(image: PIL.Image.Image) -> int:
 def size_of(path: Path) -> tuple[int, int]:
     """(width, height) of the upright image; pixels are not read. Raises one of PILLOW_ERRORS."""
     with open_with_pillow(path) as image:
+        orientation = jpeg.read_orientation(image.info.get('exif', b'')) if image.format == 'JPEG' else file_orientation(path)
         if image.format == 'TIFF':  # Pillow has turned its size or not, by version
             width, height = (int(image.tag_v2[tag]) for tag in (256, 257))  # type: ignore[attr-defined]
         else:
             width, height = image.size
-    return (height, width) if file_orientation(path) >= 5 else (width, height)
+    return (height, width) if orientation >= 5 else (width, height)
 
 
 def read_bytes(path: Path | str) -> bytes:
