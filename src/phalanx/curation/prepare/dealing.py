@@ -13,6 +13,7 @@ from phalanx.report.readable import pluralize
 
 ROBOFLOW = re.compile(r'(.+)\.rf\.[0-9A-Za-z]+$')  # augmented copies of one image
 FOLDER = 'folder'
+END = 4096  # bytes
 
 
 def split_samples(
@@ -62,13 +63,15 @@ def deal(samples: Sequence[Sample], shares: Sequence[float], seed: int, groups: 
     counts = [Counter(label for sample in group for label in _labels_of(sample)) for group in members]
     rng = np.random.default_rng(seed)
     waiting = rng.permutation(len(members)).tolist()
-    whole = sum(counts, Counter[str]())
-    lacking = [Counter({label: share * count for label, count in whole.items()}) for share in shares]
+    whole = Counter[str]()
+    for count in counts:
+        whole.update(count)
+    lacking = [Counter({label: share * total for label, total in whole.items()}) for share in shares]
     room = [share * len(samples) for share in shares]
     places: dict[int, int] = {}
     # rare labels first: later ones can still balance the sizes of the lists
     for label, _ in sorted(whole.items(), key=lambda item: (item[1], item[0])):
-        for group in [group for group in waiting if counts[group][label]]:
+        for group in [group for group in waiting if label in counts[group]]:
             half = len(members[group]) / 2
             # a list that is nearly full takes no further group, unless all are
             open_to = [place for place in range(len(shares)) if room[place] >= half] or range(len(shares))
@@ -136,9 +139,22 @@ def count_copies(train: Sequence[Sample], others: Sequence[Sample]) -> int:
 
 
 def _equal(paths: Sequence[Path]) -> dict[Path, str]:
-    """Digest of each file that shares its size with another; other files are not read."""
-    of_size = defaultdict(list)
-    for path in paths:
-        of_size[path.stat().st_size].append(path)
-    several = [path for alike in of_size.values() if len(alike) > 1 for path in alike]
-    return {path: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in several}
+    """Digest of each file that shares its size and its end with another; other files are not read, or only their end."""
+    for read in (_size, _end):
+        kinds = defaultdict[object, list[Path]](list)
+        for path in paths:
+            kinds[read(path)].append(path)
+        paths = [path for alike in kinds.values() if len(alike) > 1 for path in alike]
+    return {path: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _end(path: Path) -> tuple[int, bytes]:
+    """Size and last bytes of a file: those of two pictures hardly ever agree."""
+    size = _size(path)
+    with path.open('rb') as file:
+        file.seek(max(0, size - END))
+        return size, file.read()
