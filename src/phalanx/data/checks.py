@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,10 @@ def _format_values(values: list[Any]) -> str:
     return ' '.join(f'{value!s:.20}' if is_short(value) else type(value).__name__ for value in values[:10])
 
 
-def are_fractions(boxes: Collection[Sequence[float]]) -> bool:
+def are_fractions(boxes: Iterable[Sequence[float]]) -> bool:
     """True if all boxes, of which there are some, lie within a pixel: x0, y0, x1, y1 from 0 to 1."""
-    return len(boxes) > 0 and all(min(box) >= 0 and max(box) <= 1 for box in boxes)
+    are_within = (min(box) >= 0 and max(box) <= 1 for box in boxes)
+    return next(are_within, False) and all(are_within)
 
 
 def parse_flag(value: object, where: str) -> bool:

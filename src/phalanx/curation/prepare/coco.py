@@ -3,20 +3,22 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance
+from phalanx.curation.prepare.coco_content import CocoContent, load_coco
 from phalanx.curation.prepare.label_maps import BACKGROUND
-from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName, join
+from phalanx.curation.prepare.samples import AnnotationSet, Instance, Packed, Sample, SplitName, join
 from phalanx.curation.prepare.splits import settle_splits
-from phalanx.curation.prepare.tree import Tree, split_in, stated_split
-from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, is_file, open_image, read_json
-from phalanx.data.coco import Key, parse_categories, parse_image, parse_key, parse_object, place_of
-from phalanx.data.coco_file import check_parts
-from phalanx.data.shapes import Shape, polygon, sized_runs
+from phalanx.curation.prepare.tree import Tree, split_in
+from phalanx.data.checks import AnnotationError, check_size, find_file, get_member, is_file, open_image, parse_json, read_json
+from phalanx.data.coco import Key, parse_categories, parse_key, parse_object
+from phalanx.data.coco_file import PARTS, Block, StoredPolygons, check_parts, place_of_polygons, read_place, read_polygons
+from phalanx.data.shapes import Polygon, Shape, polygon, sized_runs
 
 OUTLINES = 'outlines that cannot be used, of boxes that can'
 CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
@@ -35,7 +37,7 @@ def read_coco(files: Sequence[Path], images: Path, *, outlined: bool) -> Annotat
 
     for file in files:
         split = split_in((file.name,)) if len(files) > 1 else ''
-        read_content(read_json(file), file, image_of, found, split=split, outlined=outlined)
+        read_content(load_coco(file) or read_json(file), file, image_of, found, split=split, outlined=outlined)
     of_image = found.by_image()
     splits, notes = settle_splits({same[0].image: {one.split for one in same} for same in of_image})
     joined = [join(same, f'{same[0].image}') for same in of_image]
@@ -54,12 +56,19 @@ def find_coco(tree: Tree, found: AnnotationSet) -> None:
             and {'annotations', 'dataset'} & {*content} == {'annotations'}
         ):
             found.left_out.append(f'{path}: masks without classes, as of Segment Anything, train no family')
+            continue
+        if isinstance(content, CocoContent):
+            images, is_annotated = content.images, content.has_annotations
         elif isinstance(content, dict) and isinstance(content.get('annotations'), list) and 'images' in content:
-            if not content['annotations']:  # as files of images for a test: nobody annotated these
-                found.notes.append(f'{path}: lists {len(content["images"])} images and no annotation: not used')
-                continue
-            with found.left_out.catch():
-                read_content(content, path, tree.image, found, split=tree.split_of(path))
+            images, is_annotated = content['images'], bool(content['annotations'])
+        else:
+            continue
+        if not is_annotated:  # as files of images for a test: nobody annotated these
+            found.notes.append(f'{path}: lists {len(images)} images and no annotation: not used')
+            continue
+        with found.left_out.catch():
+            read_content(content, path, tree.image, found, split=tree.split_of(path))
+        tree.jsons[path] = None  # no other format needs it
 
 
 def read_content(
@@ -72,49 +81,31 @@ def read_content(
     outlined: bool = False,
 ) -> None:
     """Add the samples of a COCO file to `found`; `outlined`: objects must have outlines. Raises AnnotationError."""
-    parts = check_parts(content, file)
-    labels, notes, first = _labels(parts, file, outlined), defaultdict[str, list[str]](list), len(found.samples)
+    if not isinstance(content, CocoContent):
+        parts = check_parts(content, file)
+        content = CocoContent((Block(part, 0, parts[part]) for part in PARTS), file)
+    labels, first = _labels(content, file, outlined), len(found.samples)
     found.class_names = tuple(dict.fromkeys([*found.class_names, *labels.values()]))
-    # Objects by the id of their image; those without a readable one may belong to any image.
-    listed = [entry.get('id') for entry in parts['images'] if isinstance(entry, dict)]
-    of_image: dict[Key, list[tuple[str, dict[str, Any]]]] = {key: [] for key in listed if isinstance(key, int | str)}
-    orphans = []
-    for number, entry in enumerate(parts['annotations']):
-        with found.left_out.catch():
-            where = place_of(file, 'annotation', number, entry)
-            orphans.append(where)
-            key = parse_key(entry, 'image_id', where, of_image)
-            if key not in of_image:
-                raise AnnotationError(f'{where}: image_id {key} is not the id of an image')
-            of_image[key].append((where, entry))
-            orphans.pop()
+    found.left_out += content.orphans
     # Images; one that is listed twice gets the objects of both entries when samples are joined.
     owners: dict[Key, tuple[str, Path]] = {}
-    for number, entry in enumerate(parts['images']):
-        with found.left_out.catch():
-            where = place_of(file, 'image', number, entry)
-            key, name, size = parse_image(entry, where)
-            image = image_of(name, file, where)
-            with found.dropping(image):
-                other, first_image = owners.setdefault(key, (name, image))
-                if other != name:
-                    found.dropped.add(first_image)
-                    raise AnnotationError(f'{where}: the id is used twice, for {other} and {name}: neither is used')
-                real = check_size(size if any(size) else (None, None), image, where)
-                instances = []
-                for at, one in of_image.get(key, ()):
-                    if isinstance(one, dict) and 'segments_info' in one:
-                        instances += _panoptic(one, file, real, labels, at)
-                    else:
-                        known = len(notes.get(OUTLINES, ()))
-                        instances.append(_instance(one, key, real, labels, at, outlined, notes))
-                        found.count_attributes(one.get('attributes'))
-                        if len(reasons := notes.get(OUTLINES, [])) > known:
-                            found.without_outline.setdefault(image, reasons[-1])
-                instances.sort(key=lambda instance: (not instance.ignored, -sum(shape.area for shape in instance.outline)))
-                found.samples.append(Sample(image, split_in((), stated_split(entry)) or split, tuple(instances)))
-    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in notes.items()]
-    if orphans:  # an image that seems to show nothing may be theirs
+    with file.open('rb') as opened:
+        objects = _Objects(content, opened, labels, found, outlined=outlined)
+        for where, listed, word in content.images:
+            with found.left_out.catch():
+                if isinstance(listed, AnnotationError):
+                    raise listed
+                image = image_of(listed.name, file, where)
+                with found.dropping(image):
+                    other, first_image = owners.setdefault(listed.key, (listed.name, image))
+                    if other != listed.name:
+                        found.dropped.add(first_image)
+                        raise AnnotationError(f'{where}: the id is used twice, for {other} and {listed.name}: neither is used')
+                    size = check_size(listed.size if any(listed.size) else (None, None), image, where)
+                    instances = Packed.of(objects.of_image(image, listed.key, size))
+                    found.samples.append(Sample(image, split_in((), word) or split, instances, size=size))
+    found.notes += [f'{what}: {len(where)}, such as {where[0]}' for what, where in objects.notes.items()]
+    if content.orphans:  # an image that seems to show nothing may be theirs
         added = found.samples[first:]
         found.samples[first:] = filter(_shows_objects, added)
         found.left_out += [
@@ -130,40 +121,87 @@ def _shows_objects(sample: Sample) -> bool:
     return any(x1 - x0 >= 1 and y1 - y0 >= 1 for x0, y0, x1, y1 in boxes)
 
 
-def _labels(content: dict[str, Any], file: Path, outlined: bool) -> dict[Key, str]:
+def _labels(content: CocoContent, file: Path, outlined: bool) -> dict[Key, str]:
     """Category names by id, sorted; `outlined`: none may be called like the background. Raises AnnotationError."""
-    found = parse_categories(content['categories'], file)
+    found = parse_categories(content.categories, file)
     if outlined and BACKGROUND in found.values():
         raise AnnotationError(f'{file}: a category is called {BACKGROUND!r}, as the pixels without an object; rename it')
     return dict(sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
 
-def _instance(
-    annotation: dict[str, Any],
-    image: Key,
-    size: tuple[int, int],
-    labels: dict[Key, str],
-    where: str,
-    outlined: bool,
-    notes: dict[str, list[str]],
-) -> Instance:
-    """Object of an annotation. An outline that cannot be used becomes a note if there is a box and `outlined` is False."""
-    one = parse_object(annotation, (image,), labels, where)
-    label, shapes = labels[one.category], list[Shape]()
-    try:
-        if outlined or annotation.get('segmentation'):
-            shapes = _shapes(annotation, size, f'{where} ({label!r})')
-    except AnnotationError as error:
-        if outlined or not annotation.get('bbox'):
-            raise
-        notes[OUTLINES].append(str(error))
-    if 'score' in annotation:
-        notes['objects with a score, which is not used: were they drawn by a person?'].append(where)
-    if one.ignored:
-        notes[CROWDS].append(where)
-    if one.has_keypoints:
-        notes['objects with keypoints, of which the boxes are used'].append(where)
-    return Instance(label, one.box, tuple(shapes), one.corners, ignored=one.ignored)
+class _Objects:
+    """Objects of the images of a COCO file; `outlined`: they must have outlines."""
+
+    def __init__(
+        self, content: CocoContent, file: BinaryIO, labels: dict[Key, str], found: AnnotationSet, *, outlined: bool
+    ) -> None:
+        self.content, self.file, self.labels, self.found, self.outlined = content, file, labels, found, outlined
+        self.notes = defaultdict[str, list[str]](list)
+
+    def of_image(self, image: Path, key: Key, size: tuple[int, int]) -> list[Instance]:
+        """The objects of an image, crowds below single objects and large ones below small ones. Raises AnnotationError."""
+        objects = self.content.take_annotations(key)
+        found: list[tuple[bool, float, Instance]] = []
+        for (where, entry), drawn in zip(objects, self._polygons([entry for _, entry in objects], size), strict=True):
+            if 'segments_info' in entry:
+                instances = _panoptic(entry, self.content.path, size, self.labels, where)
+            else:
+                known = len(self.notes.get(OUTLINES, ()))
+                instances = [self._instance(entry, key, size, where, drawn)]
+                self.found.count_attributes(entry.get('attributes'))
+                if len(reasons := self.notes.get(OUTLINES, [])) > known:
+                    self.found.without_outline.setdefault(image, reasons[-1])
+            for instance in instances:
+                area, place = sum(shape.area for shape in instance.outline), place_of_polygons(entry.get('segmentation'))
+                if place and instance.outline:
+                    instance = instance._replace(outline=StoredPolygons(self.content.path, *place))
+                found.append((not instance.ignored, -area, instance))
+        return [instance for _, _, instance in sorted(found, key=itemgetter(0, 1))]
+
+    def _polygons(self, entries: list[dict[str, Any]], size: tuple[int, int]) -> list[list[Polygon]]:
+        """The polygons of each entry that `read_blocks` left in the file; none at all if one of them cannot be used."""
+        places = [place_of_polygons(entry.get('segmentation')) for entry in entries]
+        try:
+            stored = iter(read_polygons(self.file, [place for place in places if place], size))
+        except ValueError:
+            return [[] for _ in entries]
+        return [next(stored) if place else [] for place in places]
+
+    def _instance(
+        self, entry: dict[str, Any], image: Key, size: tuple[int, int], where: str, drawn: Sequence[Shape]
+    ) -> Instance:
+        """Object of an annotation. An outline that cannot be used becomes a note if there is a box and none is needed."""
+        one = parse_object(entry, (image,), self.labels, where)
+        label, shapes = self.labels[one.category], drawn
+        try:
+            if not drawn and (self.outlined or entry.get('segmentation')):
+                shapes = self._shapes(entry, size, f'{where} ({label!r})')
+        except AnnotationError as error:
+            if self.outlined or not entry.get('bbox'):
+                raise
+            self.notes[OUTLINES].append(str(error))
+        if 'score' in entry:
+            self.notes['objects with a score, which is not used: were they drawn by a person?'].append(where)
+        if one.ignored:
+            self.notes[CROWDS].append(where)
+        if one.has_keypoints:
+            self.notes['objects with keypoints, of which the boxes are used'].append(where)
+        return Instance(label, one.box, tuple(shapes), one.corners, ignored=one.ignored)
+
+    def _shapes(self, entry: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:
+        """Polygons of an object, or its run lengths. Raises AnnotationError."""
+        place = place_of_polygons(entry.get('segmentation'))
+        if place and (text := read_place(self.file, place)).startswith(b'['):  # else the file itself says `bytes 1 to 2`
+            entry = {'segmentation': parse_json(text, f'{where}: segmentation')}
+        segmentation = get_member(entry, 'segmentation', (list, dict), where)
+        if not segmentation:
+            raise AnnotationError(f'{where}: has no outline')
+        if isinstance(segmentation, list):
+            if not all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in segmentation):
+                raise AnnotationError(f'{where}: expected lists x0, y0, x1, y1, ... of its polygons')
+            pairs = [[list(pair) for pair in zip(flat[::2], flat[1::2], strict=True)] for flat in segmentation]
+            return [polygon(points, size, where) for points in pairs]
+        return [sized_runs(segmentation, size, where)]
 
 
 def _panoptic(
@@ -186,17 +224,6 @@ def _panoptic(
         if category not in labels:
             raise AnnotationError(f'{at}: there is no category {category}')
         mask = numbers == get_member(segment, 'id', int, at)
-        instances.append(replace(bitmap_instance(labels[category], mask, 0, 0, size, at), ignored=bool(segment.get('iscrowd'))))
+        instance = bitmap_instance(labels[category], mask, 0, 0, size, at)
+        instances.append(instance._replace(ignored=bool(segment.get('iscrowd'))))
     return instances
-
-
-def _shapes(annotation: dict[str, Any], size: tuple[int, int], where: str) -> list[Shape]:
-    """Polygons of an object, or its run lengths. Raises AnnotationError."""
-    segmentation = get_member(annotation, 'segmentation', (list, dict), where)
-    if not segmentation:
-        raise AnnotationError(f'{where}: has no outline')
-    if isinstance(segmentation, list):
-        if not all(isinstance(flat, list) and len(flat) % 2 == 0 for flat in segmentation):
-            raise AnnotationError(f'{where}: expected lists x0, y0, x1, y1, ... of its polygons')
-        return [polygon([list(pair) for pair in zip(flat[::2], flat[1::2], strict=True)], size, where) for flat in segmentation]
-    return [sized_runs(segmentation, size, where)]

@@ -17,7 +17,7 @@ from phalanx.curation.prepare.labelme import find_labelme
 from phalanx.curation.prepare.lists import find_class_folders, find_lists, find_text_files
 from phalanx.curation.prepare.masks import find_masks
 from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mot, find_wider_face
-from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample, SplitName, join
+from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Packed, Sample, SplitName, join
 from phalanx.curation.prepare.splits import Splits, listed_splits, settle_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.tree import Tree
@@ -102,14 +102,13 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
     Where `splits` names images to train on, only images that it names are used, as its author does.
     """
     counts, samples, own = Counter[str](), list[Sample](), dict[Path, Collection[SplitName]]()
-    labelled = [*found.class_names, *(instance.label for sample in found.samples for instance in sample.instances)]
-    if any(name != name.strip() for name in labelled):  # `cat` and `cat ` are one class
+    labels = {label for sample in found.samples for label in sample.labels}
+    if any(name != name.strip() for name in labels.union(found.class_names)):  # `cat` and `cat ` are one class
         stripped = tuple(dict.fromkeys(name.strip() for name in found.class_names))
         found = replace(found, samples=[_strip(sample) for sample in found.samples], class_names=stripped)
-    if are_fractions([instance.box for sample in found.samples for instance in sample.instances]):
+    if are_fractions(instance.box for sample in found.samples for instance in sample.instances):
         return replace(found, samples=[], left_out=LeftOut([*found.left_out, FRACTIONS]))
-    labels = {instance.label for sample in found.samples for instance in sample.instances}
-    if labels == {''}:
+    if {label.strip() for label in labels} == {''}:
         found = replace(found, samples=[_relabel(sample, 'object') for sample in found.samples])
     for same in found.by_image():
         with found.left_out.catch():
@@ -117,7 +116,7 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
             counts['images that are annotated more than once, whose annotations are joined'] += len(same) > len(
                 {one.split for one in same}
             )
-            width, height = tree.size(sample.image)
+            width, height = sample.size or tree.size(sample.image)
             if any(not instance.label for instance in sample.instances):
                 raise AnnotationError(f'{sample.image}: an object on it has no label, while others have one')
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
@@ -135,9 +134,10 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
                 slack = max(1.0, 0.005 * max(width, height))
                 if any(abs(one - other) > slack for one, other in zip(box, (x0, y0, x1, y1), strict=True)):
                     counts[OUTSIDE] += 1
-                instances.append(replace(instance, box=box))
+                instances.append(instance._replace(box=box))
             own[sample.image] = splits.get(sample.image) or {one.split for one in same}
-            samples.append(replace(sample, instances=tuple(instances)))
+            kept = Packed(instances) if isinstance(sample.instances, Packed) else tuple(instances)
+            samples.append(replace(sample, instances=kept, size=(width, height)))
     outside = counts[OUTSIDE]
     if outside > max(FEW, sum(len(sample.instances) for sample in samples) / 2):
         counts[f'{OUTSIDE} - most of all: are corners written where width and height are expected?'] = counts.pop(OUTSIDE)
@@ -151,7 +151,7 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
     if unused := +found.unused:
         split_notes.append('not used: ' + ', '.join(f'{count} {what}' for what, count in unused.most_common(8)))
     notes = [f'{what}: {count}' for what, count in counts.items() if count] + split_notes
-    used = {instance.label for sample in samples for instance in sample.instances}
+    used = {label for sample in samples for label in sample.labels}
     empty = [name for name in found.class_names if name not in used]
     if used and empty:
         notes.append(f'classes that never occur, left out: {", ".join(empty[:10])}{" ..." if len(empty) > 10 else ""}')
@@ -161,11 +161,11 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
 
 def _strip(sample: Sample) -> Sample:
     """The sample without blanks around its labels."""
-    return replace(sample, instances=tuple(replace(one, label=one.label.strip()) for one in sample.instances))
+    return replace(sample, instances=tuple(one._replace(label=one.label.strip()) for one in sample.instances))
 
 
 def _relabel(sample: Sample, label: str) -> Sample:
-    return replace(sample, instances=tuple(replace(instance, label=label) for instance in sample.instances))
+    return replace(sample, instances=tuple(instance._replace(label=label) for instance in sample.instances))
 
 
 def choose_format(held: dict[str, AnnotationSet], family: Family | None) -> tuple[str, AnnotationSet, Family] | None:

@@ -1,7 +1,6 @@
 """Annotations of Datumaro, CreateML, and the VGG Image Annotator (VIA), in JSON."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import runs_instance
@@ -70,7 +69,7 @@ def _datumaro_instance(annotation: Any, names: list[str], size: tuple[int, int],
             return Instance(label, (x0, y0, x1, y1), (polygon(points, size, where),), ignored=ignored)
         case 'mask':
             lengths = sized_runs(get_member(annotation, 'rle', dict, where), size, where)
-            return replace(runs_instance(label, lengths, size, where), ignored=ignored)
+            return runs_instance(label, lengths, size, where)._replace(ignored=ignored)
         case _:
             raise AnnotationError(f'{where}: has no area, so the image is not used')
     corners = rotate(corners_of(x - width / 2, y - height / 2, x + width / 2, y + height / 2), degrees, (x, y))

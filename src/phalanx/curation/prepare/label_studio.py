@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
+from phalanx.curation.prepare.coco_content import stated_split
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
-from phalanx.curation.prepare.tree import IMAGES, Tree, read_text, stated_split
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 

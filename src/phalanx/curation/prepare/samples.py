@@ -1,13 +1,15 @@
 """Samples as all annotation readers return them: images with objects, masks, texts or tables."""
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from phalanx.data.checks import AnnotationError
+from phalanx.data.coco_file import StoredPolygons
 from phalanx.data.shapes import Box, Corners, Shape
 
 Family = Literal['segmentation', 'detection', 'recognition', 'table', 'text_detection']
@@ -16,16 +18,51 @@ SplitName = Literal['train', 'val', 'test', '']  # '': not given by the annotati
 SPLIT_NAMES: tuple[SplitName, ...] = ('train', 'val', 'test')
 
 
-@dataclass(frozen=True)
-class Instance:
+class Instance(NamedTuple):
     """Object, or line of text, marked on an image."""
 
     label: str
     box: Box
-    outline: tuple[Shape, ...] = ()  # empty where only a box was drawn
+    outline: Sequence[Shape] = ()  # empty where only a box was drawn
     corners: Corners = ()  # of the outline that a line of text was marked with, clockwise; of four, from the upper left
     text: str | None = None  # what is written there
     ignored: bool = False  # a crowd, or too difficult to count
+
+
+class Packed(Sequence[Instance]):
+    """Boxes of an image without texts, whose outlines are in a file: a million instances would take 400 MB."""
+
+    __slots__ = ('_file', '_ignored', '_numbers', 'labels')
+
+    def __init__(self, instances: Sequence[Instance]) -> None:
+        stored = [one.outline if isinstance(one.outline, StoredPolygons) else None for one in instances]
+        self._file = next((outline.path for outline in stored if outline), Path())
+        self.labels, self._ignored = tuple(one.label for one in instances), bytes(one.ignored for one in instances)
+        places = ((outline.begin, outline.end) if outline else (0, 0) for outline in stored)
+        self._numbers = array(
+            'd', [number for one, place in zip(instances, places, strict=True) for number in (*one.box, *place)]
+        )
+
+    @classmethod
+    def of(cls, instances: Sequence[Instance]) -> Self | tuple[Instance, ...]:
+        """The instances, packed if nothing is lost."""
+        is_plain = all(
+            not one.corners and one.text is None and (not one.outline or isinstance(one.outline, StoredPolygons))
+            for one in instances
+        )
+        return cls(instances) if is_plain else tuple(instances)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Instance]:
+        numbers = iter(self._numbers)
+        for label, is_ignored, *box, begin, end in zip(self.labels, self._ignored, *[numbers] * 6, strict=True):
+            outline = StoredPolygons(self._file, int(begin), int(end)) if end else ()
+            yield Instance(label, tuple(box), outline, ignored=bool(is_ignored))
+
+    def __getitem__(self, place: Any) -> Any:
+        return [*self][place]
 
 
 @dataclass(frozen=True)
@@ -34,10 +71,16 @@ class Sample:
 
     image: Path
     split: SplitName = ''
-    instances: tuple[Instance, ...] = ()
+    instances: Sequence[Instance] = ()
     mask: Path | None = None  # an image with a colour or a number for each pixel
     text: str | None = None  # all that is written on it
     table: dict[str, Any] | None = None  # the `html` entry of PubTabNet
+    size: tuple[int, int] | None = None  # (width, height) of the upright image, once somebody read it
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Labels of all instances."""
+        return self.instances.labels if isinstance(self.instances, Packed) else [one.label for one in self.instances]
 
 
 def join(samples: Sequence[Sample], where: str) -> Sample:
@@ -122,17 +165,21 @@ class AnnotationSet:
         samples = self.samples
         if any(sample.table for sample in samples):
             return ['table']
-        instances = [instance for sample in samples for instance in sample.instances]
-        written = sum(instance.text is not None for instance in instances) * 2 > len(instances)
+        kinds = Counter(
+            (one.text is not None, bool(one.outline), one.ignored) for sample in samples for one in sample.instances
+        )
+        texts, outlined, ignored = (sum(kinds[kind] for kind in kinds if kind[n]) for n in range(3))
+        written = texts * 2 > kinds.total()
         if any(sample.text is not None for sample in samples):
             return ['recognition', 'text_detection'] if written else ['recognition']
         if any(sample.mask for sample in samples):
             return ['segmentation']
-        if not instances:
+        if not kinds:
             return []
-        outlined = sum(bool(instance.outline) for instance in instances) * 2 > len(instances)
-        is_stuff = all(instance.ignored for instance in instances)  # regions, which detection would neither learn nor count
+        is_stuff = ignored == kinds.total()  # regions, which detection would neither learn nor count
         drawn: list[Family] = (
-            ['segmentation', 'detection'] if outlined and (is_stuff or not self.boxes_first) else ['detection', 'segmentation']
+            ['segmentation', 'detection']
+            if outlined * 2 > kinds.total() and (is_stuff or not self.boxes_first)
+            else ['detection', 'segmentation']
         )
         return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']

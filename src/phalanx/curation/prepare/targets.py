@@ -5,8 +5,9 @@ import os
 import re
 import shutil
 import unicodedata
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -49,8 +50,10 @@ class Written:
     objects: dict[SplitName, Counter[str]] = field(
         default_factory=dict
     )  # boxes, texts or pixels of what is evaluated, by class
-    boxes: list[float] = field(default_factory=list)  # the shorter side of each box, as a share of the longer side of its image
-    lengths: list[float] = field(default_factory=list)  # the longer side of each box, in pixels
+    boxes: MutableSequence[float] = field(
+        default_factory=lambda: array('d')
+    )  # the shorter side of each box, as a share of the longer side of its image
+    lengths: MutableSequence[float] = field(default_factory=lambda: array('d'))  # the longer side of each box, in pixels
     shown: Counter[str] = field(default_factory=Counter)  # training images with each class
     texts: list[str] = field(default_factory=list)  # of training
     longest: int = 0  # characters of the longest text of all splits
@@ -108,13 +111,14 @@ def write(
         ):
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     # one list or annotation file per split
-    text_of, suffix = WRITERS[family]
+    texts_of, suffix = WRITERS[family]
     console = Console(stderr=True)
     for split, samples in lists.items():
         shown = track(samples, f'writing {split}', console=console, transient=True, disable=not console.is_terminal)
-        text, written.counts[split] = text_of(written, split, shown)
+        texts, written.counts[split] = texts_of(written, split, shown)
         file = out / f'{split}{suffix}'
-        file.write_text(text, encoding='utf-8')
+        with file.open('w', encoding='utf-8') as opened:
+            opened.writelines(texts)
         written.files[split] = written.below(file)
     written.data = {'root': str(written.root), **_keys(family, written)}
     if bands:
@@ -196,32 +200,39 @@ def write_copies(
     return written
 
 
-def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
-    """Compose a COCO file; return its text and the number of samples."""
-    names, objects = written.class_names, written.objects.setdefault(split, Counter())
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
+def _detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
+    """Compose a COCO file; return its text in pieces and the number of samples."""
+    numbers = {name: number for number, name in enumerate(written.class_names, 1)}
+    objects = written.objects.setdefault(split, Counter())
+    images, annotations, count = list[str](), list[str](), 0
     for number, sample in enumerate(samples, 1):
-        width, height = size_of(sample.image)
-        images.append({'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height})
-        objects.update(instance.label for instance in sample.instances if not instance.ignored)
+        width, height = sample.size or size_of(sample.image)
+        image = {'id': number, 'file_name': written.below(sample.image), 'width': width, 'height': height}
+        images.append(', ' * (number > 1) + json.dumps(image))
+        rows, learned = list[dict[str, Any]](), list[str]()
         for instance in sample.instances:
             x0, y0, x1, y1 = (round(value, 2) for value in instance.box)
-            own = {'id': len(annotations) + 1, 'image_id': number, 'category_id': names.index(instance.label) + 1}
+            own = {'id': count + len(rows) + 1, 'image_id': number, 'category_id': numbers[instance.label]}
             box = {'bbox': [x0, y0, round(x1 - x0, 2), round(y1 - y0, 2)], 'area': round((x1 - x0) * (y1 - y0), 2)}
-            annotations.append(own | box | {'iscrowd': int(instance.ignored)})
+            rows.append(own | box | {'iscrowd': int(instance.ignored)})
+            if not instance.ignored:
+                learned.append(instance.label)
             if split == 'train':
                 written.units[instance.label] += 1
                 written.boxes.append(min(x1 - x0, y1 - y0) / max(width, height))
                 written.lengths.append(max(x1 - x0, y1 - y0))
+        if rows:
+            annotations.append(', ' * (count > 0) + json.dumps(rows)[1:-1])
+            count += len(rows)
+        objects.update(learned)
         if split == 'train':
             written.sizes.append((width, height))
-            written.shown.update(sorted({instance.label for instance in sample.instances if not instance.ignored}))
-    categories = [{'id': number, 'name': name} for number, name in enumerate(names, 1)]
-    return json.dumps({'images': images, 'categories': categories, 'annotations': annotations}), len(images)
+            written.shown.update(sorted(set(learned)))
+    categories = json.dumps([{'id': number, 'name': name} for name, number in numbers.items()])
+    return ['{"images": [', *images, f'], "categories": {categories}, "annotations": [', *annotations, ']}'], len(images)
 
 
-def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
+def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
     """Compose lines of images and label maps; label maps are painted unless the masks can be used as they are."""
     lines, background, objects = [], find_background(written.class_names), written.objects.setdefault(split, Counter())
     for sample in samples:
@@ -233,7 +244,7 @@ def _segmentation(written: Written, split: SplitName, samples: Iterable[Sample])
             if split == 'train':
                 written.sizes.append(size_of(sample.image))
                 written.units.update(pixels)
-    return ''.join(lines), len(lines)
+    return lines, len(lines)
 
 
 def _labels(sample: Sample, written: Written) -> tuple[Mapping[Any, int], Path]:
@@ -250,7 +261,7 @@ def _labels(sample: Sample, written: Written) -> tuple[Mapping[Any, int], Path]:
     return dict(enumerate(np.bincount(labels.reshape(-1)).tolist())), path
 
 
-def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
+def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
     """Compose lines of images and texts; text lines are cut out of pages."""
     lines = []
     for sample in samples:
@@ -267,7 +278,7 @@ def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) 
     if split == 'train':
         characters = ''.join(f'{one}\n' for one in sorted(written.units) if one != ' ')
         (written.out / 'characters.txt').write_text(characters, encoding='utf-8')
-    return ''.join(lines), len(lines)
+    return lines, len(lines)
 
 
 def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int, int]]]:
@@ -294,7 +305,7 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
     return lines
 
 
-def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
+def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
     """Compose lines in the format of PaddleOCR."""
     lines, objects = [], written.objects.setdefault(split, Counter())
     for sample in samples:
@@ -310,7 +321,7 @@ def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample
         lines.append(f'{written.below(sample.image)}\t{json.dumps(texts, ensure_ascii=False)}\n')
         if split == 'train':
             written.sizes.append((width, height))
-    return ''.join(lines), len(lines)
+    return lines, len(lines)
 
 
 def _outline(instance: Instance) -> Corners:
@@ -320,7 +331,7 @@ def _outline(instance: Instance) -> Corners:
     return instance.corners or drawn
 
 
-def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[str, int]:
+def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
     """Compose JSON lines in the format of PubTabNet."""
     lines = []
     for number, sample in enumerate(samples):
@@ -333,11 +344,11 @@ def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tup
             written.tokens.append(len(tokens) - tokens.count('<td>'))
             written.units.update(tokens)
             written.cell_boxes += sum('bbox' in cell for cell in table['cells'])
-    return ''.join(lines), len(lines)
+    return lines, len(lines)
 
 
-# Writer of a split's file, which returns its text and the number of samples; and the suffix of the file.
-WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Iterable[Sample]], tuple[str, int]], str]] = {
+# Writer of a split's file, which returns its text in pieces and the number of samples; and the suffix of the file.
+WRITERS: dict[Family, tuple[Callable[[Written, SplitName, Iterable[Sample]], tuple[list[str], int]], str]] = {
     'detection': (_detection, '.json'),
     'segmentation': (_segmentation, '.txt'),
     'recognition': (_recognition, '.txt'),

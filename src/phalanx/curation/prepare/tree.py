@@ -4,13 +4,14 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from phalanx.curation.prepare.coco_content import load_coco
 from phalanx.curation.prepare.samples import LeftOut, SplitName
 from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
 from phalanx.data.folders import decode_text
@@ -70,11 +71,11 @@ class Tree:
 
     @cached_property
     def jsons(self) -> dict[Path, Any]:
-        """Content of the JSON files, read once for all JSON formats."""
+        """Content of the JSON files, read once for all JSON formats; a `CocoContent` for the format of COCO."""
         found = {}
         for path in self.having('.json'):
             with self.unreadable.catch(), self.doubting(path):
-                found[path] = parse_json(read_bytes(path), path)
+                found[path] = load_coco(path) or parse_json(read_bytes(path), path)
         return found
 
     @contextmanager
@@ -104,11 +105,13 @@ class Tree:
                 break
         if not known:
             raise AnnotationError(f'{where}: there is no image {shorten(name)}')
-        split = self.split_of(beside) if len(known) > 1 else ''
+        if len(known) == 1:
+            return known[0]
+        split = self.split_of(beside)
         ranked = sorted(
             ((_alike(path, parts), bool(split) and self.split_of(path) == split, _near(path, beside)), path) for path in known
         )
-        if len(ranked) > 1 and ranked[-1][0] == ranked[-2][0] and not ranked[-1][1].samefile(ranked[-2][1]):
+        if ranked[-1][0] == ranked[-2][0] and not ranked[-1][1].samefile(ranked[-2][1]):
             raise AnnotationError(f'{where}: {shorten(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
         return ranked[-1][1]
 
@@ -144,11 +147,6 @@ def spellings(name: str) -> list[str]:
     """A name as it is written, as an address (`a%20b`), and without what Label Studio puts before uploaded files."""
     plain = unquote(name)
     return list(dict.fromkeys([name, plain, UPLOADED.sub('', plain)]))
-
-
-def stated_split(entry: Mapping[str, Any]) -> str:
-    """Word that an entry of an export has for its split; empty without one."""
-    return next((entry[key] for key in ('split', 'subset', 'set') if isinstance(entry.get(key), str)), '')
 
 
 def split_in(parts: Sequence[str], said: str = '') -> SplitName:
