@@ -136,6 +136,7 @@ def test_a_published_detector_is_fine_tuned_with_its_own_network_and_loss(capsys
     assert run_here('new', 'mine', '--weights', str(weights), '--no_trial', '--minutes', '0.01') == 0
     printed = capsys.readouterr().out
     assert f'starts from {weights.absolute()}, read as the weights of {base}' in printed
+    assert re.search(r'warning: .* with the \d+ samples that --minutes 0.01 allows; about 1,600 are usual', printed)
     assert 'are of another shape and stay as initialised: decoder.enc_score_head.weight is [80, ' in printed
     recipe, published = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text()), to_plain(open_job(base).resolved)
     assert recipe['model'] == {'name': 'deimv2', 'size': 'atto'}

@@ -296,12 +296,10 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             write()
     if seconds is not None and given.minutes and seconds > BUSY * given.minutes * 60:
         print(f'  warning: one epoch, the least, takes longer than --minutes {given.minutes:g}; train.steps limits it')
-    wanted = plan.WANTED[family][node.has_gpu]
-    if given.minutes and not start and length.steps * length.batch < wanted / 2:
-        print(
-            f'  warning: from random weights, little is learned from the {length.steps * length.batch:,} samples that '
-            f'--minutes {given.minutes:g} allows; about {wanted:,} are usual'
-        )
+    seen, wanted = length.steps * length.batch, start.samples if start else plan.WANTED[family][node.has_gpu]
+    if given.minutes and seen < wanted / 2:
+        learned = 'published weights improve little with' if start else 'from random weights, little is learned from'
+        print(f'  warning: {learned} the {seen:,} samples that --minutes {given.minutes:g} allows; about {wanted:,} are usual')
     # the next commands, ready to copy
     took = f', {plan.describe_duration(seconds)} on this node without other work' if seconds is not None else ''
     if seconds is not None and slowdown > BUSY:
