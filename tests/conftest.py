@@ -66,7 +66,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
 
     def train(folder: Path) -> None:
-        assert run_here('train', *TINY, 'train.steps=150', 'evaluate.enabled=false', '--save_dir', str(folder / 'run')) == 0
+        assert run_here('train', *TINY, 'train.steps=80', 'evaluate.enabled=false', '--save_dir', str(folder / 'run')) == 0
 
     return made_once(tmp_path_factory, 'warm', train) / 'run'
 
