@@ -3,8 +3,6 @@
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -19,7 +17,7 @@ from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import prepare_folder
 from phalanx.system.errors import RunError
 from phalanx.weights.checkpoint import load
-from running import TINY, Command, clean_environment, losses, records
+from running import TINY, Command, losses, records, run_fork
 
 RECIPE = (*FILES, 'train.steps=3')
 
@@ -122,14 +120,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, ranks:
     )
     every = ('checkpoint.every=1', f'checkpoint.asynchronous={asynchronous}')
     words = ('train', *TINY, 'train.steps=3', *every, 'evaluate.enabled=false', '--nproc_per_node', ranks)
-    run = subprocess.run(
-        [sys.executable, '-c', script, *words],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = run_fork(script, tmp_path, *words)
     assert run.returncode == 1
     output = ' '.join(run.stdout.split())
     assert 'the checkpoint of step 1 was not written (File too large; the checkpoint takes ' in output
@@ -218,7 +209,7 @@ def test_a_second_request_to_stop_ends_a_rank_at_once(tmp_path: Path) -> None:
         'signal.raise_signal(signal.SIGTERM)\n'
         'print("still there", flush=True)\n'
     )
-    done = subprocess.run([sys.executable, '-c', program], env=clean_environment(), capture_output=True, text=True, check=False)
+    done = run_fork(program, tmp_path)
     assert done.returncode == -signal.SIGTERM
     assert done.stdout == 'True\n'
     assert 'SIGINT: stopping after this step' in done.stderr
