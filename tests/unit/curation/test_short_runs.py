@@ -78,16 +78,30 @@ def fold_norms(weights: Path) -> None:
     safetensors.torch.save_file(tensors, weights)
 
 
-def test_where_no_short_run_is_better_than_the_start_the_recipe_keeps_its_settings(recipe: Path) -> None:
-    """Nothing changes at a rate near 0. Norms that are folded have no statistics, so norm_sync is not tried."""
-    recipe.write_text(recipe.read_text().replace('lr: 0.003', 'lr: 1.0e-15'))
+def test_where_no_short_run_is_better_than_the_start_the_one_that_harmed_least_is_proposed(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms that are folded have no statistics, so norm_sync is not tried."""
     fold_norms(recipe.with_name('weights.safetensors'))
+    scores = iter([(0.8, 0.9), (0.6, 0.7), (0.7, 0.7), (0.75, 0.8), (0.75, 0.7)])
+    monkeypatch.setattr(short_runs, '_evaluate', lambda trainer: next(scores))
     lines: list[str] = []
-    assert choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lines.append) == ()
-    tried = [line.partition(': ')[0] for line in lines[1:-2]]
-    rates = [f'optimizer.lr={rate}' for rate in ('1e-15', '3.3e-16', '1e-16')]
-    assert tried == [*rates, f'{rates[0]} train.freeze=[backbone]']
-    assert lines[-2].startswith('no short run was better than the start, so the recipe has the settings of its base')
+    assert choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lines.append) == ('optimizer.lr=0.0003',)
+    tried = [line.partition(': ')[0] for line in lines[1:-3]]
+    assert tried == [
+        *(f'optimizer.lr={rate}' for rate in ('0.003', '0.001', '0.0003')),
+        'optimizer.lr=0.0003 train.freeze=[backbone]',
+    ]
+    assert lines[-3:-1] == [
+        'chosen: optimizer.lr=0.0003',
+        'no short run was better than the start: this one harmed least; the weights may fit your data already, and stay',
+    ]
+
+
+def test_where_every_short_run_diverges_the_recipe_keeps_its_settings(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_runs, '_evaluate', lambda trainer: (0.5, 0.5))
+    monkeypatch.setattr(short_runs, '_run', lambda path, settings: DIVERGED)
+    assert choose_settings(recipe, written(recipe), rate=4, seconds=60, report=lambda line: None) == ()
 
 
 def test_a_rate_at_which_the_loss_diverges_is_not_kept(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
