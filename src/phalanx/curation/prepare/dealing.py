@@ -145,16 +145,20 @@ def _equal(paths: Sequence[Path]) -> dict[Path, str]:
         for path in paths:
             kinds[read(path)].append(path)
         paths = [path for alike in kinds.values() if len(alike) > 1 for path in alike]
-    return {path: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths}
+    return {path: _digest(path.read_bytes()) for path in paths}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _end(path: Path) -> tuple[int, bytes]:
-    """Size and last bytes of a file: those of two pictures hardly ever agree."""
+def _end(path: Path) -> tuple[int, str]:
+    """Size of a file, and digest of its last bytes: those of two pictures hardly ever agree."""
     size = _size(path)
     with path.open('rb') as file:
         file.seek(max(0, size - END))
-        return size, file.read()
+        return size, _digest(file.read())
