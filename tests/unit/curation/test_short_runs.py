@@ -12,7 +12,7 @@ from PIL import Image
 
 from phalanx.curation.new import short_runs
 from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
-from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures, gain
+from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures, gain, step_time
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
@@ -160,6 +160,13 @@ def test_the_time_of_pictures_is_that_of_as_many_samples_as_an_evaluation_draws(
         monkeypatch.setattr(job.task, 'picture', lambda *given: (drawn.append(given), picture(*given))[1])
         trainer.evaluator.evaluate(0, trainer.report)
     assert found == len(drawn) > 0
+
+
+def test_the_time_of_a_step_has_a_part_that_does_not_depend_on_the_size_of_its_input() -> None:
+    """0.2 s and 0.1 s per 1000 numbers; the first step is not counted, and nor are the first two of equal sizes."""
+    assert step_time([9.0, 0.6, 0.3, 0.4], [4000, 4000, 1000, 2000], 3000) == pytest.approx(0.5)
+    assert step_time([9.0, 0.8, 0.5, 0.7], [1000] * 4, 1000) == pytest.approx(0.6)
+    assert step_time([0.8, 0.5], [1000, 1000], 2000) == pytest.approx(1.3)
 
 
 def test_the_gain_of_threads_is_measured_within_what_is_possible() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from phalanx.curation.new.plan import Pace, speed_up
@@ -80,10 +81,21 @@ def try_steps(path: Path, steps: int) -> Trial:
             torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
         seconds = [later - earlier for earlier, later in pairwise(moments)]
-        samples, step = trainer.stream.global_batch_size, fmean(seconds[WARM:] or seconds)
-        step *= _mean_size(trainer) / fmean(sizes[WARM:] or sizes)  # the time follows the size of the images
+        samples, step = trainer.stream.global_batch_size, step_time(seconds, sizes, _mean_size(trainer))
         rate = samples / step * (gain(seconds[-1], shared, threads) if device.type == 'cpu' else 1)
         return Trial(Pace(rate, evaluated * samples / step, pictures, start), work / samples, slowdown)
+
+
+def step_time(seconds: Sequence[float], sizes: Sequence[int], size: float) -> float:
+    """Seconds of a step with an input of `size` numbers, by timed `seconds` of steps with inputs of `sizes`.
+
+    A part of a step takes as long for small inputs as for large ones: a line through all steps but the first. Where inputs have
+    one size, the mean after WARM steps.
+    """
+    if len({*sizes[1:]}) < 2:
+        return fmean(seconds[WARM:] or seconds) * size / fmean(sizes[WARM:] or sizes)
+    slope, least = np.polyfit(sizes[1:], seconds[1:], 1)
+    return float(np.clip(least + slope * size, min(seconds), max(seconds)))
 
 
 def gain(alone: float, shared: Sequence[float], threads: int) -> float:
