@@ -125,12 +125,8 @@ def assign_task_aligned(
     # The top_k best anchors per true box; padding claims none.
     best = ranking.topk(min(top_k, inside.shape[-1])).indices
     claims = possible.gather(2, best) & truths.exist[:, :, None]
-    if center_radius is None:
-        fg_mask, truth_index = _resolve_conflicts(best, claims, ious)
-    else:
-        fg_mask, truth_index = _resolve_conflicts(
-            best, claims, ious.where(torch.zeros_like(inside).scatter_(2, best, claims), 0)
-        )
+    rivals = ious if center_radius is None else ious.where(torch.zeros_like(inside).scatter_(2, best, claims), 0)
+    fg_mask, truth_index = _resolve_conflicts(best, claims, rivals)
     # Target score: alignment, scaled per true box so that its best anchor gets the highest IoU (TOOD, section 3.2).
     alignment, overlap = (of.gather(1, truth_index[:, None]).squeeze(1) * fg_mask for of in (alignments, ious))  # [B, A]
     none = alignment.new_zeros(truths.exist.shape)
