@@ -7,14 +7,17 @@ gradients are compared with the code of the authors instead (`test_query_detecto
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from phalanx.families.detection.models import MODELS
+from phalanx.families.detection.models.detr import DETR
 from phalanx.weights.reading import compare_weights, load_weights
 
 transformers: Any = pytest.importorskip('transformers', reason='transformers is not installed')
@@ -22,20 +25,27 @@ CLASSES = 7
 FEW = {'num_queries': 40, 'num_labels': CLASSES}
 
 
-def dfine_n(**options: Any) -> Any:
-    backbone = transformers.HGNetV2Config(
-        stem_channels=[3, 16, 16],
-        stage_in_channels=[16, 64, 256, 512],
-        stage_mid_channels=[16, 32, 64, 128],
-        stage_out_channels=[64, 256, 512, 1024],
-        stage_num_blocks=[1, 1, 2, 1],
-        stage_numb_of_layers=[3, 3, 3, 3],
-        hidden_sizes=[64, 256, 512, 1024],
+def hgnetv2(stem: int, inner: list[int], out: list[int], blocks: int, layers: int, stages: range) -> Any:
+    return transformers.HGNetV2Config(
+        stem_channels=[3, stem, inner[0]],
+        stage_in_channels=[inner[0], *out[:-1]],
+        stage_mid_channels=inner,
+        stage_out_channels=out,
+        stage_num_blocks=[1, 1, blocks, 1],
+        stage_numb_of_layers=[layers] * 4,
+        hidden_sizes=out,
         use_learnable_affine_block=True,
-        out_features=['stage3', 'stage4'],
+        out_features=[f'stage{number}' for number in stages],
     )
+
+
+def b0(stages: range) -> Any:
+    return hgnetv2(16, [16, 32, 64, 128], [64, 256, 512, 1024], 2, 3, stages)
+
+
+def dfine_n(**options: Any) -> Any:
     config = transformers.DFineConfig(
-        backbone_config=backbone,
+        backbone_config=b0(range(3, 5)),
         encoder_in_channels=[512, 1024],
         encoder_hidden_dim=128,
         encoder_ffn_dim=512,
@@ -54,6 +64,23 @@ def dfine_n(**options: Any) -> Any:
     return transformers.DFineForObjectDetection(config)
 
 
+def dfine_of_three_maps(backbone: Any, **options: Any) -> Any:
+    channels = backbone.stage_out_channels[1:]
+    config = transformers.DFineConfig(
+        backbone_config=backbone, encoder_in_channels=channels, decoder_n_points=[3, 6, 3], **FEW, **options
+    )
+    return transformers.DFineForObjectDetection(config)
+
+
+def dfine_s() -> Any:
+    return dfine_of_three_maps(b0(range(2, 5)), decoder_layers=3, hidden_expansion=0.5, depth_mult=0.34)
+
+
+def dfine_m() -> Any:
+    backbone = hgnetv2(24, [32, 64, 128, 256], [96, 384, 768, 1536], 3, 4, range(2, 5))
+    return dfine_of_three_maps(backbone, decoder_layers=4, hidden_expansion=1.0, depth_mult=0.67)
+
+
 def rtdetrv2_r18vd(**options: Any) -> Any:
     backbone = transformers.RTDetrResNetConfig(
         depths=[2, 2, 2, 2], layer_type='basic', hidden_sizes=[64, 128, 256, 512], out_features=['stage2', 'stage3', 'stage4']
@@ -68,25 +95,66 @@ def rtdetrv2_r18vd(**options: Any) -> Any:
     return transformers.RTDetrV2ForObjectDetection(config)
 
 
+def both(name: str, folder: Path) -> tuple[DETR, Any, dict[str, Tensor]]:
+    """Our network and that of transformers, for evaluation, with the same random weights; those by the names of its file."""
+    torch.manual_seed(0)
+    network, size = name.split('_')
+    model, theirs = cast(DETR, MODELS[network](CLASSES, queries=40, size=size)), globals()[name]()
+    source = deepcopy(model)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.add_(0.1 * (float(parameter.abs().mean()) or 0.2) * torch.randn_like(parameter))  # heads start at zero
+    # Our weights under the names of its own file; what it computes stays.
+    theirs.save_pretrained(folder)
+    file = folder / 'model.safetensors'
+    stored = safetensors.torch.load_file(file)
+    stored |= by_their_names(source, stored)
+    safetensors.torch.save_file(stored, file, metadata={'format': 'pt'})
+    load_weights(model, file)
+    return model.eval(), type(theirs).from_pretrained(folder).eval(), stored
+
+
+def by_their_names(model: DETR, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    fit = compare_weights(model, {key.removeprefix('model.'): x for key, x in stored.items()}, 'all')
+    assert not fit.problems()
+    slots = {f'model.{key}': slot for key, slot in fit.naming.slots.items()}
+    return {key: slots[key].tensor.contiguous() for key in stored if key in slots}
+
+
 @torch.no_grad()
-@pytest.mark.parametrize('name', ['dfine', 'rtdetrv2'])
+@pytest.mark.parametrize('name', ['dfine_n', 'rtdetrv2_r18vd'])
 @pytest.mark.parametrize('size', [(128, 128), (96, 224)])
 def test_outputs_are_those_of_transformers(name: str, size: tuple[int, int], tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    source, model = MODELS[name](CLASSES, queries=40), MODELS[name](CLASSES, queries=40)
-    for parameter in source.parameters():
-        parameter.add_(0.02 * torch.randn_like(parameter))  # heads start at zero
-    theirs = dfine_n() if name == 'dfine' else rtdetrv2_r18vd()
-    # Our weights under the names of its own file; what it computes stays.
-    theirs.save_pretrained(tmp_path)
-    file = tmp_path / 'model.safetensors'
-    stored = safetensors.torch.load_file(file)
-    fit = compare_weights(source, {key.removeprefix('model.'): x for key, x in stored.items()}, 'all')
-    assert not fit.problems()
-    ours = {f'model.{key}': slot.tensor.contiguous() for key, slot in fit.naming.slots.items() if f'model.{key}' in stored}
-    safetensors.torch.save_file({**stored, **ours}, file, metadata={'format': 'pt'})
-    load_weights(model, file)
-    expected = type(theirs).from_pretrained(tmp_path).eval().double()(images := torch.randn(2, 3, *size).double())
-    logits, boxes = model.double().eval()(images).decoded.layers[-1]
+    model, theirs, _ = both(name, tmp_path)
+    expected = theirs.double()(images := torch.randn(2, 3, *size).double())
+    logits, boxes = model.double()(images).decoded.layers[-1]
     torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-6)
     torch.testing.assert_close(boxes, expected.pred_boxes, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['dfine_n', 'dfine_s', 'dfine_m', 'rtdetrv2_r18vd'])
+def test_outputs_and_gradients_in_float32_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """In float32, rounding that moves a point across the edge of a pixel changes the gradients of both sides, of size M by up
+    to 2e-3 of them. So single parameters are compared in float64.
+    """
+    model, theirs, stored = both(name, tmp_path)
+    images = torch.randn(2, 3, 96, 160)
+    for dtype, tolerance in ((torch.float32, 1e-2), (torch.float64, 1e-6)):
+        logits, boxes = model.to(dtype)(images.to(dtype)).decoded.layers[-1]
+        expected = theirs.to(dtype)(images.to(dtype))
+        torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-4)
+        torch.testing.assert_close(boxes, expected.pred_boxes, rtol=0, atol=1e-4)
+        towards = torch.randn_like(logits), torch.randn_like(boxes)
+        torch.autograd.backward((logits, boxes), towards)
+        torch.autograd.backward((expected.logits, expected.pred_boxes), towards)
+        of_gradients = deepcopy(model)
+        for copied, parameter in zip(of_gradients.parameters(), model.parameters(), strict=True):
+            copied.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found, parameters = by_their_names(of_gradients, stored), theirs.named_parameters(remove_duplicate=False)
+        pairs = {key: (found[key], x.grad) for key, x in parameters if x.grad is not None and key in found}
+        ours, others = (torch.cat([pair[side].flatten() for pair in pairs.values()]) for side in (0, 1))
+        assert (ours - others).norm() <= tolerance * others.norm()
+        for key, (gradient, other) in pairs.items() if dtype == torch.float64 else ():
+            assert (gradient - other).norm() <= tolerance * (other.norm() + 1e-6 * others.norm()), key
+        for network in (model, theirs):
+            network.zero_grad()
