@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = 'strict'
@@ -92,18 +91,31 @@ class StrictTensor(torch.Tensor):
         return run(func, args, kwargs or {})
 
 
+def each_leaf(function: Callable[[Any], Any], values: Any) -> Any:
+    """`function` of each value in nested tuples and lists, where arguments of operations are; torch's `tree_map` is slow."""
+    if isinstance(values, tuple | list):
+        return type(values)([each_leaf(function, value) for value in values])
+    return function(values)
+
+
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the CPU tensors that its strict arguments hold."""
     name = func.overloadpacket.__name__
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors: list[Tensor] = []
+
+    def unwrap(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        tensors.append(value)
+        return value.raw if isinstance(value, StrictTensor) else value
+
+    masked = args[1] if name in MASKED else ()
+    args, kwargs = each_leaf(unwrap, args), {key: each_leaf(unwrap, value) for key, value in kwargs.items()}
     strict = [tensor for tensor in tensors if isinstance(tensor, StrictTensor)]
     if strict and name not in MOVES | CTC and any(tensor.dim() for tensor in tensors if not isinstance(tensor, StrictTensor)):
         raise RuntimeError(f'{name}: expected all tensors to be on the same device, found {NAME}:0 and cpu')
-    if name in HOST_READS | CTC or (
-        name in MASKED and any(t.dtype in (torch.bool, torch.uint8) for t in tree_leaves(args[1]) if t is not None)
-    ):
+    if name in HOST_READS | CTC or any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in masked):
         RECORDS[-1].wait(name)
-    args, kwargs = tree_map(lambda leaf: leaf.raw if isinstance(leaf, StrictTensor) else leaf, (args, dict(kwargs)))
     to_strict = bool(strict)
     if kwargs.get('device') is not None:
         to_strict = torch.device(kwargs['device']).type == NAME
@@ -111,7 +123,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if name == '_to_copy' and to_strict != bool(strict):
             count_copy(tensors[0], to_strict, kwargs)
     if name in CELLS:
-        return tree_map(StrictTensor, CELLS[name](*args, **kwargs))
+        return each_leaf(StrictTensor, CELLS[name](*args, **kwargs))
     same = {id(tensor.raw): tensor for tensor in strict}  # in-place operations return what they were given
 
     def wrap(value: Any) -> Any:
@@ -119,7 +131,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return value
         return same[id(value)] if id(value) in same else StrictTensor(value) if to_strict else value
 
-    return tree_map(wrap, func(*args, **kwargs))
+    return each_leaf(wrap, func(*args, **kwargs))
 
 
 def count_copy(values: Tensor, to_strict: bool, kwargs: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""Trainings on the CPU and on the strict device, for `test_steps.py`: python steps.py CASE ... -> a JSON object by case.
-
-A process of its own: torch makes the queues of its autograd engine for the devices that it knows at the first backward pass.
-"""
+"""Trainings on the CPU and on the strict device, for `test_steps.py`: python steps.py CASE ... -> a JSON object by case."""
 
 from __future__ import annotations
 
@@ -210,6 +207,7 @@ def suppress(device: torch.device) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what is there already is not looked at again in each count of tensors
     found: dict[str, dict[str, Any]] = {}
     with strict_device() as strict:
         found['misuse'], found['suppression'] = misuse(strict), suppress(strict)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from running import clean_environment
+from running import clean_environment, made_once, run_fork
 
 SHORT, LONG = ('segmentation', 'detection'), ('recognition', 'text_detection', 'table')
 FAMILIES = (*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG))
@@ -37,31 +36,33 @@ WAITS |= {name: ['copy to host'] for name in ('dfine', 'deimv2', 'rtdetr', 'rtde
 BATCHES = 2  # of an evaluation
 
 
-def run(*cases: str, script: str = 'steps.py') -> dict[str, dict[str, Any]]:
-    words = [sys.executable, str(Path(__file__).with_name(script)), *cases]
-    ended = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+# A process of its own: torch makes the queues of its autograd engine for the devices that it knows at the first backward pass.
+SCRIPT = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import steps, exports; {{}}.main()'
 
 
-def results_with(family: str) -> dict[str, dict[str, Any]]:
-    return results_of(SHORT if family in SHORT else LONG)
+class Results:
+    """Findings of the script `steps.py`, by case: it runs once for each group of cases that is asked for."""
 
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self.factory = factory
 
-@cache
-def results_of(families: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return run(*families)
+    def of(self, *cases: str, script: str = 'steps') -> dict[str, dict[str, Any]]:
+        def run(folder: Path) -> None:
+            ended = run_fork(SCRIPT.format(script), folder, *cases)
+            assert ended.returncode == 0, ended.stderr
+            (folder / 'found.json').write_text(ended.stdout.splitlines()[-1])
+
+        found: dict[str, dict[str, Any]]
+        found = json.loads((made_once(self.factory, f'{script}_{cases[0]}', run) / 'found.json').read_text())
+        return found
+
+    def of_family(self, family: str) -> dict[str, Any]:
+        return self.of(*(SHORT if family in SHORT else LONG))[family]
 
 
 @pytest.fixture(scope='module')
-def models() -> dict[str, dict[str, Any]]:
-    return run(*MODELS)
-
-
-@pytest.fixture(scope='module')
-def options() -> dict[str, dict[str, Any]]:
-    return run(*OPTIONS)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return Results(tmp_path_factory)
 
 
 def check_step(name: str, step: dict[str, Any]) -> None:
@@ -87,32 +88,32 @@ def check_prediction(name: str, step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_step_of_each_family_is_that_of_the_cpu_and_waits_for_nothing(family: str) -> None:
+def test_a_step_of_each_family_is_that_of_the_cpu_and_waits_for_nothing(results: Results, family: str) -> None:
     """But for the lengths of texts."""
-    check_step(family, results_with(family)[family])
+    check_step(family, results.of_family(family))
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_a_step_copies_its_batch_to_the_device_in_one_piece_and_one_vector_back(family: str) -> None:
-    step = results_with(family)[family]
+def test_a_step_copies_its_batch_to_the_device_in_one_piece_and_one_vector_back(results: Results, family: str) -> None:
+    step = results.of_family(family)
     assert (count(step['copies'], 'to device'), count(step['copies'], 'to host')) == (2, 1), step['copies']
     assert step['bytes']['to host'] < 100
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_once_per_batch(family: str) -> None:
-    check_prediction(family, results_with(family)[family])
+def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_once_per_batch(results: Results, family: str) -> None:
+    check_prediction(family, results.of_family(family))
 
 
-def test_suppression_waits_once_unless_there_are_more_candidates_than_it_sends() -> None:
-    found = results_with(SHORT[0])['suppression']
+def test_suppression_waits_once_unless_there_are_more_candidates_than_it_sends(results: Results) -> None:
+    found = results.of(*SHORT)['suppression']
     few, many = found['few'], found['many']
     assert few['equal'] and many['equal'] and few['boxes'] == many['boxes'] == 300
     assert (few['waits'], many['waits']) == (1, 3)
 
 
-def test_the_device_refuses_to_mix_devices_and_counts_waits() -> None:
-    seen = results_with(SHORT[0])['misuse']
+def test_the_device_refuses_to_mix_devices_and_counts_waits(results: Results) -> None:
+    seen = results.of(*SHORT)['misuse']
     assert 'expected all tensors to be on the same device' in seen['refusal'] and seen['sum'] == 6
     waits = ['_local_scalar_dense', 'nonzero', 'copy to device', 'copy to host', 'copy to device']
     assert seen['waits'] == [f'{name} at torch' for name in waits]
@@ -121,26 +122,28 @@ def test_the_device_refuses_to_mix_devices_and_counts_waits() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize('name', MODELS)
-def test_training_and_evaluation_of_each_model_are_those_of_the_cpu(models: dict[str, dict[str, Any]], name: str) -> None:
-    check_step(name, models[name])
-    check_prediction(name, models[name])
+def test_training_and_evaluation_of_each_model_are_those_of_the_cpu(results: Results, name: str) -> None:
+    step = results.of(*MODELS)[name]
+    check_step(name, step)
+    check_prediction(name, step)
     # The batch, the flags of the rank, random keys of dropout; of detectors with queries their pairs and the number of boxes.
-    assert count(models[name]['copies'], 'to device') <= 5
+    assert count(step['copies'], 'to device') <= 5
 
 
 @pytest.mark.long
 @pytest.mark.parametrize('name', OPTIONS)
-def test_a_step_with_each_option_is_that_of_the_cpu_and_waits_for_nothing(
-    options: dict[str, dict[str, Any]], name: str
-) -> None:
-    check_step(name, options[name])
-    assert count(options[name]['copies'], 'to device') == 2
+def test_a_step_with_each_option_is_that_of_the_cpu_and_waits_for_nothing(results: Results, name: str) -> None:
+    step = results.of(*OPTIONS)[name]
+    check_step(name, step)
+    assert count(step['copies'], 'to device') == 2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize('family', FAMILIES)
-def test_the_exported_file_of_a_run_on_the_device_computes_what_the_network_trained_on_the_cpu_does(family: str) -> None:
-    found = run(family, script='exports.py')[family]
+def test_the_exported_file_of_a_run_on_the_device_computes_what_the_network_trained_on_the_cpu_does(
+    results: Results, family: str
+) -> None:
+    found = results.of(family, script='exports')[family]
     assert len(found['file']) == len(found['network'])
     for file, network in zip(found['file'], found['network'], strict=True):
         np.testing.assert_allclose(file, network, rtol=1e-3, atol=1e-4)
