@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,8 +82,8 @@ LINES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.fixture(scope='module')
-def folders() -> dict[str, Path]:
-    place = Path(tempfile.mkdtemp())
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp('damaged')
     for name, drawing in (JSON | LINES).items():
         drawing(place / name)
     return {name: place / name for name in JSON | LINES}
