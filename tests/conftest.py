@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.system import buckets
+from phalanx.system.process import fast_imports
 from running import PHALANX, TINY, Command, made_once, run_fork, run_here
 from stores import Store, access, serve
 
@@ -20,6 +21,13 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
 
     settings.register_profile('any speed', deadline=None)  # examples take longer on a busy machine
     settings.load_profile('any speed')
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps PyTorch's objects and 6,000 tests from the garbage collector, which every training in this process calls."""
+    with fast_imports():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import json
 import logging
@@ -105,7 +106,12 @@ def both_ranks(script: str, folder: Path, *words: str, ranks: int = 2) -> str:
 
 def as_ranks(number: int, function: Callable[..., None], *arguments: Any) -> None:
     """Call `function(RANK, ...)` in a fork for each of `number` ranks; raises the error of the first that fails."""
-    torch.multiprocessing.start_processes(function, arguments, number, start_method='forkserver')
+    torch.multiprocessing.start_processes(_frozen, (function, *arguments), number, start_method='forkserver')
+
+
+def _frozen(rank: int, function: Callable[..., None], *arguments: Any) -> None:
+    gc.freeze()  # as our commands do after their imports
+    function(rank, *arguments)
 
 
 def start_fork(script: str, words: Sequence[str], folder: Path, output: Path, errors: Path, **environment: str) -> BaseProcess:
@@ -136,6 +142,7 @@ def _run_script(
     os.environ |= environment
     os.chdir(folder)
     torch.set_num_threads(1)
+    gc.freeze()
     tempfile.tempdir = None
     multiprocessing.set_start_method(None, force=True)  # as in a process of its own
     sys.argv = ['-c', *words]
