@@ -109,11 +109,11 @@ def test_a_rank_that_is_slow_is_named_with_the_slow_phase(tmp_path: Path) -> Non
         'import os, sys, time\n'
         'from phalanx.cli.main import main\n'
         'from phalanx.families.segmentation.task import Segmentation\n'
-        'right = Segmentation.predict\n'
-        'def predict(self, model, batch):\n'
+        'right = Segmentation.begin_prediction\n'
+        'def begin_prediction(self, model, batch):\n'
         '    time.sleep(2 * (os.environ["RANK"] == "1"))\n'
         '    return right(self, model, batch)\n'
-        'Segmentation.predict = predict\n'
+        'Segmentation.begin_prediction = begin_prediction\n'
         'sys.exit(main(sys.argv[1:]))\n'
     )
     words = (*TINY, 'train.steps=1', 'evaluate.batch_size=2', '--save_dir', 'run')

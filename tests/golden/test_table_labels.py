@@ -22,7 +22,7 @@ from phalanx.families.table.data.rendered import RenderedTables
 from phalanx.families.table.loss import Structure
 from phalanx.families.table.metric import TableMetric, teds
 from phalanx.families.table.models.slanet import slanet
-from phalanx.families.table.task import TableStructure, decode_tables
+from phalanx.families.table.task import TableStructure, begin_decoding
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.tree import Element
 from phalanx.runtime.prepare import fit_square
@@ -159,7 +159,7 @@ def test_network_outputs_are_decoded_as_by_the_original() -> None:
     probabilities[0, 6, 29] = 5
     boxes = torch.from_numpy(rng.random_sample((2, 9, 4)).astype(np.float32))
     sizes = [(int(shape[0]), int(shape[1])) for shape in facts['shape']]
-    found = decode_tables(torch.from_numpy(probabilities), boxes, sizes, Vocabulary())
+    found = begin_decoding(torch.from_numpy(probabilities), boxes, sizes, Vocabulary())()
     for prediction, (tokens, score), expected in zip(found, facts['structure'], facts['bboxes'], strict=True):
         assert prediction.structure == tuple(tokens)
         assert prediction.score == pytest.approx(score)

@@ -33,6 +33,8 @@ EXACT, ROUNDING = {'rel': 0, 'abs': 0}, {'rel': 1e-4, 'abs': 1e-6}
 CTC = ['_ctc_loss', '_ctc_loss_backward']
 WAITS = dict.fromkeys(('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'), CTC)
 WAITS |= {name: ['copy to host'] for name in ('dfine', 'deimv2', 'rtdetr', 'rtdetrv2')}
+# Post-processing and metric take so long on the host that the device predicts the next batch meanwhile.
+OVERLAPPING = {'detection', 'dfine', 'deimv2', 'rtdetr', 'rtdetrv2', 'text_detection', 'table'}
 BATCHES = 2  # of an evaluation
 
 
@@ -80,11 +82,13 @@ def count(copies: list[str], direction: str) -> int:
 
 
 def check_prediction(name: str, step: dict[str, Any]) -> None:
-    """Results are those of the CPU, and the host waits once per batch."""
+    """Results are those of the CPU, and the host waits for all queued work once per batch, or only for a copy."""
     if name not in ROUNDED:
         assert (step['metrics'], step['results']) == (step['cpu']['metrics'], step['cpu']['results'])
-    assert len(step['evaluation']) == BATCHES, step['evaluation']
-    assert len(step['prediction']) == 1, step['prediction']
+    waits = 0 if name in OVERLAPPING else 1
+    assert len(step['evaluation']) == waits * BATCHES, step['evaluation']
+    assert len(step['prediction']) == waits, step['prediction']
+    assert count(step['copies of prediction'], 'to host') >= 1
 
 
 @pytest.mark.parametrize('family', FAMILIES)
@@ -101,15 +105,17 @@ def test_a_step_copies_its_batch_to_the_device_in_one_piece_and_one_vector_back(
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_once_per_batch(results: Results, family: str) -> None:
+def test_an_evaluation_and_a_prediction_are_those_of_the_cpu_and_wait_at_most_once_per_batch(
+    results: Results, family: str
+) -> None:
     check_prediction(family, results.of_family(family))
 
 
-def test_suppression_waits_once_unless_there_are_more_candidates_than_it_sends(results: Results) -> None:
+def test_suppression_waits_for_a_copy_alone_unless_there_are_more_candidates_than_it_sends(results: Results) -> None:
     found = results.of(*SHORT)['suppression']
     few, many = found['few'], found['many']
     assert few['equal'] and many['equal'] and few['boxes'] == many['boxes'] == 300
-    assert (few['waits'], many['waits']) == (1, 3)
+    assert (few['waits'], many['waits']) == (0, 2)
 
 
 def test_the_device_refuses_to_mix_devices_and_counts_waits(results: Results) -> None:

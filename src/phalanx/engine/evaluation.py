@@ -73,6 +73,7 @@ def evaluate(
     share = [*evaluation_draws(len(dataset), batch_size, train.seed, dist.rank(), dist.world_size())]
     batches = clock.time_waits(loader.batches(iter(share)))
     grades: list[Grade | None] = []  # of the readable samples of this rank, in order
+    begun: list[tuple[Callable[[], Any], Any]] = []  # a prediction that has begun, and its batch
     # Predict this rank's share. All ranks loop equally often, since `may_continue` is collective.
     model.eval()
     with setup.precision.autocast():
@@ -87,7 +88,11 @@ def evaluate(
             batch = next(batches, None)
             if batch is not None:  # the share may be smaller on this rank, or contain batches without readable samples
                 moved = batch.to(setup.device)
-                grades += metric.update(task.predict(model, moved), moved)
+                begun.append((task.begin_prediction(model, moved), moved))
+            # A device predicts this batch while the host finishes the one before.
+            while len(begun) > (0 if number == largest_share - 1 else 1):
+                finish, moved = begun.pop(0)
+                grades += metric.update(finish(), moved)
     # One object per rank: reasons of unreadable samples, seconds per phase, and the worst samples.
     # Collect the counts, unreadable samples, times and worst samples of all ranks.
     seconds, waited = clock.lap()

@@ -41,7 +41,7 @@ class StepNumbers:
         """Yield (step, terms and total, gradient norm, flags) of all but the last `keep` steps, each once."""
         while len(self.unread) > keep:
             step, copy = self.unread.pop(0)
-            *values, stop, new_bad, norm = copy.read()
+            *values, stop, new_bad, norm = copy.read().tolist()
             self.logged.append(values)
             yield step, values, norm, (stop, new_bad)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -144,8 +144,15 @@ class Task(ABC):
         return False
 
     @abstractmethod
+    def begin_prediction(self, model: nn.Module, batch: Any) -> Callable[[], Any]:
+        """Enqueue the forward pass, and the copy to the host of what post-processing there needs (`AsyncCopy`).
+
+        The returned function waits for that copy only, and returns what `predict` does.
+        """
+
     def predict(self, model: nn.Module, batch: Any) -> Any:
         """Forward pass and post-processing, the input of `metric` and `results`."""
+        return self.begin_prediction(model, batch)()
 
     def predictions(self, outputs: Sequence[Any]) -> Any:
         """Input of `metric` from predictions of an exported model for single images (`phalanx.runtime.Model.predictions`)."""

@@ -37,7 +37,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 
 class AsyncCopy:
-    """Asynchronous copy of a small device tensor to the host."""
+    """Asynchronous copy of a device tensor to the host."""
 
     def __init__(self, values: Tensor) -> None:
         # Copy behind the kernels that are queued now, then mark the end of the copy: reading waits for the mark only.
@@ -50,8 +50,8 @@ class AsyncCopy:
         """True if `read` would not wait."""
         return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
 
-    def read(self) -> list[float]:
-        """Return the values. Waits for this copy, not for work enqueued after it."""
+    def read(self) -> Tensor:
+        """Return the values on the host. Waits for this copy, not for work enqueued after it."""
         if self._ready is not None:
             self._ready.synchronize()
-        return self._host.tolist()
+        return self._host

@@ -6,12 +6,13 @@ The network multiplies by one weight w; its samples are 1 .. 5 and their targets
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from one_layer import Doubling, of_kind, report, trainer
+from one_layer import Doubling, Numbers, of_kind, report, trainer
 from phalanx.engine.timeline import Length
 
 NEVER = Length(0)
@@ -99,12 +100,32 @@ def test_nothing_is_recorded_of_an_evaluation_during_a_request_to_stop(tmp_path:
 
 def test_a_request_to_stop_is_heeded_before_the_validation_loss(tmp_path: Path) -> None:
     class StopsInItsMetric(Doubling):
-        def predict(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
+        def begin_prediction(self, model: torch.nn.Module, batch: Numbers) -> Callable[[], torch.Tensor]:
             run.flags.signalled = True
-            return super().predict(model, batch)  # type: ignore[arg-type]
+            return super().begin_prediction(model, batch)
 
     run = trainer(tmp_path, StopsInItsMetric(), 'evaluate.loss=true', 'evaluate.batch_size=5')
     assert run.evaluator.evaluate(4) is None
+
+
+def test_a_batch_is_predicted_before_the_host_finishes_the_one_before(tmp_path: Path) -> None:
+    events = []
+
+    class Logs(Doubling):
+        def begin_prediction(self, model: torch.nn.Module, batch: Numbers) -> Callable[[], torch.Tensor]:
+            first = int(batch.images[0])
+            events.append(f'begin {first}')
+            finish = super().begin_prediction(model, batch)
+
+            def logged() -> torch.Tensor:
+                events.append(f'finish {first}')
+                return finish()
+
+            return logged
+
+    found = trainer(tmp_path, Logs(weight=1.0), 'evaluate.batch_size=2').evaluator.evaluate(4)
+    assert events == ['begin 1', 'begin 3', 'finish 1', 'begin 5', 'finish 3', 'finish 5']
+    assert found is not None and found.metrics['closeness'] == -3
 
 
 def test_the_validation_loss_is_the_mean_over_samples(tmp_path: Path) -> None:

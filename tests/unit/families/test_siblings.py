@@ -152,6 +152,6 @@ def test_a_family_without_a_method_of_the_seam_cannot_be_made() -> None:
         def model(self) -> Any: ...
 
     with pytest.raises(
-        TypeError, match=r'abstract methods .*collate, dataset, export, metric, picture, predict, request, writers'
+        TypeError, match=r'abstract methods begin_prediction, collate, dataset, export, metric, picture, request, writers'
     ):
         Unfinished(FAMILIES['detection'].Keys)  # type: ignore[abstract, arg-type]

@@ -1,11 +1,13 @@
 """Non-maximum suppression (NMS) per class."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from phalanx.config.options import check_probability
+from phalanx.system.memory import AsyncCopy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +38,37 @@ Selected = tuple[Tensor, Tensor, Tensor]  # boxes [n, 4], scores [n], classes [n
 
 
 def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
-    """Boxes selected per image from `boxes` [B, A, 4] and `scores` [B, A, K], on the host.
+    """Boxes selected per image by `begin_nms`, for which the host waits."""
+    return begin_nms(boxes, scores, nms)()
+
+
+def begin_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> Callable[[], list[Selected]]:
+    """Begin to select boxes per image from `boxes` [B, A, 4] and `scores` [B, A, K]; the result is on the host.
 
     Candidates are the `pre_top_k` highest scores of each class above `score_threshold`. A candidate with an IoU above
     `nms_threshold` with a more probable one of its class is dropped; the `keep_top_k` best of the rest stay. Of equal scores
     those of the lower class come first, then those of the lower anchor, so that the result is defined.
     """
     if nms.nms_threshold == 1 and nms.pre_top_k >= nms.keep_top_k:
-        return select_highest(boxes, scores, nms)
+        return begin_selection(boxes, scores, nms)
+    fetch = begin_candidates(boxes, scores, nms)
+    return lambda: suppress(fetch(), scores.shape, nms)
+
+
+def suppress(candidates: tuple[Tensor, ...], shape: Size, nms: Nms) -> list[Selected]:
+    """Suppress candidates, the result of `begin_candidates` for scores of `shape`."""
     from torchvision.ops import batched_nms  # loading torchvision takes seconds that no other family should pay
 
-    candidates, probabilities, images, classes = fetch_candidates(boxes, scores, nms)
+    boxes, probabilities, images, classes = candidates
     # By image, then by falling score, class and anchor.
-    order = (images * scores.shape[2] + classes).argsort(stable=True)
+    order = (images * shape[2] + classes).argsort(stable=True)
     order = order[probabilities[order].argsort(descending=True, stable=True)]
     order = order[images[order].argsort(stable=True)]
-    candidates, probabilities, classes = candidates[order], probabilities[order], classes[order]
-    counts = torch.bincount(images, minlength=len(scores)).tolist()
+    boxes, probabilities, classes = boxes[order], probabilities[order], classes[order]
+    counts = torch.bincount(images, minlength=shape[0]).tolist()
     selected = []
     for of_image in zip(
-        torch.split(candidates, counts), torch.split(probabilities, counts), torch.split(classes, counts), strict=True
+        torch.split(boxes, counts), torch.split(probabilities, counts), torch.split(classes, counts), strict=True
     ):
         own, likelihood, label = of_image
         # batched_nms keeps classes apart by adding multiples of the largest coordinate, which works for coordinates from 0
@@ -72,8 +85,8 @@ def multiclass_nms(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
     return selected
 
 
-def select_highest(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
-    """Boxes selected by `multiclass_nms` without suppression, on the host, which waits once for a device."""
+def begin_selection(boxes: Tensor, scores: Tensor, nms: Nms) -> Callable[[], list[Selected]]:
+    """Begin to select the highest scores, without suppression."""
     anchors = scores.shape[1]
     # By class, then by anchor: the order of equal scores, which a stable sort keeps and `topk` does not. NaN is never chosen.
     of_classes = scores.transpose(1, 2).flatten(1).nan_to_num(nan=-1.0)
@@ -82,9 +95,13 @@ def select_highest(boxes: Tensor, scores: Tensor, nms: Nms) -> list[Selected]:
     highest, order = of_classes.gather(1, places).sort(dim=1, descending=True, stable=True)
     order = places.gather(1, order)[..., None]
     corners = boxes.gather(1, (order % anchors).expand(-1, -1, 4))
-    rows = torch.cat([corners.double(), highest.double()[..., None], (order // anchors).double()], 2).cpu()  # exact
-    of_images = (image[image[:, 4] > nms.score_threshold] for image in rows)
-    return [(image[:, :4].to(boxes.dtype), image[:, 4].to(scores.dtype), image[:, 5].long()) for image in of_images]
+    rows = AsyncCopy(torch.cat([corners.double(), highest.double()[..., None], (order // anchors).double()], 2))  # exact
+
+    def finish() -> list[Selected]:
+        of_images = (image[image[:, 4] > nms.score_threshold] for image in rows.read())
+        return [(image[:, :4].to(boxes.dtype), image[:, 4].to(scores.dtype), image[:, 5].long()) for image in of_images]
+
+    return finish
 
 
 def mark_highest(scores: Tensor, count: int) -> Tensor:
@@ -94,28 +111,37 @@ def mark_highest(scores: Tensor, count: int) -> Tensor:
     return higher | (equal & (equal.cumsum(1) <= count - higher.sum(1, keepdim=True)))
 
 
-def fetch_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, ...]:
-    """Boxes [n, 4], scores [n], images and classes [n] of all candidates, on the host, which waits once for a device.
+def begin_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> Callable[[], tuple[Tensor, ...]]:
+    """Begin to copy boxes [n, 4], scores [n], images and classes [n] of all candidates to the host.
 
     They are in the order of images, anchors and classes. Suppression on a device would make the host wait for the number of
     boxes that stay, once per image.
     """
-    if scores.device.type != 'cpu':
-        # A place for each of the first candidates, and their number: the host needs to know no sizes before it copies.
-        most = min(MOST * len(scores), scores.numel())
-        above = scores > nms.score_threshold
-        images, anchors, classes = torch.nonzero_static(above, size=most, fill_value=0).unbind(1)
-        places = torch.stack([images, anchors, classes], 1).double()  # exact, as are float32 boxes and scores
-        rows = torch.cat([boxes[images, anchors].double(), scores[images, anchors, classes, None].double(), places], 1)
-        rows = torch.cat([rows, above.sum().double().expand(1, 8)]).cpu()
-        count = int(rows[-1, 0])
-        rows = rows[:-1][:count]
+    if scores.device.type == 'cpu':
+        return lambda: gather_candidates(boxes, scores, nms)
+    # A place for each of the first candidates, and their number: the host needs to know no sizes before it copies.
+    most = min(MOST * len(scores), scores.numel())
+    above = scores > nms.score_threshold
+    images, anchors, classes = torch.nonzero_static(above, size=most, fill_value=0).unbind(1)
+    places = torch.stack([images, anchors, classes], 1).double()  # exact, as are float32 boxes and scores
+    rows = torch.cat([boxes[images, anchors].double(), scores[images, anchors, classes, None].double(), places], 1)
+    copy = AsyncCopy(torch.cat([rows, above.sum().double().expand(1, 8)]))
+
+    def finish() -> tuple[Tensor, ...]:
+        *_, count = copy.read()[-1].tolist()
+        rows = copy.read()[:-1][: int(count)]
         images, _, classes = rows[:, 5:].long().unbind(1)
         is_crowded = len(rows) and torch.bincount(images * scores.shape[2] + classes).max() > nms.pre_top_k
         if count <= most and not is_crowded:
             return rows[:, :4].to(boxes.dtype), rows[:, 4].to(scores.dtype), images, classes
         # More than that are candidates of an untrained network; all its scores follow.
-        boxes, scores = boxes.cpu(), scores.cpu()
+        return gather_candidates(boxes.cpu(), scores.cpu(), nms)
+
+    return finish
+
+
+def gather_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> tuple[Tensor, ...]:
+    """Boxes [n, 4], scores [n], images and classes [n] of `select_candidates`."""
     images, anchors, classes = select_candidates(scores, nms).unbind(1)
     return boxes[images, anchors], scores[images, anchors, classes], images, classes
 

@@ -1,6 +1,6 @@
 """Detection: boxes and classes of the objects in an image. Task, batches and recipe keys of the family."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from phalanx.families.detection.loss.assign import Truths, pad_truths
 from phalanx.families.detection.loss.terms import choose_assigner
 from phalanx.families.detection.metric import METRICS, CocoAp
 from phalanx.families.detection.models import MODELS
-from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, multiclass_nms
+from phalanx.families.detection.nms import NO_SUPPRESSION, Nms, begin_nms
 from phalanx.families.detection.survey import BoxSurvey
 from phalanx.families.detection.transforms import TRANSFORMS, ImageWithObjects, Transform, TransformContext, augment
 from phalanx.families.distillation import DistillationModel
@@ -318,15 +318,15 @@ class Detection(Family):
     def supervised_weights(self, batch: DetectionBatch) -> Mapping[str, Tensor] | None:
         return collect_weights(loss.weights(*batch.per_image()) for loss, _ in self.losses)
 
-    def predict(self, model: Any, batch: DetectionBatch) -> list[Detections]:
-        """Detections of each image, in pixels of the original image."""
+    def begin_prediction(self, model: Any, batch: DetectionBatch) -> Callable[[], list[Detections]]:
+        """Begin to detect the objects of each image, in pixels of the original image."""
         boxes, scores = self.inference(model, self.network_input(batch))  # [B, A, 4], [B, A, K]
         sizes = to_device(torch.tensor(batch.sizes), boxes.device).flip(1)  # [B, 2] width, height
         corners, sides = batch.frames[:, :2], batch.frames[:, 2:] - batch.frames[:, :2]
         # From pixels of the input to pixels of the image: shift by the corner of the frame, scale by the ratio of the sides.
         boxes = (boxes - corners.repeat(1, 2)[:, None]) * (sizes / sides).repeat(1, 2)[:, None]
-        detections = multiclass_nms(boxes.float(), scores.float(), self.suppression(model))
-        return [Detections(*(part.numpy() for part in image)) for image in detections]
+        select = begin_nms(boxes.float(), scores.float(), self.suppression(model))
+        return lambda: [Detections(*(part.numpy() for part in image)) for image in select()]
 
     def suppression(self, model: Any) -> Nms:
         """Settings of the recipe; by default NMS, for detectors with queries only of the boxes of several views."""

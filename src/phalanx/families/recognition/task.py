@@ -1,7 +1,7 @@
 """Task and recipe keys of text recognition: reads the text of an image of one line."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -303,9 +303,9 @@ class Recognition(Family):
     def supervised_weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:
         return collect_weights(loss.weights(batch.texts, len(self.characters)) for loss, _ in self.losses)
 
-    def predict(self, model: Any, batch: RecognitionBatch) -> list[Reading]:
+    def begin_prediction(self, model: Any, batch: RecognitionBatch) -> Callable[[], list[Reading]]:
         readings: list[Reading] = model.decode(model(self.network_input(batch)), self.characters)
-        return readings
+        return lambda: readings
 
     def metric(self) -> Any:
         return self.make_metric()

@@ -1,6 +1,6 @@
 """Semantic segmentation: Task, samples, batches and recipe keys."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Self
@@ -229,8 +229,8 @@ class Segmentation(Family):
         one_pixel = torch.zeros((1, 1, 1), dtype=torch.int64)
         return any(term.loss.weights(one_pixel) is None for term in self.terms)
 
-    def predict(self, model: nn.Module, batch: SegmentationBatch) -> list[Tensor]:
-        """Return one class map [H, W] uint8 per image, at the size of its label map: as in PaddleSeg, logits are resized."""
+    def begin_prediction(self, model: nn.Module, batch: SegmentationBatch) -> Callable[[], list[Tensor]]:
+        """Enqueue one class map [H, W] uint8 per image, at the size of its label map: as in PaddleSeg, logits are resized."""
         images = self.network_input(batch)
         # Padding at the end of the transforms is replaced by the exact mean colour, which bytes cannot hold (127.5).
         if self.transforms['eval'] and adds_padding(self.transforms['eval'][-1]):
@@ -240,7 +240,8 @@ class Segmentation(Family):
                 image[:, H:], image[:, :, W:] = grey, grey
         logits = self.inference(model, images)  # [B, K, h, w]
         parts = zip(logits, batch.sizes_before, batch.sizes, strict=True)
-        return [classify_pixels(own, self.transforms['eval'], before, size) for own, before, size in parts]
+        maps = [classify_pixels(own, self.transforms['eval'], before, size) for own, before, size in parts]
+        return lambda: maps
 
     def predictions(self, outputs: Sequence[LabelMap]) -> list[Tensor]:
         return [torch.from_numpy(class_map) for class_map in outputs]

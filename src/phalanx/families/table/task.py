@@ -1,7 +1,7 @@
 """Table structure recognition: Task, samples, batches and recipe keys."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -34,6 +34,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import fit_square
 from phalanx.runtime.results import Prediction
 from phalanx.runtime.table import START, decode_structure
+from phalanx.system.memory import AsyncCopy
 
 HTML = 'tokens need not be well-formed: `phalanx predict` closes open elements, and ignores unmatched tags'
 
@@ -234,10 +235,10 @@ class TableStructure(Family):
     def supervised_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
         return collect_weights(loss.weights(shift_targets(batch)) for loss, _ in self.losses)
 
-    def predict(self, model: nn.Module, batch: TableBatch) -> list[Prediction]:
+    def begin_prediction(self, model: nn.Module, batch: TableBatch) -> Callable[[], list[Prediction]]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
         boxes = output.boxes if self.locates_cells else None
-        return decode_tables(output.logits.float().softmax(-1), boxes, batch.sizes, self.vocabulary)
+        return begin_decoding(output.logits.float().softmax(-1), boxes, batch.sizes, self.vocabulary)
 
     def metric(self) -> Any:
         return self.make_metric(self.vocabulary, self.max_length)
@@ -277,21 +278,25 @@ class TableStructure(Family):
         )
 
 
-def decode_tables(
+def begin_decoding(
     probabilities: Tensor, boxes: Tensor | None, sizes: Sequence[tuple[int, int]], vocabulary: Vocabulary
-) -> list[Prediction]:
-    """Decode the most probable tokens up to the end token, with cell boxes in pixels of images of `sizes` (height, width).
+) -> Callable[[], list[Prediction]]:
+    """Begin to decode the most probable tokens up to the end, with cell boxes in pixels of images of `sizes` (height, width).
 
     `probabilities` [B, L, K] of the K tokens of `vocabulary`; `boxes` [B, L, 4] as in `TableOutput`, or None.
     """
     # Only the best token per step goes to the host, with its box, in one copy.
     chances, numbers = probabilities.max(-1, keepdim=True)
-    columns = torch.cat([numbers.to(chances.dtype), chances, *([] if boxes is None else [boxes.float()])], -1).cpu().numpy()
-    tables = [
-        (rows[:, 0].astype(np.int64), rows[:, 1], None if boxes is None else rows[:, 2:], size)
-        for rows, size in zip(columns, sizes, strict=True)
-    ]
-    return [decode_structure(*table, vocabulary.tokens, CELLS) for table in tables]
+    columns = AsyncCopy(torch.cat([numbers.to(chances.dtype), chances, *([] if boxes is None else [boxes.float()])], -1))
+
+    def finish() -> list[Prediction]:
+        tables = (
+            (rows[:, 0].astype(np.int64), rows[:, 1], None if boxes is None else rows[:, 2:], size)
+            for rows, size in zip(columns.read().numpy(), sizes, strict=True)
+        )
+        return [decode_structure(*table, vocabulary.tokens, CELLS) for table in tables]
+
+    return finish
 
 
 def shift_targets(batch: TableBatch) -> Targets:

@@ -1,6 +1,6 @@
 """Task and recipe keys of text detection: finds the texts of an image as polygons."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import check_batch
 from phalanx.runtime.results import TextRegion
 from phalanx.runtime.text_detection import Scoring, Shape, text_regions
+from phalanx.system.memory import AsyncCopy
 
 POST_PROCESSING_STEPS = (
     'take the connected regions of the map above `threshold`, at most `max_candidates`; take the minimum-area rectangle (quad) '
@@ -235,13 +236,16 @@ class TextDetection(Family):
         one_pixel = Targets(*torch.zeros(4, 1, 1, 1))
         return any(loss.weights(one_pixel) is None for loss, _ in self.losses)
 
-    def predict(self, model: nn.Module, batch: TextBatch) -> list[list[TextRegion]]:
-        """Return the texts detected on each image, in pixels of the original image."""
-        maps = shrink_map(model(self.network_input(batch))).float().cpu().numpy()
-        # Outlines are searched on each map without the padding of the batch.
-        options = asdict(self.post_processing)
-        rows = zip(maps, batch.fitted, batch.sizes, strict=True)
-        return [text_regions(each[:h, :w], (W, H), **options) for each, (h, w), (H, W) in rows]
+    def begin_prediction(self, model: nn.Module, batch: TextBatch) -> Callable[[], list[list[TextRegion]]]:
+        """Begin to detect the texts on each image, in pixels of the original image."""
+        maps, options = AsyncCopy(shrink_map(model(self.network_input(batch))).float()), asdict(self.post_processing)
+
+        def finish() -> list[list[TextRegion]]:
+            # Outlines are searched on each map without the padding of the batch.
+            rows = zip(maps.read().numpy(), batch.fitted, batch.sizes, strict=True)
+            return [text_regions(each[:h, :w], (W, H), **options) for each, (h, w), (H, W) in rows]
+
+        return finish
 
     def metric(self) -> Any:
         return self.make_metric()

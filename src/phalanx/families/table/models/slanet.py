@@ -163,7 +163,7 @@ class SLAHead(nn.Module):
                 check = AsyncCopy(last.amax()[None])
             # A device answers some steps later: these are cheaper than a wait for it.
             if check is not None and check.is_complete():
-                end = int(check.read()[0])
+                end = int(check.read())
                 if end <= step:
                     break
                 check = None
