@@ -83,7 +83,7 @@ def back_from(outputs: Any) -> None:
 def of_transformers(name: str, batch: Any) -> Calls:
     from golden import test_transformers_detectors as other  # type: ignore[import-not-found]
 
-    model = getattr(other, name)(num_labels=CLASSES, num_queries=300, freeze_backbone_batch_norms=False).train()
+    model = getattr(other, name)(num_labels=CLASSES, num_queries=300).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     decoder = other.transformers.RTDetrImageProcessor()
     size = torch.tensor(batch.images.shape[:1:-1] * 2)
