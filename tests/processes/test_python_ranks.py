@@ -17,7 +17,7 @@ import yaml
 import phalanx
 from phalanx.parallel.flight_recorder import Call, explain
 from phalanx.system.errors import RequestError, StoppedError
-from running import TINY, clean_environment, losses, records
+from running import PHALANX, TINY, clean_environment, losses, records
 
 MORE = ('train.steps=6', 'evaluate.every=6', 'norm_sync=node')
 OVERRIDES: dict[str, Any] = {key: yaml.safe_load(value) for key, value in (word.split('=', 1) for word in (*TINY[2:], *MORE))}
@@ -94,7 +94,12 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ranks_that_a_call_started_report_to_its_callback(tmp_path: Path) -> None:
+def test_ranks_that_a_call_started_report_to_its_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / 'python'  # one whose launcher forks its ranks
+    helpers = Path(__file__).parents[1]
+    python.write_text(f'#!{sys.executable}\nimport sys; del sys.argv[1:3]; sys.path.insert(0, {str(helpers)!r}); {PHALANX}')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, 'executable', str(python))
     short = {**OVERRIDES, 'train.steps': 2, 'evaluate.every': 2}
     events = list[Any]()
     trained = phalanx.train(
