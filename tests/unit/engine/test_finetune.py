@@ -79,8 +79,9 @@ def test_a_part_that_is_frozen_at_first_trains_afterwards_and_a_resumed_run_does
     resumed, whole = trained(words, tmp_path / 'again', 4, after=run).model, trained(words, tmp_path / 'whole', 4).model
     for name, tensor in whole.backbone.state_dict().items():
         assert torch.equal(tensor, original[f'backbone.{name}']) == name.endswith('num_batches_tracked'), name
+    found = resumed.state_dict()
     for name, tensor in whole.state_dict().items():
-        assert torch.equal(tensor, resumed.state_dict()[name]), name
+        assert torch.equal(tensor, found[name]), name
 
 
 def test_norms_that_the_recipe_freezes_stay_frozen_after_the_first_steps() -> None:

@@ -191,11 +191,11 @@ class SmallBackbone(nn.Module):
 
 def renamed(model: nn.Module, pattern: str, value: float = 2) -> dict[str, torch.Tensor]:
     """The state of `model` full of `value`; in `pattern`, `*` is a name, `<` what is before its last part, `>` that part."""
-    parts = {name: (name, *name.rpartition('.')[::2]) for name in model.state_dict()}
-    return {
-        pattern.replace('*', name).replace('<', head).replace('>', tail): torch.full_like(model.state_dict()[name], value)
-        for name, head, tail in parts.values()
-    }
+    found = {}
+    for name, tensor in model.state_dict().items():
+        head, _, tail = name.rpartition('.')
+        found[pattern.replace('*', name).replace('<', head).replace('>', tail)] = torch.full_like(tensor, value)
+    return found
 
 
 PATTERNS = ('module.*', '_orig_mod.module.*', 'module._orig_mod.*', '_forward_module.model.*', 'model.net.module.*')

@@ -263,7 +263,7 @@ def pages(root: Path) -> None:
             ' --do_eval --use_vdl --save_interval 500 --save_dir output/it',
             'data/cityscapes',
             cityscapes,
-            'model.backbone.pretrained=null transforms=[random_flip]',
+            'model.backbone.pretrained=null model.width=0.25 transforms=[random_flip]',
             'mean_iou',
             id='PaddleSeg',
         ),

@@ -392,4 +392,5 @@ def test_published_weights_predict_without_their_data_set(
     found = json.loads((tmp_path / 'results' / 'photo.json').read_text())
     assert found and {each['name'] for each in found} == {'dog'}
     created = create_model('ppyoloe', num_classes=80, plus=True, weights=name)
-    assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in created.state_dict().items())
+    expected = model.state_dict()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in created.state_dict().items())
