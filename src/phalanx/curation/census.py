@@ -19,6 +19,7 @@ from phalanx.report.readable import pluralize
 
 SPLITS: tuple[Split, ...] = ('train', 'eval')
 Size = tuple[int, int]  # (width, height)
+BATCH = 8  # samples that a worker reads at a time
 KINDS_SHOWN = 40  # kinds per name in brackets, such as characters that are not in the dictionary
 
 
@@ -210,10 +211,11 @@ def spread_evenly(size: int, limit: int | None) -> list[int]:
 
 
 def _read_samples(survey: Survey, split: Split, indices: Sequence[int], workers: int) -> Iterator[SampleFacts | Problem]:
-    """Yield the facts or the problem of each sample, in order."""
+    """Yield the facts or the problem of each sample, in order. To start a worker takes longer than to read a batch."""
+    workers = min(workers, len(indices) // BATCH)
     loader: DataLoader[SampleFacts | Problem] = DataLoader(
         _SampleReader(survey, split),
-        batch_size=8,
+        batch_size=BATCH,
         sampler=indices,
         collate_fn=list,
         num_workers=workers,

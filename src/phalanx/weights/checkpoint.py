@@ -19,7 +19,7 @@ import pickle
 import shutil
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -35,7 +35,7 @@ from phalanx.system.disk import flush, hash_file, remove_own
 from phalanx.system.errors import CheckpointError, first_line
 
 LONGEST_NAME = 255  # bytes, of a file in Linux
-MANIFEST = 'manifest.json'
+MANIFEST, MODEL, AVERAGED = 'manifest.json', 'model.safetensors', 'averaged.safetensors'
 POINTERS = ('latest', 'best')
 WITHOUT_LINKS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # of SMB, exFAT, object mounts
 FORMAT = 2  # of new checkpoints; 1 had no checksum of the manifest
@@ -137,9 +137,9 @@ class Checkpoints:
         try:
             # 1. Serialised in memory first, so that sizes and checksums are those of the bytes that are written.
             aside.mkdir()
-            parts |= {'model.safetensors': safetensors.torch.save(_contiguous(model)), 'state.pt': _serialise(state)}
+            parts |= {MODEL: safetensors.torch.save(_contiguous(model)), 'state.pt': _serialise(state)}
             if averaged is not None:
-                parts['averaged.safetensors'] = safetensors.torch.save(_contiguous(averaged))
+                parts[AVERAGED] = safetensors.torch.save(_contiguous(averaged))
             files = {name: {'bytes': len(part), 'sha256': hashlib.sha256(part).hexdigest()} for name, part in parts.items()}
             parts[MANIFEST] = _manifest(step, files)
             for name, part in parts.items():
@@ -250,24 +250,34 @@ def load(path: Path) -> LoadedCheckpoint:
     """
     # Without a valid manifest, the checkpoint was never completed.
     step, files = _read_manifest(path / MANIFEST)
-    # Checksums first: a damaged tensor would load without an error.
-    for name, (size, digest) in files.items():
-        file = path / name
-        if not file.is_file():
-            raise CheckpointError(f'{file}: is missing')
-        if file.stat().st_size != size:
-            raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it is truncated')
-        if hash_file(file) != digest:
-            raise CheckpointError(f'{file}: its bytes differ from those that were written (sha256)')
-    averaged = path / 'averaged.safetensors'
-    try:
+    for name in files:
+        _check(path / name, files)
+    averaged = path / AVERAGED
+    with _readable(path):
         return LoadedCheckpoint(
             path,
             step,
-            safetensors.torch.load_file(path / 'model.safetensors'),
-            safetensors.torch.load_file(averaged) if averaged.name in files else None,
+            safetensors.torch.load_file(path / MODEL),
+            safetensors.torch.load_file(averaged) if AVERAGED in files else None,
             torch.load(path / 'state.pt', weights_only=True, map_location='cpu'),
         )
+
+
+def _check(file: Path, files: Mapping[str, tuple[int, str]]) -> None:
+    """Compare a file with its entry in the manifest, before it is read: a damaged tensor would load without an error."""
+    size, digest = files[file.name]
+    if not file.is_file():
+        raise CheckpointError(f'{file}: is missing')
+    if file.stat().st_size != size:
+        raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it is truncated')
+    if hash_file(file) != digest:
+        raise CheckpointError(f'{file}: its bytes differ from those that were written (sha256)')
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except UNREADABLE as error:
         raise CheckpointError(f'{path}: cannot be read: {type(error).__name__}: {first_line(error)}') from None
 
@@ -276,10 +286,16 @@ def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     """Weights of a run folder (its best checkpoint, else its latest) or of a checkpoint folder.
 
     `raw`: weights as trained, even if the checkpoint has their EMA. Raises CheckpointError if there are none, or they are
-    damaged.
+    damaged. What only a resumed run needs, twice as large with Adam, is left on the disk.
     """
-    loaded = load(checkpoint_folder(path))
-    return loaded.model if raw or loaded.averaged is None else loaded.averaged
+    folder = checkpoint_folder(path)
+    _, files = _read_manifest(folder / MANIFEST)
+    name = AVERAGED if AVERAGED in files and not raw else MODEL
+    if name not in files:
+        raise CheckpointError(f'{folder / name}: is missing')
+    _check(folder / name, files)
+    with _readable(folder):
+        return safetensors.torch.load_file(folder / name)
 
 
 def checkpoint_folder(path: Path) -> Path:
@@ -321,7 +337,7 @@ def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
     """Describe the weights that a run folder provides: `step 200 (best), EMA`. Raises CheckpointError if it has none."""
     folder = checkpoint_folder(path)
     pointer = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == folder), '')
-    averaged = not raw and (folder / 'averaged.safetensors').is_file()
+    averaged = not raw and (folder / AVERAGED).is_file()
     return f'step {step_of(folder)}{pointer}, {"EMA" if averaged else "as trained"}'
 
 

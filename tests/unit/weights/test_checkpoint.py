@@ -209,6 +209,19 @@ def test_weights_are_found_in_run_checkpoint_and_file(tmp_path: Path) -> None:
         weights_at(tmp_path / 'checkpoints')
 
 
+@pytest.mark.parametrize(('raw', 'read', 'value'), [(False, 'averaged.safetensors', 4), (True, 'model.safetensors', 2)])
+def test_weights_alone_are_read_and_checked(tmp_path: Path, raw: bool, read: str, value: int) -> None:
+    """Not the state of the optimizer, which only a resumed run needs."""
+    path = save(Checkpoints(tmp_path, keep=3), 2, averaged=True)
+    for file in path.glob('*[!n]'):  # all but the manifest
+        if file.name != read:
+            file.write_bytes(b'damaged')
+    assert weights_at(path, raw=raw)['w'][0, 0] == value
+    (path / read).write_bytes(b'damaged')
+    with pytest.raises(CheckpointError, match=f'{read}: has 7 bytes'):
+        weights_at(path, raw=raw)
+
+
 def test_a_run_that_goes_back_to_a_checkpoint_keeps_later_ones_aside_where_no_start_finds_them(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=5)
     for step in (2, 4, 6):
