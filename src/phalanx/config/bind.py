@@ -49,11 +49,11 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
     if task is not None:
         makes[task.Keys] = lambda **keys: task(task.Keys(**keys))
     hints = {name: hint for kind in makes for name, hint in key_types(kind).items()}
+    known = sorted([*hints, '_base_'])
     for key, child in root.value.items():
         if key not in hints:
-            binder.problems.append(
-                f'{child.origin}: {key}: unknown key{did_you_mean(key, hints)} (a recipe has {", ".join(sorted(hints))})'
-            )
+            has = ', '.join(known)
+            binder.problems.append(f'{child.origin}: {key}: unknown key{did_you_mean(key, known)} (a recipe has {has})')
     parts = [Node({k: v for k, v in root.value.items() if k in key_types(kind)}, root.origin) for kind in makes]
     # Bound even if there are problems, so that all are found.
     bound = [binder.fields(part, *pair, '', 'a recipe') for part, pair in zip(parts, makes.items(), strict=True)]

@@ -95,6 +95,7 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
     [
         ('ration: 1', "ration: unknown key; did you mean 'ratio'?"),
         ('inner: {cuont: 1}', "inner.cuont: unknown key; did you mean 'count'? (inner has count, mode)"),
+        ('base: pp_liteseg', "base: unknown key; did you mean '_base_'?"),
         ('ratio: fast', "ratio: expected a number, got 'fast'"),
         ('size: [1]', 'size: expected 2 values, got [1]'),
         ('size: 1', "size: expected a list such as [1], got '1'"),
