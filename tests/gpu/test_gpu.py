@@ -15,6 +15,7 @@ from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.parallel import dist, norms
 from phalanx.parallel.norms import BatchNorm2d
+from phalanx.system.memory import AsyncCopy
 from running import losses, run_here
 
 CUDA = torch.device('cuda')
@@ -91,6 +92,15 @@ def trainer_of(family: str, folder: Path, *sets: str) -> Trainer:
     recipe, *own = FAMILIES[family]
     job = open_job(recipe, [(text, text) for text in (*own, 'train.global_batch_size=4', 'train.workers=0', *sets)])
     return Trainer(job.recipe, job.task, folder=folder, device=CUDA)
+
+
+def test_a_copy_to_the_host_has_the_values_of_its_beginning_whatever_is_queued_after_it() -> None:
+    values, copies = torch.zeros(2**22, device=CUDA), []
+    for _ in range(8):
+        copies.append(AsyncCopy(values))
+        values += 1
+    for number, copy in enumerate(copies):
+        assert copy.read().unique().tolist() == [number]
 
 
 # torch's CTC loss reads the lengths of its texts on the host and copies them to the device, which it waits for.
