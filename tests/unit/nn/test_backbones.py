@@ -43,9 +43,10 @@ def requests() -> Iterator[tuple[str, tuple[Stride, ...]]]:
 @pytest.mark.parametrize(('name', 'strides'), list(requests()))
 def test_channels_and_strides_are_those_of_the_maps(name: str, strides: tuple[Stride, ...]) -> None:
     H, W = 64, 96
-    with torch.device('meta'):  # shapes alone
+    with torch.device('meta'):  # no weights are drawn: shapes alone
         backbone: Any = BACKBONES[name](strides, **OPTIONS.get(name, {}))
-        maps = backbone.eval()(torch.rand(1, 3, H, W))
+    with torch.no_grad():  # twice as fast as on meta, where norms are many operations in Python
+        maps = backbone.to_empty(device='cpu').eval()(torch.rand(1, 3, H, W))
     down_and_right = [(stride, stride) if isinstance(stride, int) else stride for stride in backbone.strides]
     expected = [(C, -(-H // down), -(-W // right)) for C, (down, right) in zip(backbone.channels, down_and_right, strict=True)]
     assert [tuple(x.shape[1:]) for x in maps] == expected
