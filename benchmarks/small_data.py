@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'rare': {'transforms': ['random_distort', 'random_flip'], 'train.global_batch_size': 8},
     'large': {'train.global_batch_size': 4, 'evaluate.batch_size': 1},
 }
-STEPS = {'rare': 300, 'large': 160, 'added': 150}
+STEPS = {'rare': 300, 'large': 160, 'added': 300}
 
 
 def draw_shape(image: Image, label: int, corner: tuple[int, int], size: int, rng: Rng) -> None:
