@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from running import clean_environment, run_fork
+from running import both_ranks, clean_environment, run_fork
 
 SCRIPT = """
 from pathlib import Path
@@ -35,6 +35,30 @@ def test_no_thread_of_the_group_outlives_it_even_if_modules_are_loaded_meanwhile
     first = subprocess.Popen(command, env={**common, 'RANK': '0', 'LOCAL_RANK': '0'})
     second = run_fork(SCRIPT, tmp_path, **common, RANK='1', LOCAL_RANK='1')
     assert (first.wait(), second.returncode) == (0, 0), second.stderr
+
+
+HOOK = """
+import threading, time, torch
+import torch.distributed as torch_dist
+from phalanx.parallel import dist
+
+def hook(held):
+    while torch_dist.is_initialized():
+        time.sleep(0.001)
+    time.sleep(0.05)
+    held.clear()
+
+dist.join(torch.device('cpu'))
+held = [dist.new_group(use=dist.HOOKS)]
+threading.Thread(target=hook, args=[held]).start()
+dist.leave()
+assert held == []
+"""
+
+
+def test_a_rank_leaves_after_its_threads_have_let_go_of_the_group_of_a_hook(tmp_path: Path) -> None:
+    """A thread of the group that is the last to hold it waits for its own end, which aborts the process."""
+    both_ranks(HOOK, tmp_path)
 
 
 LAUNCHER = """

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +22,8 @@ HANG_TIMEOUT = 'PHALANX_HANG_TIMEOUT'  # environment variable: seconds without p
 MESSAGE = 2**23  # elements per message: 32 MiB of float32
 MESH = 32  # members of a group up to which each is connected to each
 SMALL = 2**20  # bytes from all ranks together up to which each rank receives all values instead of a ring all-reduce
+HOOKS = 'hooks of gradients'  # description of a group whose collectives are continued by Python functions in threads of gloo
+PATIENCE = 1000  # milliseconds that `leave` waits for these threads
 
 
 def rank() -> int:
@@ -139,16 +143,25 @@ def leave(failed: bool = False) -> None:
     group then.
     """
     if torch_dist.is_initialized() and not (failed and 'nccl' in torch_dist.get_backend_config()):
+        for_hooks = [group for group in torch_dist.distributed_c10d._world.pg_map if group.group_desc == HOOKS]
         torch_dist.destroy_process_group()
+        # A thread of gloo that has run a hook lets go of the group a moment after the step. If it were the last to hold it, it
+        # would free the group, wait for its own end, and abort the process.
+        while for_hooks:
+            group = for_hooks.pop()
+            for _ in range(PATIENCE):
+                if sys.getrefcount(group) == 2:  # this variable and the argument
+                    break
+                time.sleep(0.001)
 
 
-def new_group(ranks: list[int] | None = None) -> Group:
-    """Create another group of these ranks, collective over them only, or of all.
+def new_group(ranks: list[int] | None = None, *, use: str | None = None) -> Group:
+    """Create another group of these ranks, collective over them only, or of all. `use`: HOOKS for hooks of DDP.
 
     One rank thus creates one group and not those of all nodes, and NCCL splits its communicator once for all nodes.
     """
     timeout = timedelta(seconds=collective_timeout())
-    group = torch_dist.new_group(ranks, timeout=timeout, use_local_synchronization=ranks is not None)
+    group = torch_dist.new_group(ranks, timeout=timeout, use_local_synchronization=ranks is not None, group_desc=use)
     assert isinstance(group, Group)
     return group
 

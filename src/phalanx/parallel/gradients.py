@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.parallel.dist import gather_rows_to_main, new_group, rank, world_size
+from phalanx.parallel.dist import HOOKS, gather_rows_to_main, new_group, rank, world_size
 
 # Running statistics are already equal on all ranks, so DDP need not broadcast buffers. torch renamed the option after 2.11.
 RENAMED = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters
@@ -86,7 +86,8 @@ class PowerSgd:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd  # takes 0.3 s to import
 
         self.columns, self.device, self.hook = options.rank, device, power_sgd.powerSGD_hook
-        group = new_group() if world_size() > 1 else None  # a group of its own: batch norms use the other at the same time
+        # A group of its own: batch norms use the other at the same time.
+        group = new_group(use=HOOKS) if world_size() > 1 else None
         self.of_torch = power_sgd.PowerSGDState(group, options.rank, options.plain_steps + 1)  # torch requires at least 2
         self.of_torch.iter = 1
 
