@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from phalanx.config.read import ConfigError, Node, did_you_mean, merge, to_plain
+from phalanx.config.read import BASE, ConfigError, Node, did_you_mean, merge, to_plain
 from phalanx.system.buckets import UrlError, refuse_secrets
 from phalanx.system.paths import parse_path
 
@@ -49,11 +49,10 @@ def bind(root: Node, schema: type, task: Any = None) -> tuple[Any, Any, Node]:
     if task is not None:
         makes[task.Keys] = lambda **keys: task(task.Keys(**keys))
     hints = {name: hint for kind in makes for name, hint in key_types(kind).items()}
-    known = sorted([*hints, '_base_'])
     for key, child in root.value.items():
         if key not in hints:
-            has = ', '.join(known)
-            binder.problems.append(f'{child.origin}: {key}: unknown key{did_you_mean(key, known)} (a recipe has {has})')
+            has, near = ', '.join(sorted(hints)), did_you_mean(key, [own for own in (*hints, BASE) if own != key])
+            binder.problems.append(f'{child.origin}: {key}: unknown key{near} (a recipe has {has}, and its file {BASE})')
     parts = [Node({k: v for k, v in root.value.items() if k in key_types(kind)}, root.origin) for kind in makes]
     # Bound even if there are problems, so that all are found.
     bound = [binder.fields(part, *pair, '', 'a recipe') for part, pair in zip(parts, makes.items(), strict=True)]

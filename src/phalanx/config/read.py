@@ -22,6 +22,7 @@ ALTERNATIVES = (
     {'warmup_steps', 'warmup_epochs'},
     {'global_batch_size', 'batch_size_per_rank'},
 )
+BASE = '_base_'  # key of a file that names its bases
 # Limits per file. The largest shipped recipe has some hundreds of nodes; a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
 LONGEST_NUMBER = 1000  # characters
@@ -54,7 +55,7 @@ def read(path: Path) -> Node:
     Raises ConfigError for a missing file, invalid YAML, a duplicate key, and for a cycle of bases or too many of them.
     """
     known = shipped_recipes(parts=True)
-    return load_with_bases(path.resolve(), '_base_', lambda own, bases: reduce(merge, [*bases, own]), known)
+    return load_with_bases(path.resolve(), BASE, lambda own, bases: reduce(merge, [*bases, own]), known)
 
 
 def load_with_bases(

@@ -124,6 +124,12 @@ def test_a_problem_names_line_key_value_and_cure(tmp_path: Path, line: str, mess
     assert problem.startswith(f'{tmp_path}/r.yml:2: {message}')
 
 
+def test_the_bases_of_a_recipe_are_a_key_of_its_file_alone(tmp_path: Path) -> None:
+    (problem,) = problems('shape: circle\n', tmp_path, '_base_=other')
+    assert problem.startswith('--set _base_=other: _base_: unknown key (a recipe has ')
+    assert problem.endswith(', and its file _base_)')
+
+
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     found = problems('shape: {name: circle, radus: 1}\nratio: x\ninner: {count: y}\n', tmp_path, 'size=[1,b]')
     assert [problem.split(': ')[1] for problem in found] == ['shape.radus', 'ratio', 'inner.count', 'size[1]']
