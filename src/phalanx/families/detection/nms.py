@@ -128,8 +128,9 @@ def begin_candidates(boxes: Tensor, scores: Tensor, nms: Nms) -> Callable[[], tu
     copy = AsyncCopy(torch.cat([rows, above.sum().double().expand(1, 8)]))
 
     def finish() -> tuple[Tensor, ...]:
-        *_, count = copy.read()[-1].tolist()
-        rows = copy.read()[:-1][: int(count)]
+        rows = copy.read()
+        count = int(rows[-1, 0])
+        rows = rows[:-1][:count]
         images, _, classes = rows[:, 5:].long().unbind(1)
         is_crowded = len(rows) and torch.bincount(images * scores.shape[2] + classes).max() > nms.pre_top_k
         if count <= most and not is_crowded:
