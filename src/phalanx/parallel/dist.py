@@ -145,14 +145,21 @@ def leave(failed: bool = False) -> None:
     if torch_dist.is_initialized() and not (failed and 'nccl' in torch_dist.get_backend_config()):
         for_hooks = [group for group in torch_dist.distributed_c10d._world.pg_map if group.group_desc == HOOKS]
         torch_dist.destroy_process_group()
-        # A thread of gloo that has run a hook lets go of the group a moment after the step. If it were the last to hold it, it
-        # would free the group, wait for its own end, and abort the process.
         while for_hooks:
-            group = for_hooks.pop()
-            for _ in range(PATIENCE):
-                if sys.getrefcount(group) == 2:  # this variable and the argument
-                    break
-                time.sleep(0.001)
+            _wait_for_threads(for_hooks)
+
+
+def _wait_for_threads(groups: list[Group]) -> None:
+    """Take the last of `groups`, and free it when no thread holds it any more.
+
+    A thread of gloo that has run a hook lets go of the group a moment after the step. If it were the last to hold it, it would
+    free the group, wait for its own end, and abort the process.
+    """
+    group = groups.pop()
+    for _ in range(PATIENCE):
+        if sys.getrefcount(group) == 2:  # this variable and the argument
+            return
+        time.sleep(0.001)
 
 
 def new_group(ranks: list[int] | None = None, *, use: str | None = None) -> Group:
