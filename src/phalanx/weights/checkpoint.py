@@ -265,9 +265,9 @@ def load(path: Path) -> LoadedCheckpoint:
 
 def _check(file: Path, files: Mapping[str, tuple[int, str]]) -> None:
     """Compare a file with its entry in the manifest, before it is read: a damaged tensor would load without an error."""
-    size, digest = files[file.name]
-    if not file.is_file():
+    if file.name not in files or not file.is_file():
         raise CheckpointError(f'{file}: is missing')
+    size, digest = files[file.name]
     if file.stat().st_size != size:
         raise CheckpointError(f'{file}: has {file.stat().st_size} bytes, {size} were written; it is truncated')
     if hash_file(file) != digest:
@@ -291,8 +291,6 @@ def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     folder = checkpoint_folder(path)
     _, files = _read_manifest(folder / MANIFEST)
     name = AVERAGED if AVERAGED in files and not raw else MODEL
-    if name not in files:
-        raise CheckpointError(f'{folder / name}: is missing')
     _check(folder / name, files)
     with _readable(folder):
         return safetensors.torch.load_file(folder / name)
