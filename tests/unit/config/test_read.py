@@ -85,6 +85,7 @@ def test_an_assignment_overrides_one_key(assignment: str, result: object) -> Non
         ({'run': 'x: {<<: {y: 1}, z: 1, z: 2}\n'}, "run.yml:1: the key 'z' is written twice"),
         ({'run': 'x: {<<: 1}\n'}, 'run.yml:1: `<<` takes a mapping or a list of mappings'),
         ({'run': 'x: [1\n'}, "run.yml:2: is not YAML: expected ',' or ']', but got '<stream end>'"),
+        ({'run': 'y: 1\nx:\t1\n'}, "run.yml:2: is not YAML: found character '\\t' that cannot start any token"),
         ({'run': '- 1\n'}, 'run.yml:1: expected a mapping of keys, this is a list'),
         ({'run': 'x: !!python/object/apply:os.system [ls]\n'}, 'run.yml:1: the tag tag:yaml.org'),  # a recipe is data
         ({'run': 'x: !Tag {y: 1}\n'}, 'run.yml:1: the tag !Tag means nothing in a recipe'),
