@@ -1,5 +1,6 @@
 """Recipes shipped with the package, by name."""
 
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -14,6 +15,7 @@ def recipes_folder() -> Path:
     return inside if inside.is_dir() else Path(phalanx.__file__).parents[2] / 'recipes'
 
 
+@cache
 def shipped_recipes(*, parts: bool = False) -> dict[str, Path]:
     """Shipped recipes by name; with `parts` their bases too, which a recipe may name in `_base_`."""
     files = sorted(recipes_folder().glob('*/*.yml'))

@@ -8,7 +8,8 @@ names them: with `--plugin FILE` or PHALANX_PLUGINS, or by installing a package 
 
 import os
 import sys
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,14 @@ def load_plugins() -> None:
     """Add the parts of all plugins to the catalogs, once. Raises RequestError naming the file and the fix."""
     for path in filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)):
         _add(_module(Path(path)), path)
-    for entry in entry_points(group='phalanx.plugins'):
+    for entry in _installed(tuple(sys.path)):
         _add(entry.load(), f'the plugin {entry.name} ({entry.value})')
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """Plugins installed in the folders of `path`; to find them, the metadata of all packages there are read."""
+    return entry_points(group='phalanx.plugins')
 
 
 def _module(path: Path) -> Any:
