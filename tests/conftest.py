@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import subprocess
+import sys
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
@@ -24,10 +26,23 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keeps PyTorch's objects and 6,000 tests from the garbage collector, which every training in this process calls."""
     with fast_imports():
+        if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            _import_share()
         return (yield)
+
+
+def _import_share() -> None:
+    """Import the modules of this worker's number first: pytest compiles each once, and not all of them in every worker."""
+    number, count = int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]), int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', '1'))
+    for file in sorted(Path(__file__).parent.rglob('test_*.py'))[number::count] if count > 1 else ():
+        is_in_package = (file.parent / '__init__.py').exists()
+        if not is_in_package and str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))  # as pytest does
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # it is raised again when pytest collects the module
+            importlib.import_module(f'{file.parent.name}.{file.stem}' if is_in_package else file.stem)
 
 
 @pytest.hookimpl(wrapper=True)
