@@ -64,7 +64,8 @@ class Inference(Views):
         rows, columns = window_cores(images.shape[2], height, down), window_cores(images.shape[3], width, across)
         for (top, least_y, most_y), (left, least_x, most_x) in product(rows, columns):
             boxes, scores = model.decode(model(images[:, :, top : top + height, left : left + width]))
-            boxes = boxes + boxes.new_tensor([left, top, left, top])
+            x0, y0, x1, y1 = boxes.unbind(2)  # numbers of Python are added: a tensor of them would make the host wait
+            boxes = torch.stack([x0 + left, y0 + top, x1 + left, y1 + top], 2)
             x, y = ((boxes[..., :2] + boxes[..., 2:]) / 2).unbind(2)
             counts = (least_x <= x) & (x < most_x) & (least_y <= y) & (y < most_y)
             parts.append((boxes, scores * counts[..., None]))
