@@ -83,6 +83,8 @@ class Family(Task):
         }
         self.mean, self.std = keys.mean, keys.std
         self.networks, self.between, self.frozen = keys.networks or {}, tuple(loss() for loss in keys.between), keys.frozen
+        for name in {name for loss in self.between for name in loss.between} - {STUDENT, *self.networks}:
+            raise ValueError(f'between: there is no network {name!r}; there are {", ".join((STUDENT, *self.networks))}')
 
     @staticmethod
     def distils(keys: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
+from phalanx.system.errors import RunError
 
 STUDENT = 'student'
 EPSILON = 1e-10  # added to probabilities, as in PaddleOCR
@@ -83,6 +84,8 @@ class NetworkLoss(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def between(self) -> tuple[str, str]: ...
     def __call__(self, outputs: Mapping[str, Any]) -> Loss: ...
 
 
@@ -136,22 +139,20 @@ DISTILLATIONS: dict[str, Callable[..., NetworkLoss]] = {'dml': DML, 'feature_dis
 def parts(outputs: Mapping[str, Any], between: tuple[str, str], output: str) -> list[Tensor]:
     """Tensors `output` of both networks, in float32 or better.
 
-    Raises ValueError if a network or the tensor is missing, and if the two differ in shape.
+    Raises RunError if the tensor is missing, and if the two differ in shape.
     """
     tensors = []
     for name in between:
-        if name not in outputs:
-            raise ValueError(f'the networks of the distillation are {", ".join(outputs)}; there is no {name!r}')
         own = outputs[name]
-        # A list names its tensors 0, 1, ...; other outputs have fields.
-        listed = dict(zip(map(str, range(len(own))), own, strict=True)) if isinstance(own, list) else {}
-        part = listed.get(output, getattr(own, output, None))
-        if not isinstance(part, Tensor):
-            raise ValueError(f'the outputs of the network {name!r} have no part {output!r}')
-        tensors.append(at_least_float32(part))
+        # A list names its tensors 0, 1, ...; other outputs are a NamedTuple.
+        pairs = enumerate(own) if isinstance(own, list) else own._asdict().items()
+        named = {str(key): part for key, part in pairs if isinstance(part, Tensor)}
+        if output not in named:
+            raise RunError(f'between: the network {name!r} has no output {output!r}; it has {", ".join(named)}')
+        tensors.append(at_least_float32(named[output]))
     first, second = (list(part.shape) for part in tensors)
     if first != second:
-        raise ValueError(f'the networks {" and ".join(between)} give {output!r} of different shapes, {first} and {second}')
+        raise RunError(f'between: {" and ".join(between)} give {output!r} of different shapes, {first} and {second}')
     return tensors
 
 

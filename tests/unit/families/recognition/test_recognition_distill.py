@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.config.read import ConfigError
+from phalanx.engine.job import open_job
 from phalanx.engine.optim.groups import Parameters, parameter_groups
 from phalanx.families.distillation import DML, DistillationModel, FeatureDistance
 from phalanx.parallel.norms import BatchNorm2d
+from phalanx.system.errors import RunError
 
 
 class Outputs(NamedTuple):
@@ -104,16 +107,17 @@ def test_unknown_names_are_reported() -> None:
         DistillationModel(networks(), frozen=('techer',))
     with pytest.raises(ValueError, match=r"^'student' is the network that learns, so it cannot be frozen$"):
         DistillationModel(networks(), frozen=('student',))
+    keys = ('networks={teacher: {name: crnn}}', 'between=[{name: dml, output: logits, between: [student, tutor]}]')
+    with pytest.raises(ConfigError, match=r"between: there is no network 'tutor'; there are student, teacher$"):
+        open_job('crnn_digits', [(key, key) for key in keys])
     outputs = DistillationModel(networks())(IMAGES)
-    with pytest.raises(ValueError, match=r"there is no 'tutor'$"):
-        DML(output='logits', between=('student', 'tutor'))(outputs)
-    with pytest.raises(ValueError, match=r"^the outputs of the network 'student' have no part 'sar'$"):
+    with pytest.raises(RunError, match=r"^between: the network 'student' has no output 'sar'; it has logits, features$"):
         DML(output='sar')(outputs)
 
 
 def test_outputs_of_different_shapes_are_reported() -> None:
     """Otherwise they would be broadcast silently."""
     outputs = {'student': Outputs(torch.zeros(2, 1, 4), IMAGES), 'teacher': Outputs(torch.zeros(2, 3, 4), IMAGES)}
-    message = r"^the networks student and teacher give 'logits' of different shapes, \[2, 1, 4\] and \[2, 3, 4\]$"
-    with pytest.raises(ValueError, match=message):
+    message = r"^between: student and teacher give 'logits' of different shapes, \[2, 1, 4\] and \[2, 3, 4\]$"
+    with pytest.raises(RunError, match=message):
         DML(output='logits')(outputs)
