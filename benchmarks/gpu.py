@@ -107,7 +107,7 @@ def kernels(step: Callable[[ImageBatch], None], batch: ImageBatch) -> tuple[int,
 
 def tests(_: torch.device) -> Iterator[Row]:
     words = [sys.executable, '-m', 'pytest', str(ROOT / 'tests' / 'gpu'), '-p', 'no:cacheprovider', '--color=no']
-    words += ['-n', '6'] if find_spec('xdist') else []  # they take minutes one after another
+    words += ['-m', 'not long', *(['-n', '6'] if find_spec('xdist') else [])]  # they take minutes one after another
     ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     print(ended.stdout, file=sys.stderr)  # to the log
     result = 'passed' if ended.returncode == 0 else 'failed, see tests.log'

@@ -16,16 +16,17 @@ from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / 'strict'))
-from steps import CASES, FAMILIES, MODELS, SMALL
+from steps import CASES, PARTS, PREDICTING, SMALL
 
 FP32 = ('precision.tf32=false',)
 # torch's CTC loss reads the lengths of its texts on the host; Hungarian matching needs the costs there.
 WAITS = {
     **dict.fromkeys(
-        ('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4'),
+        ('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4', 'sar'),
         ('torch/nn/functional.py', 'torch/autograd/graph.py'),
     ),
-    **dict.fromkeys(('dfine', 'deimv2', 'rtdetr', 'rtdetrv2'), ('families/detection/',)),
+    **{name: ('families/detection/',) for name in CASES if name.startswith(('dfine', 'deimv2', 'rtdetr'))},
+    'mixed': ('loss/connectivity.py',),
 }
 
 
@@ -66,14 +67,14 @@ def train(case: str, device: str, folder: Path) -> tuple[list[list[float]], list
         trainer.progress.step += 1
     trainer.read_numbers(keep=0)
     evaluated: list[str] = []
-    if case in {**FAMILIES, **MODELS}:
+    if case in PREDICTING:
         setup = Setup(job.recipe, torch.device(device), trainer.precision)
         with waits_of_host() as evaluated:
             evaluate(job.task, trainer.model, setup, trainer.evalset)
     return trainer.numbers.logged, waits, evaluated
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', [pytest.param(case, marks=[pytest.mark.long] if case in PARTS else []) for case in CASES])
 def test_a_network_has_the_losses_of_the_cpu_and_waits_as_little_as_on_the_strict_device(case: str, tmp_path: Path) -> None:
     """The first step in detail; later ones start from weights that have been rounded differently."""
     losses, waits, evaluated = train(case, 'cuda', tmp_path / 'cuda')

@@ -215,6 +215,8 @@ class _Lists(TorchFunctionMode):
         if func in FROM_LISTS and wish is not None and torch.device(wish).type == NAME:
             del kwargs['device']
             return func(*args, **kwargs).to(NAME)  # blocking, hence counted as a wait
+        if func is torch.Tensor.new_tensor and isinstance(args[0], StrictTensor):
+            return torch.tensor(args[1], dtype=kwargs.get('dtype', args[0].dtype)).to(NAME)
         if func is torch.Tensor.tolist and isinstance(args[0], StrictTensor):
             RECORDS[-1].wait('tolist')
             return args[0].raw.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ from typing import Any
 import torch
 from device import NAME, recording, strict_device
 
+from phalanx.config.read import to_plain
 from phalanx.engine.evaluation import Setup, evaluate
 from phalanx.engine.job import Job, open_job
+from phalanx.engine.optim import OPTIMIZERS
 from phalanx.engine.precision import Precision, PrecisionOptions
 from phalanx.engine.progress import Progress
 from phalanx.engine.shapes import Autocast
 from phalanx.engine.trainer import Trainer
+from phalanx.families.catalog import CATALOGS
 from phalanx.families.detection.nms import Nms, multiclass_nms
 from phalanx.weights.checkpoint import Checkpoints
 
@@ -71,14 +75,46 @@ OPTIONS = {
     'class_weights': ('loss.0={name: cross_entropy, class_weights: [1,2,1,1,1,1,1,1,1,1,1]}',),
     'mixture': ('data={name: mixture, parts: [{name: digit_scenes, size: [64,128]}, {name: digit_scenes, size: [64,128]}]}',),
 }
+UNET = (*SEGMENTATION, 'model={name: unet}')
+TERMS = (*DETECTION, 'loss_coefficients=[1, 2.5, 0.5]')
+NO_DECAY = 'parameters={decay_norms: false, decay_biases: false}'
+# Besides FAMILIES, MODELS and OPTIONS: every other loss, optimizer and assigner, and what else a step depends on.
+PARTS = {
+    'ohem': (*UNET, 'loss=[{name: ohem, min_kept_per_sample: 1000}]'),
+    'dice': (*UNET, 'loss=[dice]'),
+    'lovasz': (*UNET, 'loss=[lovasz]'),
+    'rmi': (*UNET, 'loss=[rmi]'),
+    'mixed': (*UNET, 'loss=[{name: mixed, losses: [cross_entropy, semantic_connectivity], coefficients: [1, 0.1]}]'),
+    'feature_distance': (*SEGMENTATION, TEACHER, 'between=[{name: feature_distance, output: "0"}]'),
+    'lars': (*SEGMENTATION, 'optimizer={name: lars, lr: 0.1}', NO_DECAY),
+    'lamb': (*SEGMENTATION, 'optimizer={name: lamb, lr: 0.001}', NO_DECAY),
+    'adam': (*SEGMENTATION, 'optimizer={name: adam, lr: 0.001}'),
+    'adamw': (*SEGMENTATION, 'optimizer={name: adamw, lr: 0.001}'),
+    'per_tensor': (*SEGMENTATION, 'clip={norm: 0.1, per_tensor: true}'),
+    'freeze_steps': (*SEGMENTATION, 'train.freeze=[backbone]', 'train.freeze_steps=1'),
+    'frozen_norms': (*SEGMENTATION, 'norm_sync=frozen'),
+    'layer_decay': (*SEGMENTATION, 'parameters={layer_decay: {factor: 0.9, layers: [backbone.*]}}'),
+    'segmentation_windows': (
+        *SEGMENTATION,
+        'inference={window: [32,64], window_stride: [16,32], scales: [1.0, 1.5], flip_horizontal: true}',
+    ),
+    'varifocal': (*TERMS, 'loss=[varifocal, giou, dfl]', 'assigner=atss'),
+    'quality_focal': (*TERMS, 'loss=[quality_focal, giou, dfl]', 'assigner=atss_then_task_aligned'),
+    'from_teacher': (*DETECTION, 'networks={teacher: {name: ppyoloe}}', 'from_teacher=[logits, features]'),
+    'detection_windows': (*DETECTION, 'inference={window: [96,96], window_stride: [64,64], flip_horizontal: true}'),
+    **{f'{name}_fixed_objects': (*MODELS[name], 'fixed_objects=10') for name in ('dfine', 'deimv2', 'rtdetr', 'rtdetrv2')},
+    'sar': (*RECOGNITION, *LINES, 'model={name: svtr_lcnet}', 'loss=[ctc, sar]'),
+    'fixed_length': (*TABLE, 'fixed_length=true', 'loss=[structure, smooth_l1]'),
+    'l1': (*TABLE, 'loss=[structure, l1]'),
+}
 SMALL = ('train.global_batch_size=4', 'train.workers=0', 'evaluate.batch_size=2')
 SETS = {'segmentation': 'scenes', 'detection': 'scenes', 'recognition': 'lines', 'text_detection': 'pages', 'table': 'tables'}
-CASES = {name: (*keys, f'data.eval_{SETS[name]}=4') for name, keys in FAMILIES.items()}
-CASES |= {
-    name: (*keys, f'data.eval_{SETS[next(f for f in FAMILIES if keys[0] == FAMILIES[f][0])]}=4')
-    for name, keys in MODELS.items()
+CASES = {
+    name: (*keys, f'data.eval_{SETS[next(family for family in FAMILIES if keys[0] == FAMILIES[family][0])]}=4')
+    for name, keys in (FAMILIES | MODELS | PARTS).items()
 }
 CASES |= {name: (*SEGMENTATION, *keys) for name, keys in OPTIONS.items()}
+PREDICTING = {*FAMILIES, *MODELS, 'segmentation_windows', 'detection_windows'}  # cases whose evaluation is run, too
 
 
 class ImitatedAutocast(Precision):
@@ -147,7 +183,7 @@ def train(case: str, device: torch.device) -> dict[str, Any]:
             resumed = Training(job, device, Path(folder), is_bf16=is_bf16, resumes=True)
             resumed.step()
             found['resumed'] = resumed.losses()
-        return {**found, **predict(job, trainer, device)} if case in {**FAMILIES, **MODELS} else found
+        return {**found, **predict(job, trainer, device)} if case in PREDICTING else found
 
 
 def predict(job: Job, trainer: Trainer, device: torch.device) -> dict[str, Any]:
@@ -169,6 +205,19 @@ def predict(job: Job, trainer: Trainer, device: torch.device) -> dict[str, Any]:
             repr([each.tolist() if hasattr(each, 'tolist') else each for each in results]).encode()
         ).hexdigest(),
     }
+
+
+def untested() -> list[str]:
+    """Models, losses and assigners that no case names."""
+    found = []
+    for family, catalogs in CATALOGS.items():
+        of_family = [keys for keys in CASES.values() if keys[0] == FAMILIES[family][0]]
+        words = {word for keys in of_family for key in keys for word in re.findall(r'\w+', key)}
+        words |= set(re.findall(r'\w+', repr(to_plain(open_job(FAMILIES[family][0], []).resolved))))
+        kinds = ('models', 'losses', 'assigners', 'teacher_losses')
+        found += [name for kind in kinds for name in catalogs.get(kind, {}) if name not in words]
+    words = {word for keys in CASES.values() for word in re.findall(r'\w+', ' '.join(keys))}
+    return [*found, *(name for name in OPTIMIZERS if name not in words | {'sgd'})]
 
 
 def misuse(device: torch.device) -> dict[str, Any]:
@@ -211,6 +260,8 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     with strict_device() as strict:
         found['misuse'], found['suppression'] = misuse(strict), suppress(strict)
+        if set(PARTS) & set(sys.argv):
+            found['untested'] = {'parts': untested()}
         for case in sys.argv[1:]:
             found[case] = {**train(case, strict), 'cpu': train(case, torch.device('cpu'))}
     print(json.dumps(found))
