@@ -40,6 +40,7 @@ B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 PR_SET_PDEATHSIG = 1
 BATCH_TIMEOUT_S = 480  # wait of a rank for its workers; shorter than the timeout of collectives, so this error comes first
 TIMED_OUT = 'DataLoader timed out'  # torch's message
+RAISED = 'in DataLoader worker process'  # torch's words for an error that a worker raised and survived
 AHEAD = 256  # samples per rank whose files are fetched from a bucket before workers get to them
 POLL_S = 1  # seconds between two checks for cancellation while a batch is awaited
 
@@ -214,6 +215,8 @@ def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[]
         except StopIteration:
             return
         except (ConnectionError, EOFError) as error:
+            if RAISED in str(error):
+                raise
             raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
         except RuntimeError as error:
             timeouts += 1

@@ -75,11 +75,12 @@ GIT_S = 5  # seconds to wait for the state of the repository
 
 PART = re.compile(r'\.(config\.yml|report\.html|table\.json|summary\.json|start\.json|curves\.json|index\.json)\.\d+\.part')
 FULL = 'out of memory ({}): use a smaller global batch, more train.micro_batches, smaller images or fewer train.workers'
-CURES = {  # part of torch's message -> explanation and fix
+CURES = {  # pattern of torch's message -> explanation and fix
     "can't allocate memory": FULL,
     'out of memory': FULL,  # of a CUDA device
     'could not create a primitive': FULL,  # oneDNN's message if a kernel does not fit into memory
-    'DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (see its log), use fewer train.workers',
+    # Not `Caught ... in DataLoader worker`, which is an error of a data set or a transform.
+    '^DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (see its log), use fewer train.workers',
     TIMED_OUT: (
         f'loader workers brought no batch for {BATCH_TIMEOUT_S} s: does the disk of data.root still respond? If it does, a '
         'batch takes longer than that: use more train.workers, smaller batches or images (see `phalanx bench data RECIPE`)'
@@ -183,7 +184,7 @@ def explain_faults() -> Iterator[None]:
         yield
     except (RuntimeError, MemoryError) as error:
         message = str(error)
-        matches = (cure for words, cure in CURES.items() if words in message)
+        matches = (cure for pattern, cure in CURES.items() if re.search(pattern, message))
         cure = FULL if isinstance(error, MemoryError) else next(matches, None)
         if cure is None:
             raise

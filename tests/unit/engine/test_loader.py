@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from phalanx.engine.loader import (
     evaluation_draws,
     receive_batches,
 )
+from phalanx.engine.worker import explain_faults
 from phalanx.system.errors import RequestError
 
 worlds = st.integers(1, 5)
@@ -234,6 +235,24 @@ def test_a_connection_that_breaks_while_a_worker_hands_over_a_batch_means_that_i
     assert next(arriving).batch == 'the first'
     with pytest.raises(RuntimeError, match=r'^DataLoader worker is gone: (ConnectionResetError|EOFError)'):
         next(arriving)
+
+
+@dataclass
+class Raising(Numbers):
+    """Samples of a data set with a fault of its own."""
+
+    fault: Exception = field(default_factory=Exception)
+
+    def __getitem__(self, draw: Draw) -> int:
+        raise self.fault
+
+
+@pytest.mark.parametrize('fault', [RuntimeError('no driver'), ConnectionResetError(104, 'no driver')])
+def test_an_error_of_a_data_set_in_a_worker_is_told_as_it_is(fault: Exception) -> None:
+    """Not as the death of the worker, for which memory would be blamed."""
+    loader = Loader(Raising(4, fault=fault), collate, workers=1, bad_samples=0, device=torch.device('cpu'), replace=True)
+    with pytest.raises(type(fault), match='no driver'), explain_faults():
+        next(loader.batches(iter([[Draw(0, 0, 0, 0)]])))
 
 
 class Slow(Numbers):
