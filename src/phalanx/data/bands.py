@@ -161,14 +161,24 @@ def to_rgb(image: npt.NDArray[Any], bands: Bands | None) -> Image:
 def find_bands(paths: Sequence[Path]) -> tuple[Bands, list[float], list[float]] | None:
     """Bands, mean and standard deviation per band of the images `paths`; None for those that are read as RGB.
 
-    Up to SAMPLE of them are read, and the first of other bands decides. Raises SampleError if tifffile is missing.
+    Up to SAMPLE of them are read. If one is RGB, all are read as RGB; otherwise the first decides. Raises SampleError if
+    tifffile is missing.
     """
     found: Bands | None = None
     values: list[npt.NDArray[Any]] = []
     for path in paths[:: -(-len(paths) // SAMPLE) or 1]:
-        image = _stored(path)
-        if image is None:
+        data = read_bytes(path)
+        has_others = _has_other_bands(data)
+        if has_others is False:
+            return None
+        if has_others is None:
             continue
+        try:
+            image = decode_bands(data, str(path))
+        except SampleError:
+            if find_spec('tifffile') is None:
+                raise
+            continue  # reading the sample reports why
         bands = Bands(count=image.shape[2], bits=8 if image.dtype == np.uint8 else 16)
         found = found or bands
         if bands == found:
@@ -182,22 +192,16 @@ def find_bands(paths: Sequence[Path]) -> tuple[Bands, list[float], list[float]] 
     return found, mean, std
 
 
-def _stored(path: Path) -> npt.NDArray[Any] | None:
-    """Image as stored, if it has other bands than RGB, transparency or 8 bits of grey; None if not, or if it is damaged."""
-    data = read_bytes(path)
+def _has_other_bands(data: bytes) -> bool | None:
+    """True for an image file with other bands than RGB, transparency or 8 bits of grey; None for a damaged one."""
     try:
         with open_with_pillow(data) as image:
-            is_other = image.mode.startswith('I;16')  # grey, of 16 bits; an RGB image of 16 bits is read as one of 8
-            if image.format == 'TIFF':  # a fourth band that is no transparency, infrared for example
-                is_other |= image.tag_v2.get(EXTRA_SAMPLES, (None,))[0] == 0  # type: ignore[attr-defined]
+            # Grey, of 16 bits; an RGB image of 16 bits is read as one of 8. A fourth band of a TIFF file that is no
+            # transparency: infrared, for example.
+            is_tiff = image.format == 'TIFF'
+            return image.mode.startswith('I;16') or (is_tiff and image.tag_v2.get(EXTRA_SAMPLES, (None,))[0] == 0)  # type: ignore[attr-defined]
     except PILLOW_ERRORS:  # Pillow opens no other numbers of bands
-        is_other = data[:4] in BEGINNINGS['TIFF']
-    try:
-        return decode_bands(data, str(path)) if is_other else None
-    except SampleError:
-        if find_spec('tifffile') is None:
-            raise
-        return None  # reading the sample reports why
+        return data[:4] in BEGINNINGS['TIFF'] or None
 
 
 def read_size(path: Path) -> tuple[int, int]:

@@ -376,3 +376,11 @@ def test_new_reads_photographs_as_before(tmp_path: Path) -> None:
     }.items():
         PIL.Image.fromarray(image).save(tmp_path / name)
         assert find_bands([tmp_path / name]) is None
+
+
+def test_one_thermal_image_among_photographs_does_not_decide_how_all_are_read(tmp_path: Path) -> None:
+    PIL.Image.fromarray(random_image(1, 16)[..., 0]).save(tmp_path / 'thermal.png')
+    PIL.Image.fromarray(random_image(3, 8)).save(tmp_path / 'photograph.png')
+    (tmp_path / 'damaged.png').write_bytes(b'no image')
+    assert find_bands([tmp_path / 'damaged.png', tmp_path / 'thermal.png']) is not None
+    assert find_bands([tmp_path / 'thermal.png', tmp_path / 'photograph.png']) is None

@@ -120,7 +120,7 @@ def keep_usable(found: AnnotationSet, tree: Tree, splits: Splits) -> AnnotationS
             if any(not instance.label for instance in sample.instances):
                 raise AnnotationError(f'{sample.image}: an object on it has no label, while others have one')
             if any(break_ in str(sample.image) for break_ in '\t\r\n'):
-                raise AnnotationError(f'{sample.image!r}: has a tab or a line break in its name')
+                raise AnnotationError(f'{str(sample.image)!r}: has a tab or a line break in its name')
             instances = []
             for instance in sample.instances:
                 x0, y0, x1, y1 = instance.box
