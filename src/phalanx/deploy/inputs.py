@@ -105,7 +105,7 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if path == Path('-'):
             # Names may contain spaces, so one name per line.
-            yield from _expand([parse_path(line.rstrip('\n')) for line in sys.stdin if line.strip()])
+            yield from _expand([parse_path(line.rstrip('\r\n')) for line in sys.stdin if line.strip()])
         elif isinstance(path, StorePath) and str(path).startswith('http') and not path.is_file():
             raise RequestError(f'{path}: there is no such file on that server, and web servers have no lists of files')
         elif path.exists() or is_camera(path):

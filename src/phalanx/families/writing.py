@@ -1,5 +1,6 @@
 """Result files named after their image: `street.json` and `street_overlay.jpg` of `street.png`."""
 
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import PIL.Image
 
 from phalanx.data.samples import Image
+from phalanx.system.disk import write_atomically
 from phalanx.system.errors import RequestError
 
 Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path without suffix) -> files written
@@ -18,14 +20,18 @@ Write = Callable[[Any, Image, Path], list[Path]]  # (result, its image, a path w
 def write_text(stem: Path, ending: str, text: str) -> list[Path]:
     """Write `text` to the file named `stem` + `ending`, and return the file. Raises OSError."""
     file = stem.with_name(f'{stem.name}{ending}')
-    file.write_text(text, encoding='utf-8')
+    write_atomically(file, text.encode())
     return [file]
 
 
-def write_picture(stem: Path, ending: str, image: Image) -> list[Path]:
+def write_picture(stem: Path, ending: str, image: Image | PIL.Image.Image) -> list[Path]:
     """Write an image to the file named `stem` + `ending`, in the format of `ending`. Raises OSError."""
     file = stem.with_name(f'{stem.name}{ending}')
-    PIL.Image.fromarray(image).save(file, quality=92)  # ignored by lossless formats
+    picture = image if isinstance(image, PIL.Image.Image) else PIL.Image.fromarray(image)
+    # In memory first: Pillow does not notice that a disk took a part of a JPEG file alone.
+    encoded = io.BytesIO()
+    picture.save(encoded, format=PIL.Image.registered_extensions()[file.suffix], quality=92)  # ignored by lossless formats
+    write_atomically(file, encoded.getvalue())
     return [file]
 
 

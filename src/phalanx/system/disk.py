@@ -37,7 +37,8 @@ def replace_atomically(path: Path) -> Iterator[Path]:
     Raises OSError naming `path`, and any error of the context.
     """
     # In the same folder, so that the rename stays within one file system, and named by process, so that two never share it.
-    new = path.with_name(f'.{path.name}.{os.getpid()}.part')
+    # 60 characters of its name take at most 240 of the 255 bytes that a name may have.
+    new = path.with_name(f'.{path.name[-60:]}.{os.getpid()}.part')
     try:
         yield new
         new.replace(path)
@@ -54,6 +55,7 @@ def remove_own(path: Path) -> None:
     missing path is not an error.
     """
     with contextlib.suppress(FileNotFoundError):
+        path.lstat()  # a read-only file system refuses to remove what is not there
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

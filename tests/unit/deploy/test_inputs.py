@@ -1,6 +1,9 @@
 """Inputs of `phalanx predict` and `phalanx read`, the names of their results, and bad inputs."""
 
+import io
 import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from phalanx.data import pdf
 from phalanx.data.samples import Image
 from phalanx.deploy.inputs import Inputs, list_files
+from phalanx.families.writing import write_picture, write_text
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path
 from stores import Store
@@ -112,3 +116,30 @@ def test_files_in_a_bucket_are_inputs(store: Store, tmp_path: Path) -> None:
     }
     inputs = Inputs(files, tmp_path / 'o', 'reading')
     assert [inputs.pages(file, stem, lambda image, stem: None) for file, stem in inputs.each()] == [1, 1]
+
+
+def test_paths_on_standard_input_may_end_as_lines_of_windows_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = put(tmp_path, ' first one.png', 'second.png')
+    monkeypatch.setattr('sys.stdin', io.StringIO(f'{first}\r\n\r\n{second}'))
+    assert list(list_files([Path('-')], tmp_path / 'o')) == [first, second]
+
+
+@pytest.mark.parametrize('ending', ['.png', '.jpg', '.json'])
+def test_a_result_that_the_disk_has_no_room_for_leaves_no_part_of_a_file(tmp_path: Path, ending: str) -> None:
+    """A process that may write files of 100 bytes; the name is as long as names may be."""
+    stem = tmp_path / ('ü' * 125)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match='File too large'):
+            if ending == '.json':
+                write_text(stem, ending, 'x' * 200)
+            else:
+                write_picture(stem, ending, np.random.default_rng(0).integers(256, size=(40, 40, 3), dtype=np.uint8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not list(tmp_path.iterdir())
+    (written,) = write_text(stem, ending, 'x')
+    assert written.read_text() == 'x'

@@ -12,7 +12,7 @@ from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import LabelMap, find_background, overlay, palette
 from phalanx.data.samples import Image
 from phalanx.families.segmentation.labels import VOID
-from phalanx.families.writing import Write, Writers, picture_writer, write_text
+from phalanx.families.writing import Write, Writers, picture_writer, write_picture, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
@@ -50,12 +50,10 @@ def build_writers(class_names: Sequence[str], bands: Bands | None = None) -> Wri
 
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
     """Write `stem`.png, a palette image whose indices are the classes."""
-    file = stem.with_name(f'{stem.name}.png')
     # A palette image: the same file shows colours to people and class ids to programs.
     picture = PIL.Image.fromarray(class_map)
     picture.putpalette(COLOURS.tobytes())
-    picture.save(file)
-    return [file]
+    return write_picture(stem, '.png', picture)
 
 
 def write_json(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
