@@ -227,7 +227,10 @@ class _Binder:
         try:
             return make(**values), tree  # __post_init__ holds the rules between fields
         except ValueError as error:
-            self.problems.append(f'{node.origin}: {path or "recipe"}: {error}')
+            # A message that begins with a key is about its value, which another file or `--set` may have given.
+            key = str(error).partition(' ')[0]
+            origin = node.value[key].origin if key in node.value else node.origin
+            self.problems.append(f'{origin}: {path or "recipe"}: {error}')
             return None, tree
 
     def wrong(self, node: Node, path: str, expected: str, cure: str = '') -> Bound:

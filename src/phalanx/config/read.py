@@ -22,6 +22,7 @@ ALTERNATIVES = (
     {'warmup_steps', 'warmup_epochs'},
     {'global_batch_size', 'batch_size_per_rank'},
 )
+SYNONYMS = {'gpu': 'cuda', 'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}  # as other tools have them
 BASE = '_base_'  # key of a file that names its bases
 # Limits per file. The largest shipped recipe has some hundreds of nodes; a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
@@ -344,6 +345,9 @@ def _read_merge_key(tree: yaml.Node, source: str, problems: list[str], lines: bo
 
 
 def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
-    """End of a message about a wrong `word`: the closest `known` one; empty if none is close."""
-    near = difflib.get_close_matches(str(word), [str(option) for option in known], n=1, cutoff=cutoff)
-    return f'; did you mean {near[0]!r}?' if near else ''
+    """End of a message about a wrong `word`: the closest `known` one, whatever their case; empty if none is close."""
+    options = {str(option).lower(): str(option) for option in known}
+    text = str(word).lower()
+    # `cpu` is closer to `gpu` than `cuda`.
+    near = difflib.get_close_matches(SYNONYMS.get(text, text), options, n=1, cutoff=cutoff)
+    return f'; did you mean {options[near[0]]!r}?' if near else ''

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from phalanx.config.bind import bind
-from phalanx.config.read import ConfigError, Node, override, read, to_plain
+from phalanx.config.read import ConfigError, Node, did_you_mean, override, read, to_plain
 from phalanx.config.show import to_yaml
 
 
@@ -160,3 +160,17 @@ def test_the_resolved_recipe_says_where_each_value_comes_from(tmp_path: Path) ->
     assert lines['size'] == f'{tmp_path}/r.yml:2'
     assert (lines['ratio'], lines['limit']) == ('--set ratio=0.25', 'default')
     assert yaml.safe_load(to_yaml(resolved))['size'] == [3, 4]
+
+
+def test_a_value_that_an_assignment_gives_is_refused_at_the_assignment(tmp_path: Path) -> None:
+    """Not at the line of the section, which another file may hold."""
+    with pytest.raises(ConfigError, match=r'^--set inner\.count=-1: inner: count cannot be negative, got -1$'):
+        bound('shape: circle\ninner: {mode: auto}', tmp_path, 'inner.count=-1')
+
+
+@pytest.mark.parametrize(
+    ('word', 'known', 'meant'),
+    [('SGD', ('sgd', 'adam'), 'sgd'), ('gpu', ('cpu', 'cuda'), 'cuda'), ('bfloat16', ('fp32', 'bf16', 'fp16'), 'bf16')],
+)
+def test_a_word_in_other_case_or_of_other_tools_is_understood(word: str, known: tuple[str, ...], meant: str) -> None:
+    assert did_you_mean(word, known) == f'; did you mean {meant!r}?'
