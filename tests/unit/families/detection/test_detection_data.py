@@ -390,6 +390,15 @@ def yolo(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_other_images_that_data_yaml_names_are_reported_as_not_used(yolo: Path) -> None:
+    names = (yolo / 'data.yaml').read_text()
+    (yolo / 'data.yaml').write_text(f'path: ../sets\ntrain: [./images/train, images/more]\nval: ./images/val/\n{names}')
+    expected = "entry of data.yaml (['./images/train', 'images/more']), not used: data.train is images/train"
+    assert YoloText(root=yolo).split('train').notes[expected] == 1
+    (yolo / 'data.yaml').write_text(f'train: ./images/train/\n{names}')
+    assert not any('data.yaml' in note for note in YoloText(root=yolo).split('train').notes)
+
+
 def test_a_line_that_is_repeated_is_one_object(yolo: Path) -> None:
     """Ultralytics drops it, too; merged exports write objects twice."""
     (yolo / 'labels/train/a.txt').write_text('1 0.5 0.5 0.2 0.5\n0 .1 .1 .1 .1\n1  0.5 0.5 0.2 0.5 \n')

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from phalanx.config.read import ConfigError, load_yaml
+from phalanx.config.read import ConfigError, load_yaml, to_plain
 from phalanx.data.bands import Bands
 from phalanx.data.folders import Problems, check_folder, check_inside, check_names, read_class_names, read_lines, read_text
 from phalanx.data.samples import Split
@@ -41,12 +41,16 @@ class YoloText:
         is_yaml = isinstance(classes, str) and classes.endswith(('.yaml', '.yml'))
         self.class_names = _names_in_yaml(root, str(classes)) if is_yaml else read_class_names(classes, root)
         settings = root / (str(classes) if is_yaml else 'data.yaml')
-        self._keypoints = keypoint_fields(_settings(settings)) if settings.is_file() else None
+        self._settings = _settings(settings) if settings.is_file() else {}
+        self._keypoints = keypoint_fields(self._settings) if self._settings else None
 
     def split(self, split: Split) -> AnnotatedImages:
         check_folder(self.root)
         annotations, problems = Annotations(self.root, self.root / self.places[split], relative=True), Problems()
         poses = PoseGuess()
+        entry, place = self._settings.get('val' if split == 'eval' else split), self.places[split]
+        if entry is not None and not str(to_plain(entry)).rstrip('/').endswith(place.rstrip('/')):
+            annotations.notes[f'entry of data.yaml ({to_plain(entry)}), not used: data.{split} is {place}'] = 1
         for image in self._images(self.places[split]):
             labels = self.root / label_path(image)
             if labels.is_file():
