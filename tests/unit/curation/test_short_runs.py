@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 
 from phalanx.curation.new import short_runs
 from phalanx.curation.new.short_runs import DIVERGED, HELD_OUT, choose_settings, write_held_out
-from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures, gain, step_time
+from phalanx.curation.new.trial import SIZED, _mean_size, _time_pictures, gain, step_time, try_steps
 from phalanx.curation.prepare.targets import Written
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
@@ -46,6 +47,24 @@ def recipe(tmp_path: Path) -> Path:
 
 def written(recipe: Path) -> Written:
     return Written(recipe.parent, {'root': str(recipe.parent), 'eval': ['val.txt']})
+
+
+def test_a_trial_builds_the_network_and_reads_each_data_set_once(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, built = type(open_job(str(recipe)).task), list[tuple[str, ...]]()
+
+    def count(name: str) -> None:
+        build = getattr(task, name)
+
+        def counted(self: Any, *words: str) -> Any:
+            built.append((name, *words))
+            return build(self, *words)
+
+        monkeypatch.setattr(task, name, counted)
+
+    count('model')
+    count('dataset')
+    try_steps(recipe, 1)
+    assert sorted(built) == [('dataset', 'eval'), ('dataset', 'train'), ('model',)]
 
 
 def test_the_best_of_the_short_runs_is_proposed_and_all_are_reported(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,14 @@ def try_steps(path: Path, steps: int) -> Trial:
 
     begin = time.process_time()
     job = open_job(str(path), [('train.workers=0', 'the trial')])
-    check_parts(job, 1)
+    parts = check_parts(job, 1)
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix='phalanx-') as folder, process_group(job.recipe.device) as device:
 
         def read() -> float:
             return read_clock(device) if device.type == 'cuda' else time.process_time()
 
-        trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device)
+        trainer = Trainer(job.recipe, job.task, folder=Path(folder), device=device, parts=parts)
         batches = trainer.batches()
         start, moments, sizes, wall = time.process_time() - begin, [read()], list[int](), time.perf_counter()
         try:
