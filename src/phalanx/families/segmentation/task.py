@@ -22,7 +22,7 @@ from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import Inference, argmax_classes, main_logits, resize
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
-from phalanx.families.segmentation.loss.terms import build_terms
+from phalanx.families.segmentation.loss.terms import build_terms, check_outputs
 from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey, describe_presence
@@ -213,6 +213,7 @@ class Segmentation(Family):
 
     def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
+        check_outputs(outputs, len(self.losses), labels)
         # A loss of the recipe may be a mixture: one term per part.
         return sum_losses(
             ({name: loss(outputs[output], labels, whole)}, coefficient) for name, output, loss, coefficient in self.terms

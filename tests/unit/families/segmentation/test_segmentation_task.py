@@ -28,6 +28,7 @@ from phalanx.families.segmentation.task import Sample, Segmentation
 from phalanx.families.segmentation.transforms import TRANSFORMS
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.segmentation import Segmentation as Runtime
+from phalanx.system.errors import RunError
 
 RECIPES = sorted((Path(__file__).parents[4] / 'recipes' / 'segmentation').glob('*.yml'))
 DIGITS = partial(DATA['digit_scenes'], train_scenes=4, eval_scenes=2, size=(48, 64))
@@ -112,6 +113,24 @@ def test_each_output_has_its_loss_times_its_coefficient() -> None:
     for (total, weight, _), coefficient in zip(terms.values(), (1, 0.4, 0.5), strict=True):
         assert float(total) == pytest.approx(12 * math.log(11) * coefficient)
         assert float(weight) == pytest.approx(12, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('outputs', 'returned'),
+    [
+        (2 * [torch.zeros(1, 11, 4, 4)], '2 of [1, 11, 4, 4], [1, 11, 4, 4]'),  # else the second would learn nothing
+        ([torch.zeros(1, 11, 2, 2)], '1 of [1, 11, 2, 2]'),
+        (torch.zeros(1, 11, 4, 4), 'Tensor'),
+        ({'out': torch.zeros(1, 11, 4, 4)}, 'dict'),
+        (None, 'NoneType'),
+    ],
+)
+def test_outputs_of_a_foreign_network_that_are_no_logits_for_the_losses_are_reported(outputs: Any, returned: str) -> None:
+    ours = task()
+    batch = ours.collate([sample(half_red(4, 4), np.zeros((4, 4), np.uint8))])
+    with pytest.raises(RunError) as caught:
+        ours.loss(outputs, batch, WholeStep())
+    assert str(caught.value) == f'model: in training it must return a list of 1 logits [1, K, 4, 4]; it returned {returned}'
 
 
 def test_a_class_map_has_the_size_of_the_label_map() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from typing import Annotated, Any, NamedTuple
 
+from torch import Tensor
+
 from phalanx.config.bind import Part
 from phalanx.families.losses import check_loss
 from phalanx.families.segmentation.loss.connectivity import SemanticConnectivity
@@ -15,6 +17,7 @@ from phalanx.families.segmentation.loss.lovasz import LovaszHinge, LovaszSoftmax
 from phalanx.families.segmentation.loss.ohem import OhemCrossEntropy
 from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
+from phalanx.system.errors import RunError
 
 
 class Mixed:
@@ -82,3 +85,13 @@ def flatten_mixture(name: str, loss: PixelLoss | Mixed, coefficient: float) -> I
     # Mixtures may contain mixtures: coefficients multiply.
     for part, inner, share in loss.losses:
         yield from flatten_mixture(part, inner, coefficient * share)
+
+
+def check_outputs(outputs: Any, count: int, labels: Tensor) -> None:
+    """Raise RunError unless `outputs`, which may be a plug-in's, are `count` logits [B, K, H, W] for `labels` [B, H, W]."""
+    is_list = isinstance(outputs, list | tuple) and all(isinstance(each, Tensor) for each in outputs)
+    found = [list(each.shape) for each in outputs] if is_list else []
+    B, H, W = labels.shape
+    if len(found) != count or any(len(shape) != 4 or [shape[0], *shape[2:]] != [B, H, W] for shape in found):
+        returned = f'{len(found)} of {", ".join(map(str, found))}' if found else type(outputs).__name__
+        raise RunError(f'model: in training it must return a list of {count} logits [{B}, K, {H}, {W}]; it returned {returned}')
