@@ -15,7 +15,7 @@ import torch
 
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
-from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, worst_of
+from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, numbers_of, update, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad_samples, evaluation_draws
 from phalanx.families.figures import Grade
@@ -80,7 +80,8 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
         growth = max(growth, psutil.Process().memory_info().rss - before)
         # Kept for timing batches afterwards.
         first += [image] if len(first) < max(batches) else []
-        grades += [(draw.index, grade) for grade in metric.update(job.task.predictions(outputs), job.task.collate([sample]))]
+        (grade,) = update(metric, job.task.predictions(outputs), job.task.collate([sample]))
+        grades.append((draw.index, grade))
     check_bad_samples(missed, job.recipe.train.bad_samples)
     metric.gather()
     # Median and 95th percentile: a mean would include the first, slow image.
@@ -89,7 +90,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
     size = sum(part.stat().st_size for part in parts)
     cost = Cost(float(median), float(p95), *best_batch(model, first, batches), growth / 2**20, size / 2**20)
     result = Evaluation(
-        metrics=metric.compute(),
+        metrics=numbers_of(metric, job.task.main_metric),
         table=metric.table(),
         figures=metric.figures(),
         worst=worst_of(dataset, grades),

@@ -10,7 +10,7 @@ import torch
 
 from phalanx.data.samples import Dataset, Draw
 from phalanx.engine.device import pick_device, place_network
-from phalanx.engine.evaluation import SampleRenderer, Setup, render_pictures
+from phalanx.engine.evaluation import SampleRenderer, Setup, render_pictures, update
 from phalanx.engine.job import Job
 from phalanx.engine.loader import evaluation_draws
 from phalanx.engine.precision import Precision
@@ -81,7 +81,7 @@ def measure(name: str, job: Job, dataset: Dataset[Any], advance: Callable[[], No
         for batch in setup.loader(task, dataset).batches(draws):
             moved = batch.to(device)
             own = task.metric() if isinstance(total, Joinable) else total
-            (index,), (grade,) = batch.indices, own.update(task.predict(model, moved), moved)
+            (index,), (grade,) = batch.indices, update(own, task.predict(model, moved), moved)
             grades[index] = grade
             if isinstance(own, Joinable):
                 metrics[index] = own

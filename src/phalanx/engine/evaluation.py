@@ -3,7 +3,7 @@
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Self
@@ -18,9 +18,10 @@ from phalanx.engine.meters import Stopwatch, slower_ranks
 from phalanx.engine.precision import Precision
 from phalanx.engine.schema import Recipe
 from phalanx.families.figures import Grade, Pictures
-from phalanx.families.task import Task
+from phalanx.families.task import Metric, Task
 from phalanx.parallel import dist
 from phalanx.report.evaluation import Evaluation, Worst
+from phalanx.system.errors import RunError
 
 WORST = 24  # maximum number of worst samples to list
 AGREEMENTS = 20  # maximum number of synchronisations per evaluation to agree on a stop: each waits for the slowest rank
@@ -92,7 +93,7 @@ def evaluate(
             # A device predicts this batch while the host finishes the one before.
             while len(begun) > (0 if number == largest_share - 1 else 1):
                 finish, moved = begun.pop(0)
-                grades += metric.update(finish(), moved)
+                grades += update(metric, finish(), moved)
     # One object per rank: reasons of unreadable samples, seconds per phase, and the worst samples.
     # Collect the counts, unreadable samples, times and worst samples of all ranks.
     seconds, waited = clock.lap()
@@ -105,7 +106,7 @@ def evaluate(
     is_main = dist.rank() == 0
     # Only the main rank has the counts of all samples; the others get its metrics.
     return Evaluation(
-        metrics=dist.broadcast_object(metric.compute() if is_main else None),
+        metrics=dist.broadcast_object(numbers_of(metric, task.main_metric) if is_main else None),
         table=metric.table() if is_main else [],
         figures=metric.figures() if is_main else [],
         worst=worst_of(dataset, chain.from_iterable(low)),
@@ -114,6 +115,24 @@ def evaluate(
         missed=missed,
         slow=slower_ranks(ranks),
     )
+
+
+def update(metric: Metric, prediction: Any, batch: Sized) -> Sequence[Grade | None]:
+    """Count a batch; return the grade of each sample, which is None in metrics that give none."""
+    return metric.update(prediction, batch) or [None] * len(batch)
+
+
+def numbers_of(metric: Metric, main_metric: str) -> dict[str, float]:
+    """Numbers of a metric by name. Raises RunError for anything else, and without the main one."""
+    found = metric.compute()
+    try:
+        numbers = {name: float(value) for name, value in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        numbers = {}
+    if main_metric not in numbers:
+        title = type(metric).__name__
+        raise RunError(f'metric: compute() of {title} must return numbers by name, with {main_metric!r}; it returned {found!r}')
+    return numbers
 
 
 def worst_samples(graded: Iterable[tuple[int, Grade | None]]) -> list[tuple[int, Grade]]:

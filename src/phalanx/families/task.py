@@ -61,8 +61,8 @@ class Metric(Protocol):
     def worst(self) -> str:
         """Title of the samples of the lowest grades."""
 
-    def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None]:
-        """Count a batch; return the grade of each sample, None where the prediction is right."""
+    def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None] | None:
+        """Count a batch; return the grade of each sample, None where the prediction is right, or None for a metric without."""
 
     def gather(self) -> None:
         """Gather the counts of all ranks on the main one. Each sample counts exactly once."""

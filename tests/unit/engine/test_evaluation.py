@@ -1,10 +1,12 @@
 """An evaluation is watched at every batch, and ranks agree on whether it goes on a bounded number of times."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,21 +18,27 @@ from phalanx.engine.evaluation import (
     Setup,
     add_worst_pictures,
     evaluate,
+    numbers_of,
     worst_samples,
 )
 from phalanx.engine.job import open_job
 from phalanx.engine.precision import Precision
 from phalanx.families.figures import Grade
+from phalanx.system.errors import RunError
 from running import TINY, run_here
 
 LINES = 41
 
 
-def evaluated(beat: Callable[[], None] = lambda: None, may_continue: Callable[[], bool] = lambda: True) -> Any:
+def evaluated(
+    beat: Callable[[], None] = lambda: None, may_continue: Callable[[], bool] = lambda: True, metric: Any = None
+) -> Any:
     """41 lines in as many batches."""
     words = 'data.train_lines=1', f'data.eval_lines={LINES}', 'evaluate.batch_size=1', 'train.workers=0'
     job, cpu = open_job('crnn_digits', [(text, text) for text in words]), torch.device('cpu')
     setup = Setup(job.recipe, cpu, Precision(job.recipe.precision, cpu), beat=beat)
+    if metric is not None:
+        vars(job.task).update(metric=lambda: metric, main_metric='lines')
     return evaluate(job.task, job.task.model(), setup, job.task.dataset('eval'), may_continue=may_continue)
 
 
@@ -41,6 +49,40 @@ def test_ranks_agree_at_most_twenty_times_and_a_heartbeat_comes_before_every_bat
     assert len(beats) == found.samples == LINES
     assert asked == [batch + 1 for batch in range(0, LINES, 3)]
     assert len(asked) <= AGREEMENTS
+
+
+class CountOfLines:
+    """A metric as users write it: `update` returns nothing."""
+
+    names, tie_breakers, worst = ('lines',), (), ''
+
+    def __init__(self, compute: Callable[[int], Any]) -> None:
+        self.count, self.result = 0, compute
+
+    def update(self, prediction: Any, batch: Any) -> None:
+        self.count += len(prediction)
+
+    def gather(self) -> None: ...
+
+    def compute(self) -> Any:
+        return self.result(self.count)
+
+    def table(self) -> list[Any]:
+        return []
+
+    figures = table
+
+
+def test_a_metric_of_a_user_needs_no_grades_and_its_numbers_become_those_of_python() -> None:
+    found = evaluated(metric=CountOfLines(lambda count: {'lines': np.int64(count)}))
+    assert (json.dumps(found.metrics), found.worst) == ('{"lines": 41.0}', [])
+
+
+@pytest.mark.parametrize('wrong', [None, {'other': 1.0}, {'lines': 'many'}, 0.5])
+def test_a_metric_of_a_user_without_its_number_is_reported(wrong: Any) -> None:
+    message = f"metric: compute() of CountOfLines must return numbers by name, with 'lines'; it returned {wrong!r}"
+    with pytest.raises(RunError, match=re.escape(message)):
+        numbers_of(CountOfLines(lambda count: wrong), 'lines')
 
 
 def test_a_stop_ends_an_evaluation_within_a_twentieth_of_it() -> None:
@@ -78,7 +120,7 @@ class Graded:
         pass
 
     def compute(self) -> dict[str, float]:
-        return {}
+        return {'accuracy': 0.0}
 
     def table(self) -> list[Any]:
         return []
