@@ -246,8 +246,8 @@ def run(
         if resumed_from is not None:
             report.resume(trainer.progress.step)
             report.note(f'resumed at step {trainer.progress.step} from {report.name_of(resumed_from)}')
-            if (change := describe_batch_change(trainer)) is not None:
-                report.note(change)
+            for note in filter(None, (describe_batch_change(trainer), describe_end(trainer))):
+                report.note(note)
         report.world(run_facts(job, trainer), dist.gather_objects(rank_info(device)))
         # From here on a stop signal is a request; before, it ended the process at once, as there was nothing to save.
         trainer.flags.stop = stop
@@ -322,6 +322,14 @@ def describe_batch_change(trainer: Trainer) -> str | None:
         f'steps {step} of {steps} -> {step} of {trainer.steps} '
         f'({"train.steps counts updates of the weights" if train.steps else "train.epochs counts samples"})'
     )
+
+
+def describe_end(trainer: Trainer) -> str | None:
+    """Say that a resumed run is at its end; None if steps are left."""
+    if trainer.progress.step < trainer.until:
+        return None
+    key = 'until' if trainer.until < trainer.steps else 'epochs' if trainer.recipe.train.steps is None else 'steps'
+    return f'nothing is left to train: the run ends with step {trainer.until:,}; a larger train.{key} goes on'
 
 
 def fetch_initial_weights(train: Train, network: nn.Module) -> None:
