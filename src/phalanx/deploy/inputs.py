@@ -41,7 +41,8 @@ def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
     for path in _expand(paths):
         if path.is_dir() and not path.is_file():  # a page on a web server may be either
             # Results may be below a given folder: they are not inputs, unless the folder is `out` itself.
-            below = sorted(file for file in path.rglob('*') if file.is_file())
+            # A link to a file that is gone is an input that cannot be read.
+            below = sorted(file for file in path.rglob('*') if file.is_file() or (file.is_symlink() and not file.exists()))
             if path.resolve() != results:
                 below = [file for file in below if results not in file.resolve().parents]
             usable = [file for file in below if file.suffix.lower() in SUFFIXES | VIDEOS | {PDF}]

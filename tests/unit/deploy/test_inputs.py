@@ -59,6 +59,17 @@ def test_files_in_a_folder_that_are_not_images_are_counted(tmp_path: Path, capsy
     assert capsys.readouterr().err == 'left out: 1 .heic, 2 .json\n'
 
 
+def test_a_link_in_a_folder_to_a_file_that_is_gone_is_an_input_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PIL.Image.new('RGB', (4, 4)).save(tmp_path / 'a.png')
+    (tmp_path / 'b.png').symlink_to(tmp_path / 'gone.png')
+    inputs = Inputs(list_files([tmp_path], tmp_path / 'o'), tmp_path / 'o', 'reading')
+    read = [stem.name for file, stem in inputs.each() if inputs.pages(file, stem, lambda image, stem: None)]
+    assert (read, inputs.failed) == (['a'], 1)
+    assert 'b.png' in capsys.readouterr().err
+
+
 def test_an_address_that_cannot_be_read_is_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match='not one of s3, gs, az, https'):
         list_files([parse_path('ftp://example.org/a.jpg')], tmp_path)
