@@ -142,11 +142,13 @@ class _Binder:
             bound = trial.any(node, option, path)
             if not trial.problems:
                 return bound
+        is_off = len(rest) < len(options) and str(node.text).lower() in ('off', 'no', 'false', 'none')
+        cure = '; null leaves it out' if is_off else ''
         # With a single alternative to null, its own message is the most precise.
         if len(rest) == 1:
-            self.problems += trial.problems
+            self.problems += [problem + cure for problem in trial.problems]
             return None, node
-        return self.wrong(node, path, ' or '.join(describe_type(option) for option in rest), _number_cure(node))
+        return self.wrong(node, path, ' or '.join(describe_type(option) for option in rest), _number_cure(node) or cure)
 
     def sequence(self, node: Node, shape: type, args: tuple[Any, ...], path: str) -> Bound:
         value = node.value

@@ -109,6 +109,7 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('ratio: 1:30', "ratio: expected a number, got '1:30', which YAML reads as 90 (base 60)"),
         ('scale: 010', "scale: expected dynamic or a number, got '010'; a leading zero means octal"),
         ('limit: on', "limit: expected an integer, got 'on'"),
+        ('limit: off', "limit: expected an integer, got 'off'; null leaves it out"),
         ('size: (3, 4)', "size: expected a list such as [3, 4], got '(3, 4)'"),
         ('root: null', "root: expected a path, got 'null'"),
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),
