@@ -56,6 +56,7 @@ def check_present(root: Path, *lists: Iterable[str], listings: Sequence[Path] = 
         more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
         cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
+        cure = '; a line names one image: write a line for each of a list' if next(iter(missing)).startswith('["') else cure
         shown = ', '.join(list(missing)[:SHOWN]) + more
         origin = f' ({_find_line(listings, next(iter(missing)))})' if listings else ''
         raise FileNotFoundError(f'{count} missing in {root}: {shown}{origin}{cure}')

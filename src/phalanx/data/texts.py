@@ -27,7 +27,10 @@ def _parse_entry(entry: Any, where: str) -> PageText:
     if not isinstance(entry, dict) or not isinstance(entry.get('transcription'), str) or 'points' not in entry:
         raise AnnotationError(f'{where}: expected {{"transcription": "..", "points": [[x, y], ..]}}, got {str(entry)[:80]}')
     points = check_outline(entry['points'], f'{where}: points')
-    return PageText(points, ILLEGIBLE if entry.get('difficult') is True else entry['transcription'])
+    difficult = entry.get('difficult', False)
+    if difficult not in (False, True):
+        raise AnnotationError(f'{where}: difficult: expected true or false, got {str(difficult)[:80]!r}')
+    return PageText(points, ILLEGIBLE if difficult else entry['transcription'])
 
 
 def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',') -> PageText:

@@ -338,6 +338,7 @@ def test_a_datumaro_item_of_another_size_is_not_used() -> None:
         ('id,organ,rle\na,lung,1 2\n', ('object', 0, 0, 1, 2)),
         ('image,x_center,y_center,width,height,label\na.png,0.5,0.5,0.5,0.5,car\n', HALF),
         ('filename;xmin;ymin;xmax;ymax;class\na.png;1,0;2;4;6;car\n', CAR),
+        ('"filename", "xmin", "ymin", "xmax", "ymax", "class"\n"a.png", "1", "2", "4", "6", "car"\n', CAR),
         ('patientId,x,y,width,height,Target\na,1,2,3,4,1\n', ('object', 1, 2, 4, 6)),
     ],
 )

@@ -217,6 +217,8 @@ def test_a_tool_that_exchanges_width_and_height_is_known_by_its_boxes(
 
 PAGES = {
     'difficult': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [9, 5], [1, 5]], "difficult": true}]', [True]),
+    'difficult as a number': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [9, 5]], "difficult": 1}]', [True]),
+    'difficult as a word': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [9, 5]], "difficult": "true"}]', None),
     'curved': ('[{"transcription": "a", "points": [[1, 1], [9, 1], [5, 5]]}]', [False]),
     'empty': ('[]', []),
     'two points': ('[{"transcription": "a", "points": [[1, 1], [9, 9]]}]', None),
@@ -241,6 +243,30 @@ def test_label_files_of_pages_are_read_alike(name: str, tmp_path: Path) -> None:
     else:
         assert [instance.ignored for instance in found.samples[0].instances] == ignored
         assert [*data.split('train').truths[0].ignored] == ignored
+
+
+@pytest.mark.parametrize(
+    ('lines', 'texts', 'reasons'),
+    [
+        ('a.png\t\nb.png\ttwo\nc.png\tthree\n', ['two', 'three'], []),
+        ('# by hand\na.png\tone\nb.png\ttwo\n', ['one', 'two'], []),
+        ('filename,text\na.png,one\nb.png,two\n', ['one', 'two'], ["train.txt:1: there is no image 'filename'"]),
+        ('a.png\tone\n["b.png", "c.png"]\ttwo\n', ['one'], ['train.txt:2: names a list of images']),
+        ('name,x0,y0,x1,y1,class\na.png,1,2,3,4,x\nb.png,1,2,3,4,y\n', [], []),
+        ('What is shown:\na.png has a cat\nb.png has a dog\n', [], []),
+    ],
+)
+def test_the_first_line_does_not_decide_alone_what_a_list_is(
+    lines: str, texts: list[str], reasons: list[str], tmp_path: Path
+) -> None:
+    for name in 'abc':
+        drawn.draw(tmp_path / f'{name}.png', 1)
+    (tmp_path / 'train.txt').write_text(lines)
+    found = AnnotationSet()
+    find_lists(Tree(tmp_path), found)
+    assert [sample.text for sample in found.samples] == texts
+    assert len(found.left_out) == len(reasons)
+    assert all(reason in said for reason, said in zip(reasons, found.left_out, strict=True))
 
 
 TABLES: dict[str, tuple[Any, bool]] = {

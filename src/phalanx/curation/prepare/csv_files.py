@@ -184,7 +184,7 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     text = read_text(path)
     first = text.partition('\n')[0]
     delimiter = max(',;\t', key=first.count)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, skipinitialspace=True)
     try:
         lines = list(reader)
     except csv.Error as error:

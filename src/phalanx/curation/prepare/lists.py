@@ -13,6 +13,7 @@ from phalanx.data.shapes import bounding_box, corners_of
 from phalanx.data.texts import IGNORED_TEXTS, parse_coordinates, parse_icdar, parse_page
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
+TRIED = 10  # lines that are looked at for the names of images
 MOST_CUTS = 20  # separators in a line that may end the name of its image
 LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
@@ -31,6 +32,8 @@ def find_lists(tree: Tree, found: AnnotationSet) -> None:
             for number, name, rest in _lines(path, tree):
                 where = f'{path}:{number}'
                 with found.left_out.catch():
+                    if name.startswith('["'):  # of PaddleOCR, which draws one of them
+                        raise AnnotationError(f'{where}: names a list of images; write a line for each of them')
                     image = tree.image(name, path, where)
                     with found.dropping(image):
                         found.samples.append(_parse_line(image, rest, where, path, tree))
@@ -38,13 +41,19 @@ def find_lists(tree: Tree, found: AnnotationSet) -> None:
 
 
 def _lines(path: Path, tree: Tree) -> Iterator[tuple[int, str, str]]:
-    """Yield number, image and rest of each line; nothing if the first line does not begin with an image."""
+    """Yield number, image and rest of each line; nothing if the lines do not begin with images."""
     lines = [(number, line.strip('\r\n')) for number, line in enumerate(read_text(path).split('\n'), 1) if line.strip()]
-    separator = next((each for each in ('\t', ',', ' ') if lines and _image(lines[0][1], each, tree)), '')
+    separator = next((each for each in ('\t', ',', ' ') if _divides(each, [line for _, line in lines[:TRIED]], tree)), '')
     for number, line in lines if separator else []:
         name, rest = _cut(line, separator, tree)
         if rest.strip():
             yield number, name.strip(), rest.strip(' ')
+
+
+def _divides(separator: str, head: list[str], tree: Tree) -> bool:
+    """True if the first line has an image and a rest; or most lines have, and the first is a header or an image alone."""
+    known = [_image(line, separator, tree) for line in head]
+    return any(known[:1]) or (separator != ' ' and 2 * sum(known) > len(known) and head[0].count(separator) < 2)
 
 
 def _image(line: str, separator: str, tree: Tree) -> bool:

@@ -80,6 +80,12 @@ def test_all_malformed_lines_of_a_label_file_are_reported_at_once(tmp_path: Path
         LabelFiles(root=tmp_path).split('train')
 
 
+def test_a_line_with_a_list_of_images_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / 'rec_gt_train.txt').write_text('["1.png", "2.png"]\tone\n')
+    with pytest.raises(FileNotFoundError, match='a line names one image: write a line for each of a list'):
+        LabelFiles(root=tmp_path).split('train').check_files()
+
+
 def test_missing_images_are_reported_before_training(tmp_path: Path) -> None:
     words(tmp_path, {'1.png': 'one', '2.png': 'two'})
     (tmp_path / '2.png').unlink()
