@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import sys
 import tempfile
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -29,6 +30,7 @@ from phalanx.engine.transfer import Transfer
 from phalanx.report.readable import pluralize
 from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.buckets import StoreError, fetch_ahead, uses_buckets
+from phalanx.system.cores import count_cores
 from phalanx.system.disk import LONGEST_TMPDIR
 from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.memory import keep_freed_memory
@@ -165,6 +167,7 @@ class Loader(Generic[S, B]):
         # Without workers the reader itself checks for cancellation; with workers `receive_batches` does.
         is_cancelled = _never if self.workers else self.is_cancelled
         reader = _Reader(self.dataset, self.bad_samples, self.replace, self.cache, is_cancelled)
+        warnings.filterwarnings('ignore', 'This DataLoader will create')  # as `worker_notes`, at length, for each data set
         # torch starts new workers for each pass, so each evaluation forks again; a training is a single pass.
         loader: DataLoader[LoadedBatch] = DataLoader(
             reader,  # type: ignore[arg-type]  # a map from Draw, not from int
@@ -201,6 +204,13 @@ def _fetch_upcoming(dataset: Dataset[Any], draws: Iterator[list[Draw]]) -> Itera
             batch = following.popleft()
         yield batch
     yield from following
+
+
+def worker_notes(workers: int) -> list[str]:
+    """Warn of more workers per rank than cores."""
+    cores = count_cores()
+    few = f'train.workers: {workers} per rank, for {pluralize(cores, "core")} here: that is no faster, and takes more memory'
+    return [few] if workers > cores else []
 
 
 def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[], bool]) -> Iterator[LoadedBatch]:

@@ -19,7 +19,7 @@ from phalanx.engine.device import place_network
 from phalanx.engine.ema import Ema
 from phalanx.engine.evaluation import Setup
 from phalanx.engine.evaluator import Evaluator
-from phalanx.engine.loader import LoadingCancelledError, Stream, check_bad_samples, check_batch
+from phalanx.engine.loader import LoadingCancelledError, Stream, check_bad_samples, check_batch, worker_notes
 from phalanx.engine.meters import BucketMeter, StepNumbers, Stopwatch, measure_throughput, peak_memory_mb
 from phalanx.engine.optim.clip import clip
 from phalanx.engine.optim.frozen import TemporaryFreeze, freeze
@@ -73,8 +73,9 @@ class Trainer:
         # The network. Every rank draws the same initial weights.
         self.model = parts.begin()
         self.initial = [] if progress else parts.initial
-        # Warnings for the report: oddities of the data, and initial weights that were not loaded.
-        self.notes = [*self.dataset.notes, *self.evalset.notes, *(note for loaded in self.initial for note in loaded.notes)]
+        # Warnings for the report: oddities of the data, too many workers, and initial weights that were not loaded.
+        of_weights = [note for loaded in self.initial for note in loaded.notes]
+        self.notes = [*self.dataset.notes, *self.evalset.notes, *worker_notes(train.workers), *of_weights]
         # Before the optimizer, which gets trainable parameters only; for `freeze_steps` see TemporaryFreeze.
         if train.freeze_steps is None:
             freeze(self.model, train.freeze)

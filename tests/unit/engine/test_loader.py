@@ -31,6 +31,7 @@ from phalanx.engine.loader import (
     epoch_order,
     evaluation_draws,
     receive_batches,
+    worker_notes,
 )
 from phalanx.engine.worker import explain_faults
 from phalanx.system.errors import RequestError
@@ -174,6 +175,16 @@ def test_neighbours_that_name_one_unreadable_file_count_once_and_are_all_replace
 def test_a_data_set_without_one_readable_sample_does_not_search_for_ever() -> None:
     with pytest.raises(BadSampleError):
         load((0, 1, 2, 3, 4, 5), allowed=5)
+
+
+def test_more_workers_than_cores_are_told_in_one_line_and_not_by_torch(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0})
+    told = 'train.workers: 2 per rank, for 1 core here: that is no faster, and takes more memory'
+    assert (worker_notes(1), worker_notes(2)) == ([], [told])
+    assert load((), allowed=0, workers=2) == ([[0, 1], [2, 3], [4, 5]], {})
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='tells the processes that were forked from /proc')
