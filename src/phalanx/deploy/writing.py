@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import operator
 import re
 import warnings
@@ -79,7 +80,7 @@ def write_onnx(
 
     `opset`: the version of ONNX's operators, from OLDEST_OPSET on; None: the one that torch recommends.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet():
         warnings.simplefilter('ignore')  # torch's, about its own code
         program = torch.onnx.export(
             network, dynamo=True, input_names=[INPUT], output_names=list(outputs), opset_version=opset, verbose=False
@@ -88,6 +89,17 @@ def write_onnx(
     program.save(file, external_data=False)
     _name_sizes(file, varying)
     return program.exported_program
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Context without log messages below errors, such as those of onnxscript on what it does not optimize."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _name_sizes(file: Path, varying: Mapping[int, int]) -> None:

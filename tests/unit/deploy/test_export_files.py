@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -67,6 +68,24 @@ def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
     assert [one.version for one in onnx.load(tmp_path / 'old.onnx').opset_import if not one.domain] == [OLDEST_OPSET]
     _, ((maps,),) = run_onnx(tmp_path / 'old.onnx', [IMAGES])
     np.testing.assert_allclose(maps, network(IMAGES).detach().numpy(), atol=1e-5)
+
+
+class Halves(nn.Module):
+    """Splits a constant, which the optimizer of onnxscript remarks upon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        left, right = torch.arange(images.new_zeros(4).numel()).split(2)
+        found: Tensor = self.conv(images) * left[:, None, None] + right[:, None, None]
+        return found
+
+
+def test_remarks_of_the_exporter_on_its_own_work_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_onnx(trace(Halves().eval(), IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'halves.onnx')
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 class Uneven(nn.Module):
