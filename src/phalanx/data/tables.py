@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from phalanx.data.checks import AnnotationError
 from phalanx.data.shapes import Box
 
+CELL_STARTS = ('<td>', '<td', '<td></td>')  # tokens that begin a cell: plain, with spans, merged
+
 
 class TableCell(NamedTuple):
     tokens: tuple[str, ...]
@@ -32,7 +34,11 @@ def _parse_html(html: dict[str, Any]) -> tuple[tuple[str, ...], list[TableCell]]
     structure = tuple(html['structure']['tokens'])
     if not all(isinstance(token, str) for token in structure):
         raise TypeError('a token of the structure is not text')
-    if (count := sum(token.startswith('<td') for token in structure)) != len(cells):
+    if odd := [token for token in structure if token.startswith('<td') and token not in CELL_STARTS]:
+        raise ValueError(
+            f'its token {odd[0][:80]!r} is none of PubTabNet, where a cell with spans is <td, one token a span, and >'
+        )
+    if (count := sum(token in CELL_STARTS for token in structure)) != len(cells):
         raise ValueError(f'its structure has {count} cells, but {len(cells)} are described')
     return structure, cells
 

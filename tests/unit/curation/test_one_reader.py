@@ -271,6 +271,10 @@ def test_the_first_line_does_not_decide_alone_what_a_list_is(
 
 TABLES: dict[str, tuple[Any, bool]] = {
     'plain': ({'structure': {'tokens': ['<tr>', '<td>', '</td>', '</tr>']}, 'cells': [{'tokens': ['a']}]}, True),
+    'a cell with spans as one token': (
+        {'structure': {'tokens': ['<td colspan="2">', '</td>']}, 'cells': [{'tokens': []}]},
+        False,
+    ),
     'too few cells': ({'structure': {'tokens': ['<tr>', '<td>', '</td>', '</tr>']}, 'cells': []}, False),
     'a cell without keys': ({'structure': {'tokens': ['<td>', '</td>']}, 'cells': [7]}, False),
     'a box of three numbers': (

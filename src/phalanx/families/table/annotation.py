@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-CELL_STARTS = ('<td>', '<td', '<td></td>')  # tokens that begin a cell: plain, with spans, merged
+from phalanx.data.tables import CELL_STARTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.data.samples import Draw, FromSource, Image
-from phalanx.families.table.annotation import CELL_STARTS
+from phalanx.data.tables import CELL_STARTS
 from phalanx.families.table.draw import draw_structure
 from phalanx.families.table.tokens import Vocabulary
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.families.table.annotation import CELL_STARTS, Cell, Table
+from phalanx.data.tables import CELL_STARTS
+from phalanx.families.table.annotation import Cell, Table
 from phalanx.runtime.table import START
 
 # Order of table_structure_dict.txt, the dictionary of the published SLANet: by frequency in PubTabNet.

@@ -147,6 +147,7 @@ def index_lines(annotations: Path, modified: int, size: int) -> Index:
                 # Regular expressions: parsing half a million lines as JSON would take minutes.
                 split, filename = SPLIT.search(line), FILENAME.search(line)
                 if filename is None:
+                    parse_json(line, f'{annotations}:{number}')  # raises ValueError for a line that is cut off
                     raise ValueError(f'{annotations}:{number}: has no filename, which every line of PubTabNet has')
                 offsets.append(offset)
                 numbers.append(number)
