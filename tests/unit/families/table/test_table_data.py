@@ -100,6 +100,7 @@ def test_an_image_that_cannot_be_decoded_is_reported(tmp_path: Path) -> None:
             'jsonl:2: has no filename, which every line of PubTabNet has',
             id='other lines',
         ),
+        pytest.param([line('a.png', 'train'), '{"imgid": 3, "ht'], ValueError, 'jsonl:2: is not JSON', id='cut off early'),
         pytest.param([json.dumps([line('a.png', 'train')])], ValueError, 'jsonl:1: is an array; each line must', id='an array'),
         pytest.param([json.dumps(line('a.png', 'train'))[:-9]], ValueError, 'jsonl:1: its structure is not JSON', id='cut off'),
     ],
