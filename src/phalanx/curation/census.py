@@ -238,6 +238,9 @@ class _SampleReader(Dataset[SampleFacts | Problem]):
             image, counts = self.survey.count(index)
         except SampleError as error:
             return Problem(self.split, self.survey.name(index), str(error))
+        except Exception as error:  # of a plug-in
+            error.add_note(f'while reading {self.survey.name(index)}')
+            raise
         digest = hashlib.blake2b(np.ascontiguousarray(image).data, key=repr(image.shape).encode(), digest_size=16).digest()
         file = Path(self.survey.name(index))
         is_turned = file_orientation(file) != 1

@@ -292,6 +292,9 @@ class _Reader(Generic[S]):
                 bad[index % len(self.dataset)] = str(error)
             except TooLargeError as error:
                 bad[index % len(self.dataset)] = f'{self.dataset.name(index % len(self.dataset))}: {error}'
+            except Exception as error:  # of a plug-in
+                error.add_note(f'while reading {self.dataset.name(index % len(self.dataset))}')
+                raise
             if not self.replace or len(set(bad.values())) > self.bad_samples:  # unique reasons: samples may share a bad file
                 break
         return None, bad

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_a_sample_that_comes_under_several_numbers_counts_once() -> None:
 def test_by_default_the_first_unreadable_sample_ends_the_run_with_its_path(workers: int) -> None:
     with pytest.raises(BadSampleError, match=r'1 sample cannot be used, the recipe allows 0.*3\.png: is broken'):
         load((3,), allowed=0, workers=workers)
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_an_exception_in_a_data_set_of_a_plugin_says_which_sample(workers: int) -> None:
+    class Faulty(Numbers):
+        def __getitem__(self, draw: Draw) -> int:
+            return super().__getitem__(draw) if draw.index != 3 else int('three')
+
+    draws = iter([[Draw(index, 0, 0, 0) for index in pair] for pair in ((0, 1), (2, 3))])
+    options = {'workers': workers, 'bad_samples': 6, 'replace': True, 'device': torch.device('cpu')}
+    loader = Loader(Faulty(6), collate, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='invalid literal') as caught:
+        [*loader.batches(draws)]
+    assert 'while reading 3.png' in ''.join(traceback.format_exception(caught.value))
 
 
 def test_neighbours_that_name_one_unreadable_file_count_once_and_are_all_replaced() -> None:
