@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -43,6 +44,12 @@ def _import_share() -> None:
             sys.path.insert(0, str(file.parent))  # as pytest does
         with contextlib.suppress(Exception, pytest.skip.Exception):  # it is raised again when pytest collects the module
             importlib.import_module(f'{file.parent.name}.{file.stem}' if is_in_package else file.stem)
+
+
+def pytest_unconfigure() -> None:
+    """Ends loader workers that a failed test has left: they ignore SIGTERM, and Python would wait for them at exit."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 @pytest.hookimpl(wrapper=True)
