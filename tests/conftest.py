@@ -48,8 +48,10 @@ def _import_share() -> None:
 
 def pytest_unconfigure() -> None:
     """Ends loader workers that a failed test has left: they ignore SIGTERM, and Python would wait for them at exit."""
-    for child in multiprocessing.active_children():
-        child.kill()
+    if multiprocessing.active_children():
+        from phalanx.engine.loader import end_workers
+
+        end_workers()
 
 
 @pytest.hookimpl(wrapper=True)
