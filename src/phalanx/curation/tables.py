@@ -94,9 +94,12 @@ def print_census(census: Census, console: Console) -> None:
 
 def summarize(census: Census) -> str:
     """Summarize the census in a sentence."""
-    wrong = len(census.problems)
+    wrong = sum(bool(problem.name) for problem in census.problems)
     limited = sum(split.samples for split in census.splits.values()) > census.read() + wrong
     read = f'{pluralize(census.read(), "sample")} can be used' + (' of those that were read' if limited else '')
+    read += f', {wrong:,} cannot' if wrong else ''
+    if len(census.problems) > wrong:  # of a split or of the recipe, not of a sample
+        return f'{read}, but a training would fail: see the problems'
     if wrong:
-        return f'{read}, {wrong:,} cannot'
+        return read
     return f'{read}, but see the remarks' if census.remarks() else f'{read}, nothing is wrong'

@@ -255,6 +255,11 @@ def test_samples_that_make_no_batch_are_a_problem_before_training(check: Callabl
     assert found['problems'][0]['problem'].startswith('train: the images of a batch differ in size (6 x 4, 8 x 2): ')
 
 
+def test_a_batch_larger_than_the_data_is_no_sample_that_cannot_be_used(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(['data', 'check', *tree.words(), '--set', 'train.global_batch_size=99']) == 1
+    assert '4 samples can be used, but a training would fail: see the problems\n' in capsys.readouterr().out
+
+
 def test_samples_that_make_no_batch_end_a_run_in_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         *tree.words()[:3],
