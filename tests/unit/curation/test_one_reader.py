@@ -252,6 +252,12 @@ def test_label_files_of_pages_are_read_alike(name: str, tmp_path: Path) -> None:
         ('# by hand\na.png\tone\nb.png\ttwo\n', ['one', 'two'], []),
         ('filename,text\na.png,one\nb.png,two\n', ['one', 'two'], ["train.txt:1: there is no image 'filename'"]),
         ('a.png\tone\n["b.png", "c.png"]\ttwo\n', ['one'], ['train.txt:2: names a list of images']),
+        ('a.png\t[ {"transcription": "one", "points": [[1, 1], [9, 1], [9, 9]]} ]\nb.png\t[ ]\n', [None, None], []),
+        (
+            'a.png\tone\nb.png\t{"transcription": "two", "points": [[1, 1], [9, 1], [9, 9]]}\n',
+            ['one'],
+            ['expected a list of texts'],
+        ),
         ('name,x0,y0,x1,y1,class\na.png,1,2,3,4,x\nb.png,1,2,3,4,y\n', [], []),
         ('What is shown:\na.png has a cat\nb.png has a dog\n', [], []),
     ],

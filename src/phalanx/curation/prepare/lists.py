@@ -15,6 +15,7 @@ from phalanx.data.texts import IGNORED_TEXTS, parse_coordinates, parse_icdar, pa
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 TRIED = 10  # lines that are looked at for the names of images
 MOST_CUTS = 20  # separators in a line that may end the name of its image
+PAGE = re.compile(r'\[\s*(\{\s*"|\]$)|\{\s*"(transcription|points)"')  # PaddleOCR's list of texts; without a list it is refused
 LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
 NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a text
@@ -72,7 +73,7 @@ def _cut(line: str, separator: str, tree: Tree) -> tuple[str, str]:
 
 def _parse_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> Sample:
     split = tree.split_of(path)
-    if rest.startswith('[{') or rest == '[]':
+    if PAGE.match(rest):
         return Sample(image, split, tuple(_line_of_page(one.points, one.text) for one in parse_page(rest, where)))
     if Path(rest.strip()).suffix.lower() in IMAGES and tree.has_image(rest.strip()):
         return Sample(image, split, mask=tree.image(rest.strip(), path, where))
