@@ -253,6 +253,13 @@ def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Nod
     if not keys:
         return value if under is None else merge(under, value)
     key, *rest = keys
+    # A part alone may stand for a list of one.
+    if (
+        key == '0'
+        and under is not None
+        and (isinstance(under.value, str) or (isinstance(under.value, dict) and 'name' in under.value))
+    ):
+        under = Node([under], under.origin)
     # Inside a list: its items are replaced by index.
     if under is not None and isinstance(under.value, list):
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(under.value):

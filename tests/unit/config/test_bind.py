@@ -67,6 +67,12 @@ def test_a_named_part_becomes_its_builder_with_the_options_filled_in(tmp_path: P
     assert outer.shape((0, 0)) == ((0, 0), 2.0, 'red')
 
 
+@pytest.mark.parametrize('more', ['square', '{name: square}', '[square]'])
+def test_a_part_that_stands_for_a_list_of_one_has_the_index_0(tmp_path: Path, more: str) -> None:
+    outer, _ = bound(f'shape: circle\nmore: {more}\n', tmp_path, 'more.0.side=2')
+    assert [part((0, 0)) for part in outer.more] == [((0, 0), 2.0)]
+
+
 @pytest.mark.parametrize(
     ('line', 'attribute', 'value'),
     [
