@@ -259,5 +259,5 @@ def test_a_run_resumed_from_an_older_checkpoint_restarts_from_its_own_checkpoint
     assert 'resumed at step 3' in on.stdout, on.stderr
     assert 'nothing is left' not in on.stdout
     shorter = phalanx_here('train', *recipe, 'train.steps=3', '--save_dir', 'run', '--resume', 'auto')
-    told = 'nothing is left to train: the run ends with step 3; a larger train.steps goes on'
+    told = 'nothing is left to train: the run ends with step 3; a larger train.steps continues it'
     assert told in ' '.join(shorter.stdout.split()), shorter.stderr

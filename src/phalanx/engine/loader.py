@@ -209,8 +209,8 @@ def _fetch_upcoming(dataset: Dataset[Any], draws: Iterator[list[Draw]]) -> Itera
 def worker_notes(workers: int) -> list[str]:
     """Warn of more workers per rank than cores."""
     cores = count_cores()
-    few = f'train.workers: {workers} per rank, for {pluralize(cores, "core")} here: that is no faster, and takes more memory'
-    return [few] if workers > cores else []
+    here = f'train.workers: {workers} per rank, but {pluralize(cores, "core")} here'
+    return [f'{here}: the rest helps only where reading waits for a disk or a network'] if workers > cores else []
 
 
 def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[], bool]) -> Iterator[LoadedBatch]:

@@ -329,7 +329,7 @@ def describe_end(trainer: Trainer) -> str | None:
     if trainer.progress.step < trainer.until:
         return None
     key = 'until' if trainer.until < trainer.steps else 'epochs' if trainer.recipe.train.steps is None else 'steps'
-    return f'nothing is left to train: the run ends with step {trainer.until:,}; a larger train.{key} goes on'
+    return f'nothing is left to train: the run ends with step {trainer.until:,}; a larger train.{key} continues it'
 
 
 def fetch_initial_weights(train: Train, network: nn.Module) -> None:
