@@ -80,8 +80,7 @@ def write_onnx(
 
     `opset`: the version of ONNX's operators, from OLDEST_OPSET on; None: the one that torch recommends.
     """
-    with warnings.catch_warnings(), _quiet():
-        warnings.simplefilter('ignore')  # torch's, about its own code
+    with _quiet():
         program = torch.onnx.export(
             network, dynamo=True, input_names=[INPUT], output_names=list(outputs), opset_version=opset, verbose=False
         )
@@ -93,11 +92,12 @@ def write_onnx(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Context without log messages below errors, such as those of onnxscript on what it does not optimize."""
+    """Context without warnings, logged or not: torch and onnxscript have remarks on their own code."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings(action='ignore'):
+            yield
     finally:
         logging.disable(before)
 
