@@ -208,7 +208,7 @@ def predict(job: Job, trainer: Trainer, device: torch.device) -> dict[str, Any]:
 
 
 def untested() -> list[str]:
-    """Models, losses and assigners that no case names."""
+    """Models, losses, assigners and optimizers that no case names."""
     found = []
     for family, catalogs in CATALOGS.items():
         of_family = [keys for keys in CASES.values() if keys[0] == FAMILIES[family][0]]
