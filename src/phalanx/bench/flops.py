@@ -16,16 +16,16 @@ REPEATS = 10  # runs per peak measurement
 
 
 def step_flops(trainer: Trainer, batch: ImageBatch) -> int:
-    """Floating-point operations of one forward and backward pass on this rank, a multiplication and an addition as two.
+    """Train one step; return its floating-point operations on this rank, a multiplication and an addition as two.
 
-    Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them; nothing is updated.
+    Counted are convolutions, matrix products and attention, as torch.utils.flop_counter knows them, in all micro-batches.
     """
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward}
     network = trainer.with_loss.network
     trainer.with_loss.network = trainer.model  # as it was written: the counter does not see into compiled code
     try:
         with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
-            trainer.passes.arrange_buckets(trainer.progress.step, batch)
+            trainer.train_step(batch)
     finally:
         trainer.with_loss.network = network
     return int(counter.get_total_flops())

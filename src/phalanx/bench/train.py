@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,8 @@ def measure(job: Job, device: torch.device, *, steps: int, warmup: int) -> tuple
         trainer.until = 10 * (warmup + steps + PROFILED)  # not reached: else workers would have less to do towards the end
         batches = trainer.batches()
         # warm up before timing: kernels are chosen, buckets arranged, caches filled
-        first = next(batches)
-        flops = step_flops(trainer, first)  # which arranges the buckets, too
-        batches = chain([first], batches)
+        flops = step_flops(trainer, next(batches))
+        trainer.progress.step += 1
         time_steps(trainer, batches, warmup)
         if device.type == 'cuda':
             torch.cuda.reset_peak_memory_stats(device)

@@ -62,9 +62,12 @@ def try_steps(path: Path, steps: int) -> Trial:
         start, moments, sizes, wall = time.process_time() - begin, [read()], list[int](), time.perf_counter()
         try:
             torch.set_num_threads(1)
-            for _ in range(min(WARM + steps, trainer.until)):
+            for number in range(min(WARM + steps, trainer.until)):
                 batch = next(batches)
-                trainer.train_step(batch)
+                if number:
+                    trainer.train_step(batch)
+                else:  # counting takes time, but no figure contains that of the first step
+                    work = step_flops(trainer, batch)
                 trainer.progress.step += 1
                 moments.append(read())
                 sizes.append(batch.images[0].numel())
@@ -76,7 +79,6 @@ def try_steps(path: Path, steps: int) -> Trial:
                 shared.append(time.perf_counter())
             torch.set_num_threads(1)
             evaluated, pictures = _time_evaluation(trainer, read), _time_pictures(trainer, Path(folder), read)
-            work = step_flops(trainer, batch)
         finally:
             torch.set_num_threads(threads)
         trainer.read_numbers(keep=0)
