@@ -1,6 +1,8 @@
 """Texts of a page as JSON, as PaddleOCR and PPOCRLabel write them, for the data sets of recipes and for `phalanx new`."""
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from phalanx.data.checks import AnnotationError, parse_json
@@ -8,6 +10,8 @@ from phalanx.data.shapes import corners_of
 
 ILLEGIBLE = '###'
 IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
+# Between corners and text: the script in MLT 2017 and 2019; in RCTW-17, 1 if the text, in quotes, is difficult.
+COLUMN = re.compile(r'(?:Arabic|Bangla|Chinese|Hindi|Japanese|Korean|Latin|Mixed|None|Symbols),(.*)|([01]),"(.*)"')
 
 
 class PageText(NamedTuple):
@@ -33,20 +37,33 @@ def _parse_entry(entry: Any, where: str) -> PageText:
     return PageText(points, ILLEGIBLE if difficult else entry['transcription'])
 
 
-def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',') -> PageText:
+def has_column(lines: Iterable[str]) -> bool:
+    """True if all lines of an ICDAR file have a COLUMN between corners and text; blank lines do not count."""
+    rests = [line.split(',', 8)[8:] for line in lines if line.strip()]
+    return bool(rests) and all(rest and COLUMN.fullmatch(rest[0]) for rest in rests)
+
+
+def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',', *, column: bool = False) -> PageText:
     """Parse a line of ICDAR: `count` coordinates of corners (8: of ICDAR 2015) or of a box (4: 2013), and a text.
 
-    Raises AnnotationError that starts with `where`.
+    `column`: there is a COLUMN between them. Raises AnnotationError that starts with `where`.
     """
     fields = line.split(divider)
     values = parse_coordinates(fields[:count])
     if len(fields) <= count or not values:
         known = ','.join(f'x{n},y{n}' for n in range(1, count // 2 + 1)) + ',text'
         raise AnnotationError(f'{where}: expected {known} with coordinates in pixels, got {line[:80]!r}')
+    if count == 8 and len(parse_coordinates(fields[8:14])) == 6:  # as in CTW1500; no text is like this
+        example = 'image<TAB>[{"transcription": "..", "points": [[x, y], ..]}]'
+        raise AnnotationError(f'{where}: has more than four corners; write outlines as PaddleOCR does: {example}')
     text = divider.join(fields[count:])  # which may have the divider in it
     if count == 4:  # between quotes
         return PageText(corners_of(*values), text.strip().strip('"'))
-    return PageText([values[place : place + 2] for place in range(0, count, 2)], text)
+    points = [values[place : place + 2] for place in range(0, count, 2)]
+    if column and (parts := COLUMN.fullmatch(text)):
+        after_script, difficult, quoted = parts.groups()
+        text = ILLEGIBLE if difficult == '1' else quoted if difficult else after_script
+    return PageText(points, text)
 
 
 def parse_coordinates(fields: list[str]) -> list[float]:

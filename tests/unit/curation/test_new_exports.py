@@ -384,6 +384,28 @@ def test_a_line_of_icdar_that_lost_a_number_is_no_box_of_another_text() -> None:
     assert 'gt_a.txt:2: expected x1,y1,x2,y2,x3,y3,x4,y4,text with coordinates in pixels' in said
 
 
+def texts_of(found: AnnotationSet) -> list[tuple[str | None, bool]]:
+    return [(one.text, one.ignored) for sample in found.samples for one in sample.instances]
+
+
+def test_the_script_in_files_of_mlt_is_no_part_of_the_text() -> None:
+    lines = '1,1,9,1,9,9,1,9,Latin,fine, 3\n1,1,9,1,9,9,1,9,None,###\n'
+    assert texts_of(read({'gt_a.txt': lines}, 'a.png', family='text_detection')[1]) == [('fine, 3', False), ('###', True)]
+
+
+def test_points_of_ctw1500_are_relative_to_the_box_before_them() -> None:
+    offsets = '0,0,3,0,6,0,9,0,12,0,15,0,18,0,18,8,15,8,12,8,9,8,6,8,3,8,0,8'
+    found = read({'a.txt': f'20,10,38,18,{offsets}\n'}, 'a.png', family='text_detection')[1]
+    (one,) = found.samples[0].instances
+    assert one.box == (20, 10, 38, 18) and len(one.corners) == 14
+
+
+def test_outlines_of_more_than_four_corners_are_refused_with_a_cure() -> None:
+    rows, _, said = read({'a.txt': '1,1,9,1,9,9,1,9,0,5,1,4,2,3,####text\n'}, 'a.png', family='text_detection')
+    assert not rows
+    assert 'a.txt:1: has more than four corners; write outlines as PaddleOCR does' in said
+
+
 def test_boxes_of_visdrone_are_not_taken_for_corners_of_texts() -> None:
     rows, _, said = read({'annotations/a.txt': '20,8,27,16,1,4,0,1\n3,5,9,9,0,0,0,0\n'}, 'images/a.png')
     assert not rows

@@ -10,7 +10,7 @@ from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
 from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.shapes import bounding_box, corners_of
-from phalanx.data.texts import IGNORED_TEXTS, parse_coordinates, parse_icdar, parse_page
+from phalanx.data.texts import IGNORED_TEXTS, has_column, parse_coordinates, parse_icdar, parse_page
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 TRIED = 10  # lines that are looked at for the names of images
@@ -20,6 +20,7 @@ LINE = 'text'  # label of the lines of a page
 OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image of NAME.gt.txt, NAME.bin.png its binary one
 NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a text
 MOST_VISDRONE = 12  # of score, category, truncation and occlusion, which follow x, y, width and height
+CTW1500 = 14  # points of each outline
 SEEN = 'fileState.txt'  # list of reviewed images of PPOCRLabel
 
 
@@ -118,19 +119,29 @@ def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 for row in rows):
         if all(len(row) == 8 and max(row[4:]) <= MOST_VISDRONE for row in rows):
             raise AnnotationError(f'{path}: holds boxes of VisDrone, which are not read; convert them to COCO or YOLO')
-        outlines = [corners_of(*row) if len(row) == 4 else [row[n : n + 2] for n in range(0, len(row), 2)] for row in rows]
+        outlines = [corners_of(*row) if len(row) == 4 else _outline(row) for row in rows]
         return Sample(image, tree.split_of(path), tuple(_line_of_page(points, '') for points in outlines))
     count = 8 if lines and len(parse_coordinates(lines[0].split(divider)[:8])) == 8 else 4
     try:
-        marked = [parse_icdar(line, f'{path}:{number}', count, divider) for number, line in enumerate(lines, 1)]
+        column = has_column(lines)
+        marked = [parse_icdar(line, f'{path}:{n}', count, divider, column=column) for n, line in enumerate(lines, 1)]
         if lines or is_page:
             return Sample(image, tree.split_of(path), tuple(_line_of_page(one.points, one.text.strip()) for one in marked))
     except AnnotationError:
-        if is_page:
+        if is_page or count == 8:
             raise
     if len(lines) == 1 and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
         return Sample(image, tree.split_of(path), text=lines[0])
     raise AnnotationError(f'{path}: expected one line, the text of the image, got {len(lines)} lines: {shorten(lines[:1])}')
+
+
+def _outline(row: list[float]) -> list[list[float]]:
+    """Points of an outline. Lines of CTW1500 have the corners of its box first, and 14 points relative to the upper left."""
+    x0, y0, x1, y1, *offsets = row
+    points = [offsets[n : n + 2] for n in range(0, len(offsets), 2)]
+    if len(points) == CTW1500 and all(0 <= x <= x1 - x0 + 2 and 0 <= y <= y1 - y0 + 2 for x, y in points):
+        return [[x0 + x, y0 + y] for x, y in points]
+    return [[x0, y0], [x1, y1], *points]
 
 
 def find_class_folders(tree: Tree, found: AnnotationSet) -> None:

@@ -16,6 +16,7 @@ from phalanx.families.text_detection.data import DATA
 from phalanx.families.text_detection.data.coco_text import CocoText
 from phalanx.families.text_detection.data.icdar import Icdar2015
 from phalanx.families.text_detection.data.label_files import LabelFiles
+from phalanx.families.text_detection.data.source import Texts
 from phalanx.families.text_detection.data.total_text import TotalText
 
 QUAD = [[10, 10], [60, 12], [60, 30], [10, 28]]
@@ -108,6 +109,34 @@ def test_a_malformed_line_of_icdar_is_reported_with_file_and_number(
     (tmp_path / 'labels/gt_img_1.txt').write_text('1,1,9,1,9,9,1,9,fine\n' + text)
     with pytest.raises(ValueError, match=r'gt_img_1\.txt:2: expected x1,y1,x2,y2,x3,y3,x4,y4,text'):
         icdar(tmp_path).split('train')
+
+
+def read_icdar(tmp_path: Path, page: Callable[[str], None], *texts: str) -> Texts:
+    """Texts of a page whose label file has all of `texts` behind the corners of QUAD."""
+    page('images/img_1.png')
+    (tmp_path / 'labels').mkdir()
+    lines = ''.join(f'10,10,60,12,60,30,10,28,{text}\n' for text in texts)
+    (tmp_path / 'labels/gt_img_1.txt').write_text(lines, encoding='utf-8')
+    return icdar(tmp_path).split('train').read(Draw(0))[1]
+
+
+def test_the_script_in_files_of_mlt_is_no_part_of_the_text(tmp_path: Path, page: Callable[[str], None]) -> None:
+    texts = read_icdar(tmp_path, page, 'Latin,Rue, 3', 'None,###', 'Arabic,باب')
+    assert texts.strings == ('Rue, 3', '###', 'باب') and texts.ignored == (False, True, False)
+
+
+def test_a_text_may_begin_with_the_name_of_a_script(tmp_path: Path, page: Callable[[str], None]) -> None:
+    assert read_icdar(tmp_path, page, 'Chinese,Food', 'open').strings == ('Chinese,Food', 'open')
+
+
+def test_difficult_texts_of_rctw_are_ignored(tmp_path: Path, page: Callable[[str], None]) -> None:
+    texts = read_icdar(tmp_path, page, '0,"书, 店"', '1,"x"')
+    assert texts.strings == ('书, 店', '###') and texts.ignored == (False, True)
+
+
+def test_an_outline_of_more_than_four_corners_is_not_taken_for_a_text(tmp_path: Path, page: Callable[[str], None]) -> None:
+    with pytest.raises(ValueError, match=r'gt_img_1\.txt:1: has more than four corners; write outlines as PaddleOCR does'):
+        read_icdar(tmp_path, page, '50,60,70,80,90,99,####text')
 
 
 def test_an_image_without_its_text_file_is_reported(tmp_path: Path, page: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.data.texts import parse_icdar
+from phalanx.data.texts import has_column, parse_icdar
 from phalanx.families.text_detection.data.source import LabelFilePerImage, Points
 
 
@@ -17,7 +17,8 @@ from phalanx.families.text_detection.data.source import LabelFilePerImage, Point
 class Icdar2015(LabelFilePerImage):
     """Images `NAME.jpg` of a folder and their texts in `gt_NAME.txt`, with lines `x1,y1,x2,y2,x3,y3,x4,y4,text`.
 
-    Folders are relative to `root`; the defaults are the names of ICDAR's archives. Texts `###` are ignored.
+    Folders are relative to `root`; the defaults are the names of ICDAR's archives. Texts `###` are ignored. A column with the
+    script before the text, as in MLT 2017 and 2019, is left out.
     """
 
     train_images: str = 'ch4_training_images'
@@ -28,9 +29,11 @@ class Icdar2015(LabelFilePerImage):
     def read_pairs(self, labels: Path, stem: str, problems: Problems) -> list[tuple[Points, str]]:
         """Return outlines and transcriptions; faulty lines go to `problems`. Raises FileNotFoundError."""
         file, pairs = labels / f'gt_{stem}.txt', []
-        for number, line in enumerate(read_text(file).splitlines(), 1):
+        lines = read_text(file).split('\n')
+        column = has_column(lines)
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 with problems:
-                    one = parse_icdar(line, f'{file}:{number}')
+                    one = parse_icdar(line, f'{file}:{number}', column=column)
                     pairs.append((np.array(one.points, np.float32), one.text))
         return pairs

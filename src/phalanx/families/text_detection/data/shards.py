@@ -1,5 +1,6 @@
 """Pages with texts in shards of WebDataset (tar) or MosaicML Streaming (MDS)."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from phalanx.data.folders import Problems
 from phalanx.data.samples import Draw, Image, Split
 from phalanx.data.shards import ShardData, ShardSource
 from phalanx.data.shards import Shards as Opened
-from phalanx.data.texts import PageText, parse_icdar, parse_page
+from phalanx.data.texts import PageText, has_column, parse_icdar, parse_page
 from phalanx.families.text_detection.data.source import PackedTexts, Texts, make_texts
 
 
@@ -44,8 +45,10 @@ class ShardPages(ShardSource):
             if text.lstrip()[:1] in ('[', '{'):
                 pairs = parse_page(text, where)
             else:
-                lines = enumerate(text.splitlines(), 1)
-                pairs = [parse_icdar(line, f'{where}:{number}') for number, line in lines if line.strip()]
+                lines = re.split(r'\r\n|\r|\n', text)
+                column = has_column(lines)
+                numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+                pairs = [parse_icdar(line, f'{where}:{number}', column=column) for number, line in numbered]
         return make_texts([(np.array(one.points, np.float32), one.text) for one in pairs])
 
     def digest(self) -> bytes:
