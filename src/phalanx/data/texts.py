@@ -1,8 +1,10 @@
-"""Texts of a page as JSON, as PaddleOCR and PPOCRLabel write them, for the data sets of recipes and for `phalanx new`."""
+"""Texts of a page as PaddleOCR and PPOCRLabel (JSON), ICDAR and TotalText (lines) write them, for recipes and `phalanx new`."""
 
+import ast
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.data.checks import AnnotationError, parse_json
@@ -12,6 +14,10 @@ ILLEGIBLE = '###'
 IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
 # Between corners and text: the script in MLT 2017 and 2019; in RCTW-17, 1 if the text, in quotes, is difficult.
 COLUMN = re.compile(r'(?:Arabic|Bangla|Chinese|Hindi|Japanese|Korean|Latin|Mixed|None|Symbols),(.*)|([01]),"(.*)"')
+BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word of TotalText
+WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
+
+LINE = 'image<TAB>[{"transcription": "..", "points": [[x, y], ..]}]'  # of PaddleOCR's label files, in messages
 
 
 class PageText(NamedTuple):
@@ -54,8 +60,7 @@ def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',', *, co
         known = ','.join(f'x{n},y{n}' for n in range(1, count // 2 + 1)) + ',text'
         raise AnnotationError(f'{where}: expected {known} with coordinates in pixels, got {line[:80]!r}')
     if count == 8 and len(parse_coordinates(fields[8:14])) == 6:  # as in CTW1500; no text is like this
-        example = 'image<TAB>[{"transcription": "..", "points": [[x, y], ..]}]'
-        raise AnnotationError(f'{where}: has more than four corners; write outlines as PaddleOCR does: {example}')
+        raise AnnotationError(f'{where}: has more than four corners; write outlines as PaddleOCR does: {LINE}')
     text = divider.join(fields[count:])  # which may have the divider in it
     if count == 4:  # between quotes
         return PageText(corners_of(*values), text.strip().strip('"'))
@@ -64,6 +69,40 @@ def parse_icdar(line: str, where: str, count: int = 8, divider: str = ',', *, co
         after_script, difficult, quoted = parts.groups()
         text = ILLEGIBLE if difficult == '1' else quoted if difficult else after_script
     return PageText(points, text)
+
+
+def parse_total_text(text: str, file: Path) -> list[PageText]:
+    """Parse the text of a file of TotalText, for words that may be curved. Raises AnnotationError, naming the line."""
+    words = list[PageText]()
+    # A word can span several lines: it ends where the next one begins.
+    begins = [match.start() for match in BEGIN.finditer(text)]
+    for begin, end in zip([0, *begins[1:]], [*begins[1:], len(text)], strict=True):
+        where = f'{file}:{text.count(chr(10), 0, begin) + 1}'
+        if not text[begin:end].strip():
+            continue
+        match = WORD.fullmatch(text, begin, end)
+        if match is None:
+            raise AnnotationError(
+                f"{where}: expected x: [[..]], y: [[..]], ornt: [u'..'], transcriptions: [u'..'], got {text[begin:end][:80]!r}"
+            )
+        # NumPy's notation: numbers separated by spaces, commas or line breaks.
+        xs, ys = (re.split(r'[\s,]+', numbers.strip()) for numbers in match.groups()[:2])
+        try:
+            coordinates: Any = [[float(value) for value in values] for values in (xs, ys)]
+            strings = ast.literal_eval(match[3])
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            coordinates, strings = [[], []], None  # reported by parse_word
+        words.append(parse_word(coordinates[0], coordinates[1], strings, where))
+    return words
+
+
+def parse_word(xs: Sequence[float], ys: Sequence[float], words: Any, where: str) -> PageText:
+    """Return a word of TotalText. Raises AnnotationError that starts with `where`."""
+    if len(xs) != len(ys) or not isinstance(words, list) or len(words) > 1 or not all(isinstance(word, str) for word in words):
+        raise AnnotationError(f'{where}: expected as many x as y and one word, got {len(xs)}, {len(ys)} and {str(words)[:80]}')
+    text = ''.join(words)
+    points = check_outline([list(pair) for pair in zip(xs, ys, strict=True)], where)
+    return PageText(points, ILLEGIBLE if text == '#' else text)
 
 
 def parse_coordinates(fields: list[str]) -> list[float]:

@@ -44,6 +44,7 @@ def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> s
         ('x.json', {'asset': {'name': 'a.png'}, 'regions': [], 'version': '2'}, 'VoTT'),
         ('det.json', [{'name': 'a.png', 'timestamp': 1, 'labels': [{'category': 'car', 'box2d': {}}]}], 'BDD100K'),
         ('a.odgt', {'ID': 'a', 'gtboxes': []}, 'CrowdHuman'),
+        ('a.json', {'form': [{'box': [1, 2, 3, 4], 'text': 'x', 'words': []}]}, 'FUNSD'),
         ('a_gtFine_polygons.json', {'imgHeight': 48, 'imgWidth': 64, 'objects': []}, 'polygons of Cityscapes'),
         ('output.manifest', {'source-ref': 's3://x/a.png', 'boxes': {}}, 'SageMaker'),
         ('x.jsonl', {'imageGcsUri': 'gs://x/a.png', 'boundingBoxAnnotations': []}, 'Vertex AI'),
@@ -72,6 +73,19 @@ def test_one_file_of_each_unknown_kind_is_described(capsys: pytest.CaptureFixtur
 
 def test_binary_files_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'train.parquet: is a table of Parquet' in failure('train.parquet', 'PAR1', capsys)
+
+
+@pytest.mark.parametrize(
+    ('name', 'reason'),
+    [('a/data.mdb', 'which the data set `lmdb_sets` of recognition reads'), ('a.tar', 'is read by the data set `shards`')],
+)
+def test_images_in_a_file_of_many_are_explained_where_there_are_no_others(
+    name: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn.write(Path('mine', name), 'x')
+    assert run_here('new', 'mine', '--no_trial') == 2
+    said = capsys.readouterr().err
+    assert 'mine: has no image' in said and reason in said
 
 
 def test_files_of_another_tool_beside_annotations_are_reported_as_unread(capsys: pytest.CaptureFixture[str]) -> None:

@@ -393,6 +393,14 @@ def test_the_script_in_files_of_mlt_is_no_part_of_the_text() -> None:
     assert texts_of(read({'gt_a.txt': lines}, 'a.png', family='text_detection')[1]) == [('fine, 3', False), ('###', True)]
 
 
+def test_the_polygons_of_totaltext_are_read() -> None:
+    word = "x: [[1 9 9 5 1]], y: [[1 1 9 12 9]], ornt: [u'c'], transcriptions: [u'{}']\n"
+    files = {'gt/poly_gt_a.txt': word.format('fine') + word.format('#')}
+    found = read(files, FIRST, family='text_detection')[1]
+    assert texts_of(found) == [('fine', False), ('###', True)]
+    assert len(found.samples[0].instances[0].corners) == 5
+
+
 def test_points_of_ctw1500_are_relative_to_the_box_before_them() -> None:
     offsets = '0,0,3,0,6,0,9,0,12,0,15,0,18,0,18,8,15,8,12,8,9,8,6,8,3,8,0,8'
     found = read({'a.txt': f'20,10,38,18,{offsets}\n'}, 'a.png', family='text_detection')[1]

@@ -123,7 +123,7 @@ def _folder_below(root: Path, name: str) -> str:
 def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[str, LeftOut], given: argparse.Namespace) -> str:
     """Explain why no recipe can be written, and what helps."""
     if not tree.images:
-        reasons = [f'{name}: {problems[0]}' for name, problems in refused.items() if problems]
+        reasons = [f'{name}: {problems[0]}' for name, problems in refused.items() if problems] or describe_unknown(tree)
         return '\n'.join([f'{given.folder}: has no image (.jpg, .png, .bmp, .tif, .webp, .gif, .ppm)', *reasons[:SHOWN]])
     for_what = f' for --family {given.family}' if given.family else ''
     possible = [f'{name} is for {" or ".join(found.families())}' for name, found in held.items() if found.families()]

@@ -11,6 +11,7 @@ from phalanx.curation.prepare.masks import CITYSCAPES
 from phalanx.curation.prepare.samples import LeftOut
 from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
+from phalanx.data.texts import LINE
 
 
 class Foreign(NamedTuple):
@@ -49,6 +50,7 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('source-ref', ('a manifest of SageMaker Ground Truth', TO_COCO)),
         ('imageGcsUri', ('a list of Vertex AI', TO_COCO)),
         ('image_url label', ('a list of Azure Machine Learning', COCO)),
+        ('form', ('a form of FUNSD', f'write its words as PaddleOCR does, {LINE}')),
         ('imgs anns', ('words of COCO-Text or TextOCR', 'the data set coco_text of text detection reads it (docs/data.md)')),
         ('image prefix suffix', ('a list of prompts for PaliGemma or Florence', COCO)),
         (
@@ -72,9 +74,10 @@ SUFFIXES = {
     '.record': 'records of TensorFlow: export COCO, VOC or YOLO',
     '.h5': 'HDF5: save its images and masks as files',
     '.npz': 'arrays of NumPy: save its images and masks as files',
-    '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV',
+    '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; the data set `total_text` reads words of TotalText',
     '.pkl': 'a pickle, which could run any program and is not opened: export COCO',
-    '.mdb': 'a database of LMDB, which the data set `lmdb` of recognition reads, but not `phalanx new`',
+    '.mdb': 'a database of LMDB, which the data set `lmdb_sets` of recognition reads, but not `phalanx new`',
+    '.tar': 'an archive: unpack it; WebDataset is read by the data set `shards`, but not by `phalanx new`',
 }
 
 

@@ -3,19 +3,14 @@
 Ch'ng and Chan, Total-Text: A Comprehensive Dataset for Scene Text Detection and Recognition, ICDAR 2017.
 """
 
-import ast
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.data.texts import ILLEGIBLE
-from phalanx.families.text_detection.data.source import LabelFilePerImage, Points, parse_outline
-
-BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word
-WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
+from phalanx.data.texts import PageText, parse_total_text, parse_word
+from phalanx.families.text_detection.data.source import LabelFilePerImage, Points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,37 +32,14 @@ class TotalText(LabelFilePerImage):
         file = labels / f'poly_gt_{stem}.txt'
         matlab = file.with_suffix('.mat')
         with problems:
-            return read_matlab_file(matlab) if matlab.is_file() and not file.is_file() else read_text_file(file)
+            is_matlab = matlab.is_file() and not file.is_file()
+            words = read_matlab_file(matlab) if is_matlab else parse_total_text(read_text(file), file)
+            return [(np.array(one.points, np.float32), one.text) for one in words]
         return []
 
 
-def read_text_file(file: Path) -> list[tuple[Points, str]]:
-    """Return outlines and words of a text file. Raises FileNotFoundError, and ValueError with the line of a malformed word."""
-    text, pairs = read_text(file), []
-    # A word can span several lines: it ends where the next one begins.
-    begins = [match.start() for match in BEGIN.finditer(text)]
-    for begin, end in zip([0, *begins[1:]], [*begins[1:], len(text)], strict=True):
-        where = f'{file}:{text.count(chr(10), 0, begin) + 1}'
-        if not text[begin:end].strip():
-            continue
-        match = WORD.fullmatch(text, begin, end)
-        if match is None:
-            raise ValueError(
-                f"{where}: expected x: [[..]], y: [[..]], ornt: [u'..'], transcriptions: [u'..'], got {text[begin:end][:80]!r}"
-            )
-        # NumPy's notation: numbers separated by spaces, commas or line breaks.
-        xs, ys = (re.split(r'[\s,]+', numbers.strip()) for numbers in match.groups()[:2])
-        try:
-            coordinates: Any = [[float(value) for value in values] for values in (xs, ys)]
-            words = ast.literal_eval(match[3])
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            coordinates, words = [[], []], None  # reported by parse_word
-        pairs.append(parse_word(coordinates[0], coordinates[1], words, where))
-    return pairs
-
-
-def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
-    """Return outlines and words of a MATLAB file, whose `polygt` has one row per word: 'x:', xs, 'y:', ys, word, orientation.
+def read_matlab_file(file: Path) -> list[PageText]:
+    """Return the words of a MATLAB file, whose `polygt` has one row per word: 'x:', xs, 'y:', ys, word, orientation.
 
     Raises ValueError for a damaged file and without scipy.
     """
@@ -84,11 +56,3 @@ def read_matlab_file(file: Path) -> list[tuple[Points, str]]:
     except Exception as error:  # noqa: BLE001 - scipy raises arbitrary errors for damaged files
         raise ValueError(f'{file}: is not a MATLAB file with words in `polygt`: {error!s:.200}') from None
     return [parse_word(*part, f'{file}: word {number}') for number, part in enumerate(parts, 1)]
-
-
-def parse_word(xs: Sequence[float], ys: Sequence[float], words: Any, where: str) -> tuple[Points, str]:
-    """Return outline and text of a word. Raises ValueError that starts with `where`."""
-    if len(xs) != len(ys) or not isinstance(words, list) or len(words) > 1 or not all(isinstance(word, str) for word in words):
-        raise ValueError(f'{where}: expected as many x as y and one word, got {len(xs)}, {len(ys)} and {str(words)[:80]}')
-    text = ''.join(words)
-    return parse_outline([list(pair) for pair in zip(xs, ys, strict=True)], where), ILLEGIBLE if text == '#' else text
