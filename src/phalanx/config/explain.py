@@ -6,6 +6,7 @@ import inspect
 import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -136,15 +137,18 @@ def _docstring(schema: Any) -> str:
 
 
 def _field_docstrings(schema: Any) -> dict[str, str]:
-    """Docstrings under the fields of a dataclass, by field."""
-    texts = {}
-    # Python keeps no docstrings of fields: they are read from the source, base classes first.
-    for cls in reversed(schema.__mro__) if inspect.isclass(schema) else ():
-        if dataclasses.is_dataclass(cls):
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-            assert isinstance(definition, ast.ClassDef)
-            # A string right after a field is its docstring.
-            for field, text in pairwise(definition.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    texts[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return texts
+    """Docstrings under the fields of a dataclass, by field; those of base classes first."""
+    classes = reversed(schema.__mro__) if inspect.isclass(schema) else ()
+    return {name: text for cls in classes if dataclasses.is_dataclass(cls) for name, text in _own_docstrings(cls).items()}
+
+
+@cache  # Python parses a whole module to find the source of a class
+def _own_docstrings(cls: type) -> dict[str, str]:
+    """Docstrings under the fields that a dataclass itself defines, from its source: Python does not keep them."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(field.target): inspect.cleandoc(str(text.value.value))
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
