@@ -142,7 +142,7 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
 def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(family_runs: dict[str, Path]) -> None:
     job = open_job(str(family_runs['detection']))
     images = list(calibration(job, job.task.export(job.task.model())))
-    assert len(images) == 8  # all that there are for training
+    assert len(images) == 8  # all of the training split
     assert {image.shape for image in images} == {(3, 64, 96)}
 
 

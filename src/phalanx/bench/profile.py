@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 def profile_steps(trainer: Trainer, batches: Iterator[ImageBatch], steps: int) -> list[Step]:
     """Train `steps` steps under torch.profiler."""
-    os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start and its end, and that there is no GPU
+    os.environ.setdefault('KINETO_LOG_LEVEL', '9')  # else it reports its start, its end and a missing GPU
     cuda = trainer.device.type == 'cuda'
     with (
         _label_ranges(trainer),

@@ -45,7 +45,7 @@ class Pen:
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
     shape: Annotated[partial[object], {'circle': circle, 'square': Square}]
-    """What is drawn.
+    """The shape to draw.
     Once."""
     pen: Pen = field(default_factory=Pen)
 
@@ -55,7 +55,7 @@ class Drawing:
     [
         (
             '',
-            'shape: one of circle, square (required)\n      What is drawn.\n      Once.\n'
+            'shape: one of circle, square (required)\n      The shape to draw.\n      Once.\n'
             'pen:\n      A pen.\n  width: an integer (default: 3)\n        In pixels.\n'
             '  tip: a string or null (default: null)\n',
         ),
@@ -67,7 +67,7 @@ class Drawing:
         ),
         (
             'shape',
-            'shape: one of circle, square (required)\n      What is drawn.\n      Once.\n\n'
+            'shape: one of circle, square (required)\n      The shape to draw.\n      Once.\n\n'
             'name: circle\n      All points with one distance from another point.\n\n      It is round.\n'
             '  radius: a number (required)\n  colours: a list, each a string (default: [red])\n\n'
             'name: square\n      Four corners, all alike.\n  side: a number (default: 2.0)\n',
