@@ -22,7 +22,7 @@ from phalanx.families.detection.data.write import WRITERS, write
 from phalanx.families.detection.distilled import DistilledDetector
 from phalanx.families.detection.graph import OUTPUTS, add_suppression
 from phalanx.families.detection.inference import Inference
-from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss
+from phalanx.families.detection.loss import ASSIGNERS, LOSSES, TEACHER_LOSSES, Assigner, DetectionLoss, check_outputs
 from phalanx.families.detection.loss.assign import Truths, pad_truths
 from phalanx.families.detection.loss.terms import choose_assigner
 from phalanx.families.detection.metric import METRICS, CocoAp
@@ -310,6 +310,7 @@ class Detection(Family):
 
     def supervised_loss(self, outputs: Any, batch: DetectionBatch, whole: WholeStep) -> Loss:
         truths = batch.padded()
+        check_outputs(outputs, [loss for loss, _ in self.losses], self.assigner, len(batch), len(self.class_names))
         # One assignment for all losses of the batch.
         with torch.no_grad():
             assigned = self.assigner(outputs, truths, whole)

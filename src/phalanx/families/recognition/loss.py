@@ -3,13 +3,15 @@
 Shapes: B texts, T time steps along the line, L decoder steps, K characters.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.families.outputs import Shape, check_fields
 from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.texts import Texts
 from phalanx.families.task import Loss, Term
@@ -139,3 +141,14 @@ class TextLoss(Protocol):
 
 
 LOSSES: dict[str, type[TextLoss]] = {'ctc': CTC, 'sar': SAR, 'nrtr': NRTR, 'multi': Multi}
+
+
+def check_outputs(outputs: Any, losses: Iterable[TextLoss], texts: Texts, K: int) -> None:
+    """Raise RunError unless `outputs`, which may be a plug-in's, have what those `losses` that are from here take.
+
+    `K`: number of characters.
+    """
+    B, L = texts.guide.shape
+    shapes: dict[str, Shape] = {'ctc': (B, 'T', K + 1), 'sar': (B, L, K + 2), 'nrtr': (B, L - 1, K + 5)}
+    heads = {head for loss in losses if type(loss) in LOSSES.values() for head in loss.heads}
+    check_fields('training', outputs, {head: shapes[head] for head in sorted(heads)})

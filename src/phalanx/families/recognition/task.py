@@ -30,7 +30,7 @@ from phalanx.families.recognition.data import DATA, Data
 from phalanx.families.recognition.data.label_files import known_texts
 from phalanx.families.recognition.data.lmdb_sets import write_lmdb
 from phalanx.families.recognition.data.source import TextImage
-from phalanx.families.recognition.loss import LOSSES, TextLoss
+from phalanx.families.recognition.loss import LOSSES, TextLoss, check_outputs
 from phalanx.families.recognition.metric import METRICS, ReadingAccuracy
 from phalanx.families.recognition.models import MODELS
 from phalanx.families.recognition.survey import LineSurvey, ctc_steps_needed
@@ -298,6 +298,7 @@ class Recognition(Family):
         return model(self.network_input(batch), batch.texts)
 
     def supervised_loss(self, outputs: Any, batch: RecognitionBatch, whole: WholeStep) -> Loss:
+        check_outputs(outputs, [loss for loss, _ in self.losses], batch.texts, len(self.characters))
         return sum_losses((loss(outputs, batch.texts), coefficient) for loss, coefficient in self.losses)
 
     def supervised_weights(self, batch: RecognitionBatch) -> dict[str, Tensor] | None:

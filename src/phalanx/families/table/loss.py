@@ -3,14 +3,15 @@
 Shapes: B tables, L decoding steps: the number of tokens of the longest table of the whole step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.families.outputs import Shape, check_fields
 from phalanx.families.table.output import TableOutput
 from phalanx.families.task import Loss, Term
 from phalanx.nn.precision import at_least_float32
@@ -79,3 +80,15 @@ LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': Smoot
 def locates_cells(losses: Sequence[tuple[TableLoss, float]]) -> bool:
     """True if a loss with a weight above 0 teaches anything besides the structure: the boxes of cells."""
     return any(coefficient for loss, coefficient in losses if not isinstance(loss, Structure))
+
+
+def check_outputs(outputs: Any, losses: Iterable[TableLoss], targets: Targets, K: int) -> None:
+    """Raise RunError unless `outputs`, which may be a plug-in's, have what those `losses` that are from here take.
+
+    `K`: number of tokens.
+    """
+    own = [loss for loss in losses if type(loss) in LOSSES.values()]
+    shapes: dict[str, Shape] = {'logits': (*targets.ids.shape, K)} if own else {}
+    if any(isinstance(loss, L1) for loss in own):
+        shapes['boxes'] = targets.boxes.shape
+    check_fields('training', outputs, shapes)

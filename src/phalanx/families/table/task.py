@@ -18,10 +18,11 @@ from phalanx.data.samples import Dataset, Draw, Image, Split, SubsetSource
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export
 from phalanx.families.losses import collect_weights, sum_losses
+from phalanx.families.outputs import check_fields
 from phalanx.families.table import draw as drawing
 from phalanx.families.table.annotation import Table
 from phalanx.families.table.data import DATA, Data, Source
-from phalanx.families.table.loss import LOSSES, TableLoss, Targets, locates_cells
+from phalanx.families.table.loss import LOSSES, TableLoss, Targets, check_outputs, locates_cells
 from phalanx.families.table.metric import METRICS, TableMetric
 from phalanx.families.table.models import MODELS
 from phalanx.families.table.output import TableOutput
@@ -230,13 +231,16 @@ class TableStructure(Family):
         return tree_map(lambda values: values[:, :length], outputs) if self.has_fixed_length else outputs
 
     def supervised_loss(self, outputs: TableOutput, batch: TableBatch, whole: WholeStep) -> Loss:
-        return sum_losses((loss(outputs, shift_targets(batch)), coefficient) for loss, coefficient in self.losses)
+        targets = shift_targets(batch)
+        check_outputs(outputs, [loss for loss, _ in self.losses], targets, len(self.vocabulary))
+        return sum_losses((loss(outputs, targets), coefficient) for loss, coefficient in self.losses)
 
     def supervised_weights(self, batch: TableBatch) -> dict[str, Tensor] | None:
         return collect_weights(loss.weights(shift_targets(batch)) for loss, _ in self.losses)
 
     def begin_prediction(self, model: nn.Module, batch: TableBatch) -> Callable[[], list[Prediction]]:
         output: TableOutput = model(self.network_input(batch), None, self.max_length + 1)
+        check_fields('evaluation', output, {'logits': (len(batch), 'L', len(self.vocabulary))})
         boxes = output.boxes if self.locates_cells else None
         return begin_decoding(output.logits.float().softmax(-1), boxes, batch.sizes, self.vocabulary)
 

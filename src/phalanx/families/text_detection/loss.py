@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.families.outputs import check_fields
 from phalanx.families.task import Loss, Term
 from phalanx.families.text_detection.models.maps import Maps, RefinedMaps
 from phalanx.families.text_detection.targets import Targets
@@ -54,6 +55,8 @@ class DbLoss:
 
     def __call__(self, maps: Maps | RefinedMaps, targets: Targets[Tensor], whole: WholeStep) -> Loss:
         """Return the terms for the maps of a network in training. They couple the samples of a step: `Task.sees_whole_step`."""
+        B, H, W = targets.shrink_map.shape
+        check_fields('training', maps, dict.fromkeys(('shrink', 'threshold', 'binary'), (B, 1, H, W)))
         # The outputs lose their channel axis; the targets have none.
         assert maps.threshold is not None and maps.binary is not None
         # P, T and B of the paper.

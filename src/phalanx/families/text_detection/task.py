@@ -15,6 +15,7 @@ from phalanx.data.samples import Dataset, Draw, Image, Split
 from phalanx.families.base import Colours, Family, FamilyKeys, check_part
 from phalanx.families.export import Export, NetworkWithDecoding, describe_transform
 from phalanx.families.losses import collect_weights, sum_losses
+from phalanx.families.outputs import check_fields
 from phalanx.families.sizing import sizing_of
 from phalanx.families.task import Loss
 from phalanx.families.text_detection import draw as drawing
@@ -238,7 +239,9 @@ class TextDetection(Family):
 
     def begin_prediction(self, model: nn.Module, batch: TextBatch) -> Callable[[], list[list[TextRegion]]]:
         """Begin to detect the texts on each image, in pixels of the original image."""
-        maps, options = AsyncCopy(shrink_map(model(self.network_input(batch))).float()), asdict(self.post_processing)
+        outputs, (B, _, H, W) = model(self.network_input(batch)), batch.images.shape
+        check_fields('evaluation', outputs, {'shrink': (B, 1, H, W)})
+        maps, options = AsyncCopy(shrink_map(outputs).float()), asdict(self.post_processing)
 
         def finish() -> list[list[TextRegion]]:
             # Outlines are searched on each map without the padding of the batch.

@@ -1,6 +1,7 @@
 """Detection losses: terms of network output, true boxes and assignment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from phalanx.families.detection.loss.assign import Assigned as Assigned
 from phalanx.families.detection.loss.assign import Truths as Truths
@@ -11,6 +12,7 @@ from phalanx.families.detection.loss.queries import DFINELoss, RTDETRLoss
 from phalanx.families.detection.loss.task_aligned import TaskAlignedLoss
 from phalanx.families.detection.loss.terms import DetectionLoss as DetectionLoss
 from phalanx.families.detection.loss.terms import DistributionFocal, GIoU, QualityFocal, Varifocal
+from phalanx.families.outputs import Shape, check_fields
 
 LOSSES: dict[str, Callable[..., DetectionLoss]] = {
     'task_aligned': TaskAlignedLoss,
@@ -21,3 +23,15 @@ LOSSES: dict[str, Callable[..., DetectionLoss]] = {
     'rtdetr': RTDETRLoss,
     'dfine': DFINELoss,
 }
+
+
+def check_outputs(outputs: Any, losses: Sequence[DetectionLoss], assigner: Assigner, B: int, K: int) -> None:
+    """Raise RunError unless `outputs`, which may be a plug-in's, have what the assigners and losses here take for K classes."""
+    if any(isinstance(loss, RTDETRLoss) for loss in losses):
+        check_fields('training', outputs, {'size': (B, 2)})
+    elif type(assigner) in ASSIGNERS.values():
+        by_distances = hasattr(outputs, 'distances') or any(
+            isinstance(each, TaskAlignedLoss | DistributionFocal) for each in losses
+        )
+        boxes: dict[str, Shape] = {'distances': (B, 'A', '4 bins')} if by_distances else {'boxes': (B, 'A', 4)}
+        check_fields('training', outputs, {'logits': (B, 'A', K), **boxes, 'points': ('A', 2), 'strides': ('A',)})

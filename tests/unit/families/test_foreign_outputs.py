@@ -1,0 +1,86 @@
+"""Outputs of a network of a plug-in that do not fit the recipe are reported as such, with what was expected."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from phalanx.data.samples import Draw
+from phalanx.engine.job import open_job
+from phalanx.families.table.output import TableOutput
+from phalanx.families.text_detection.models.maps import Maps
+from phalanx.parallel.step import WholeStep
+from phalanx.system.errors import RunError
+
+MAPS = '`shrink` [1, 1, 64, 64], `threshold` [1, 1, 64, 64], `binary` [1, 1, 64, 64]'
+ANCHORS = '`logits` [1, A, 10], `distances` [1, A, 4 bins], `points` [A, 2], `strides` [A]'
+DEMOS = {
+    'crnn_digits': ('data.train_lines=1', 'data.eval_lines=1', 'train_image_sizes=[]'),
+    'slanet_rendered': ('data.train_tables=1', 'data.eval_tables=1', 'image_size=64'),
+    'db_pages': ('data.train_pages=1', 'data.eval_pages=1', 'data.page_size=[64,64]', 'transforms=[]'),
+    'ppyoloe_digits': ('data.train_scenes=1', 'data.eval_scenes=1', 'data.size=[64,64]', 'transforms=[]'),
+}
+
+
+def opened(recipe: str) -> tuple[Any, Any]:
+    """Task of a demo, and a batch of one sample."""
+    task = open_job(recipe, [(text, '--set') for text in DEMOS[recipe]]).task
+    return task, task.collate([task.dataset('train')[Draw(0)]])
+
+
+def zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'outputs', 'said'),
+    [
+        ('crnn_digits', zeros(1, 9, 11), '`ctc` [1, T, 11]; it returned Tensor'),
+        # Without the blank: the loss would read beyond the classes.
+        (
+            'crnn_digits',
+            SimpleNamespace(ctc=zeros(1, 9, 10)),
+            '`ctc` [1, T, 11]; it returned SimpleNamespace with `ctc` [1, 9, 10]',
+        ),
+        ('db_pages', {'shrink': 1}, f'{MAPS}; it returned dict'),
+        (
+            'db_pages',
+            Maps(zeros(1, 1, 64, 64)),
+            f'{MAPS}; it returned Maps with `shrink` [1, 1, 64, 64], `threshold` NoneType, `binary` NoneType',
+        ),
+        ('ppyoloe_digits', (zeros(1, 4, 4), zeros(1, 4, 10)), f'{ANCHORS}; it returned tuple'),
+        (
+            'ppyoloe_digits',
+            SimpleNamespace(logits=zeros(1, 4, 10), distances=zeros(1, 4, 68), points=zeros(3, 2), strides=zeros(4)),
+            f'{ANCHORS}; it returned SimpleNamespace with `logits` [1, 4, 10], `distances` [1, 4, 68], '
+            '`points` [3, 2], `strides` [4]',
+        ),
+    ],
+)
+def test_outputs_that_do_not_fit_the_losses_are_reported(recipe: str, outputs: Any, said: str) -> None:
+    task, batch = opened(recipe)
+    with pytest.raises(RunError) as caught:
+        task.supervised_loss(outputs, batch, WholeStep())
+    assert str(caught.value) == f'model: in training it must return {said}'
+
+
+def test_a_table_network_that_returns_too_few_steps_or_tokens_is_reported() -> None:
+    task, batch = opened('slanet_rendered')
+    L, K = batch.ids.shape[1] - 1, len(task.vocabulary)
+    for shape in ((1, L - 1, K), (1, L, K - 1)):
+        with pytest.raises(
+            RunError, match=rf'must return `logits` \[1, {L}, {K}\], `boxes` \[1, {L}, 4\]; it returned TableOutput with'
+        ):
+            task.supervised_loss(TableOutput(zeros(*shape), zeros(1, L, 4)), batch, WholeStep())
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'expected'), [('db_pages', r'`shrink` \[1, 1, 64, 64\]'), ('slanet_rendered', r'`logits` \[1, L, ')]
+)
+def test_outputs_that_do_not_fit_the_evaluation_are_reported(recipe: str, expected: str) -> None:
+    task, batch = opened(recipe)
+    with pytest.raises(RunError, match=rf'model: in evaluation it must return {expected}.*; it returned Tensor'):
+        task.begin_prediction(lambda *_: zeros(1), batch)
