@@ -144,6 +144,7 @@ def _run_script(
     torch.set_num_threads(1)
     gc.freeze()
     tempfile.tempdir = None
+    multiprocessing.current_process()._config.pop('tempdir', None)  # type: ignore[attr-defined]
     multiprocessing.set_start_method(None, force=True)  # as in a process of its own
     sys.argv = ['-c', *words]
     runpy.run_path(str(script), run_name='__main__')

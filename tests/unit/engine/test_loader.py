@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -36,6 +35,7 @@ from phalanx.engine.loader import (
 )
 from phalanx.engine.worker import explain_faults
 from phalanx.system.errors import RequestError
+from running import run_fork
 
 worlds = st.integers(1, 5)
 
@@ -230,19 +230,14 @@ def test_stop_signals_reach_the_rank_again_after_its_workers_have_started() -> N
 
 
 @pytest.mark.parametrize('letters', [LONGEST_TMPDIR, LONGEST_TMPDIR + 1])
-def test_workers_hand_over_all_batches_or_say_at_once_that_the_temporary_folder_has_too_long_a_name(letters: int) -> None:
+def test_workers_hand_over_all_batches_or_report_at_once_a_temporary_folder_of_too_long_a_name(
+    letters: int, tmp_path: Path
+) -> None:
     """One letter more, and Python would lose the batches without a word: a socket's path ends after 107."""
     with tempfile.TemporaryDirectory(dir='/tmp') as short:
         folder = Path(short) / ('x' * (letters - len(short) - 1))
         folder.mkdir()
-        done = subprocess.run(
-            [sys.executable, '-c', 'import test_loader; print(test_loader.load((), allowed=0, workers=1))'],
-            cwd=Path(__file__).parent,
-            env={**os.environ, 'TMPDIR': str(folder)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_fork('import test_loader; print(test_loader.load((), allowed=0, workers=1))', tmp_path, TMPDIR=str(folder))
     if letters == LONGEST_TMPDIR:
         assert done.stdout.strip() == '([[0, 1], [2, 3], [4, 5]], {})'
     else:
