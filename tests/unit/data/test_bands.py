@@ -254,7 +254,7 @@ def infrared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'std': [0.02, 0.02, 0.02, 0.02],
         'loss': ['cross_entropy'] * 3,
         'transforms': ['random_flip', {'name': 'random_distort', 'saturation_probability': 0, 'hue_probability': 0}],
-        'optimizer': {'name': 'adamw', 'lr': 0.003},
+        'optimizer': {'name': 'adamw', 'lr': 0.01},  # IoU of the first image: 0.69 to 0.82 with six seeds
         'schedule': {'name': 'polynomial', 'power': 0.9},
         'train': {'steps': 40, 'global_batch_size': 4, 'workers': 0},
         'evaluate': {'every': 40, 'batch_size': 2},
