@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from phalanx.data.checks import AnnotationError, parse_json
 from phalanx.system.buckets import StorePath
+from phalanx.system.paths import hint_slashes
 
 SHOWN = 5  # of many missing files, the first few are named
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
@@ -55,7 +56,7 @@ def check_present(root: Path, *lists: Iterable[str], listings: Sequence[Path] = 
         missing = dict.fromkeys(path for path, folder, _, name in parts if hash(name) in absent[folder])  # in order, each once
         more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
         count = '1 file is' if len(missing) == 1 else f'{len(missing)} files are'
-        cure = '; folders are divided by /, not by \\' if any('\\' in path for path in missing) else ''
+        cure = hint_slashes(''.join(missing))
         cure = '; a line names one image: write a line for each of a list' if next(iter(missing)).startswith('["') else cure
         shown = ', '.join(list(missing)[:SHOWN]) + more
         origin = f' ({_find_line(listings, next(iter(missing)))})' if listings else ''

@@ -25,6 +25,7 @@ from phalanx.data.cache import read_cached
 from phalanx.data.samples import Image, SampleError
 from phalanx.runtime.prepare import MOST_PIXELS, check_image
 from phalanx.system.buckets import StoreError, StorePath, is_url
+from phalanx.system.paths import hint_slashes
 
 AnImage = Image | str | Path
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
@@ -304,6 +305,8 @@ def read_bytes(path: Path | str) -> bytes:
             return _check_bytes_present(file.readall(), name)
     except StoreError:  # of the store, not of the sample: the run must not go on without it
         raise
+    except FileNotFoundError as error:
+        raise SampleError(f'{path}: cannot be read: {error.strerror}{hint_slashes(name)}') from None
     except OSError as error:
         raise SampleError(f'{path}: cannot be read: {error.strerror}') from None
     except ValueError as error:  # a zero byte in the name

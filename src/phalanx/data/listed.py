@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -74,6 +74,18 @@ def digest_arrays(*arrays: npt.NDArray[Any]) -> bytes:
     for values in arrays:
         digest.update(values.nbytes.to_bytes(8, 'big') + np.ascontiguousarray(values).data)
     return digest.digest()
+
+
+def find_contradictions(paths: Sequence[int], truth: Callable[[int], object]) -> tuple[int, int]:
+    """Count the paths (as hashes, one per entry) with different truths; return it and the first entry that contradicts another.
+
+    `truth` returns that of an entry; it is called for repeated paths only.
+    """
+    order = np.argsort(paths, kind='stable')
+    of_path = np.asarray(paths)[order]
+    pairs = ((int(order[place]), int(order[place + 1])) for place in np.flatnonzero(of_path[1:] == of_path[:-1]))
+    found = [later for earlier, later in pairs if truth(earlier) != truth(later)]
+    return len({paths[entry] for entry in found}), min(found, default=0)
 
 
 @dataclass(frozen=True)

@@ -35,3 +35,8 @@ def shorten_path(path: Path) -> str:
     # By text, as the user wrote it: links are not resolved.
     path, here = Path(os.path.normpath(path.absolute())), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def hint_slashes(path: str) -> str:
+    """End of a message about a missing file whose path seems to come from Windows; else empty."""
+    return '; folders are divided by /, not by \\' if '\\' in path else ''

@@ -309,6 +309,21 @@ def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys
     assert any(remark.startswith(message) for remark in remarks)
 
 
+def test_different_texts_of_one_image_and_paths_of_windows_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
+    (tmp_path / 'list.txt').write_text('a.png\t1\na.png\t1\na.png\t2\nim\\b.png\t3\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 1
+    census = json.loads(capsys.readouterr().out)
+    note = f'train: 1 images of {tmp_path / "list.txt"} have several lines with different texts, such as a.png'
+    assert note in census['remarks']
+    reason = 'cannot be read: No such file or directory; folders are divided by /, not by \\'
+    assert reason in census['problems'][0]['problem']
+
+
 def test_texts_that_are_cut_off_or_changed_and_entries_that_match_nothing_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

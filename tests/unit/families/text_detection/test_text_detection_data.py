@@ -75,6 +75,13 @@ def test_all_malformed_lines_are_reported_at_once(tmp_path: Path) -> None:
         LabelFiles(root=tmp_path).split('train')
 
 
+def test_a_page_whose_texts_are_on_several_lines_is_noted(tmp_path: Path) -> None:
+    one, other = line('a.png', ('x', QUAD)), line('a.png', ('y', QUAD))
+    (tmp_path / 'train_label.txt').write_text(f'{one}\n{line("b.png", ("x", QUAD))}\n{other}\n{one}\n')
+    ((note, count),) = LabelFiles(root=tmp_path).split('train').notes.items()
+    assert count == 1 and note.startswith('pages have several lines with different texts') and '(such as a.png)' in note
+
+
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
     (tmp_path / 'train_label.txt').write_text('\n' + line('gone.png', ('x', QUAD)))
     with pytest.raises(FileNotFoundError, match=r'gone\.png \(.*train_label\.txt:2\)'):

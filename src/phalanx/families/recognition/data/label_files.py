@@ -1,10 +1,11 @@
 """PaddleOCR label files: each line contains the path of an image and its text."""
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
-from phalanx.data.listed import Listed, Packer
+from phalanx.data.listed import Listed, Packer, find_contradictions
 from phalanx.data.mixing import Shares, check_shares
 from phalanx.data.samples import Split
 from phalanx.families.recognition.data.source import Source
@@ -36,16 +37,22 @@ class LabelFiles:
 
     def _read_label_file(self, path: Path) -> Listed[str]:
         """Return the samples of one label file. Raises FileNotFoundError, and ValueError with all malformed lines."""
-        cut_off, problems, files, texts = 0, Problems(), Packer(), Packer()
+        cut_off, problems, files, texts, paths = 0, Problems(), Packer(), Packer(), array('q')
         for number, line in read_lines(path):
             with problems:
                 file, text = split_line(line, self.root, f'{path}:{number}', self.separator)
                 files.append(file)
                 texts.append(text)
+                paths.append(hash(file))
                 cut_off += line.count(self.separator) > 1
         problems.check()
-        what = f'lines of {path} have a second {self.separator!r}; what is behind it is not part of the text'
-        return Listed(self.root, files.pack(), texts.pack(), {what: cut_off} if cut_off else {}, [path])
+        listed, truths, notes = files.pack(), texts.pack(), dict[str, int]()
+        if cut_off:
+            notes[f'lines of {path} have a second {self.separator!r}; what is behind it is not part of the text'] = cut_off
+        contradicted, first = find_contradictions(paths, truths.__getitem__)
+        if contradicted:
+            notes[f'images of {path} have several lines with different texts, such as {listed[first]}'] = contradicted
+        return Listed(self.root, listed, truths, notes, [path])
 
 
 def known_texts(source: object) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """PaddleOCR label files: each line contains the path of an image and its texts as JSON."""
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, check_folder, check_inside, read_lines
-from phalanx.data.listed import Packer
+from phalanx.data.listed import Packer, find_contradictions
 from phalanx.data.samples import Split
 from phalanx.data.texts import parse_page
 from phalanx.families.text_detection.data.source import PackedTexts, Pages, Texts, make_texts
@@ -31,7 +32,7 @@ class LabelFiles:
         check_folder(self.root)
         folder = self.root / self.images
         files = [self.root / file for file in (self.train if split == 'train' else self.eval)]
-        problems, paths = Problems(), Packer()
+        problems, paths, hashes = Problems(), Packer(), (array('q'), array('q'))
 
         def read_texts() -> Iterator[Texts]:
             for file in files:
@@ -39,11 +40,16 @@ class LabelFiles:
                     with problems:
                         path, texts = read_line(line, folder, f'{file}:{number}')
                         paths.append(path)
+                        hashes[0].append(hash(path))
+                        hashes[1].append(hash(line))
                         yield texts
 
         texts = PackedTexts(read_texts())
         problems.check()
-        return Pages(folder, paths.pack(), texts, listings=files)
+        listed, (contradicted, first) = paths.pack(), find_contradictions(hashes[0], hashes[1].__getitem__)
+        what = 'pages have several lines with different texts, so those of one line are background for another; join them'
+        notes = {f'{what} (such as {listed[first]})': contradicted} if contradicted else {}
+        return Pages(folder, listed, texts, notes, files)
 
 
 def read_line(line: str, root: Path, where: str) -> tuple[str, Texts]:
