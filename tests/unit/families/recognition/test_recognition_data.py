@@ -197,6 +197,16 @@ def test_a_missing_sample_of_a_database_is_reported_with_its_key(database: Path)
         source.read(Draw(2, 0, 0, 0))
 
 
+def test_samples_that_a_database_numbers_otherwise_or_does_not_count_are_named(database: Path) -> None:
+    with lmdb.open(str(database)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b'num-samples', b'1')
+    assert Lmdb(database).notes == {f'samples of {database} are not used, since its num-samples is 1': 2}
+    with lmdb.open(str(database)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b'image-000000000', b'x')
+    with pytest.raises(ValueError, match=r'numbers its samples from 0 \(image-000000000\); they must be numbered from 1'):
+        Lmdb(database)
+
+
 def test_a_foreign_database_is_rejected_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / 'other')) as environment, environment.begin(write=True) as transaction:
         transaction.put(b'a', b'b')

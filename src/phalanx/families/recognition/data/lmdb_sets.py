@@ -3,9 +3,13 @@
 Keys are `num-samples` and, for samples numbered from 1, `image-000000001` (encoded image) and `label-000000001` (UTF-8 text).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import cv2
 
@@ -58,19 +62,23 @@ class Lmdb:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read the number of samples. Raises ValueError for another layout and for a damaged database."""
-        self.folder = folder
-        (count,) = self._values(COUNT)
+        """Read the number of samples, and count those beyond it. Raises ValueError for other layouts and damaged databases."""
+        self.folder, self.notes = folder, dict[str, int]()
+        count, zeroth = self._values(COUNT, _key('image', -1))
         if count is None:
             raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is not an LMDB data set of texts')
         if not count.isdigit() or len(count) > MAX_DIGITS:
             raise ValueError(f'{folder}: the key {COUNT.decode()!r} holds {count[:20]!r}, which is not a number of samples')
+        if zeroth is not None:
+            raise ValueError(f'{folder}: numbers its samples from 0 (image-000000000); they must be numbered from 1')
         self.count = int(count)
         # A file that was cut off would fail only in the middle of an epoch.
         if self.count * MIN_BYTES_PER_SAMPLE > (size := (folder / DATABASE).stat().st_size):
             raise ValueError(
                 f'{folder}: {DATABASE} has {size} bytes, too few for the {self.count} samples that it claims to hold'
             )
+        if beyond := self._count_beyond():
+            self.notes[f'samples of {folder} are not used, since its num-samples is {self.count}'] = beyond
 
     def __len__(self) -> int:
         return self.count
@@ -98,13 +106,25 @@ class Lmdb:
 
     def _values(self, *keys: bytes) -> list[bytes | None]:
         """Return the values of `keys`, None for missing ones. Raises ValueError for a damaged database."""
+        with self._transaction() as transaction:
+            return [transaction.get(key) for key in keys]
+
+    def _count_beyond(self) -> int:
+        """Count the images that follow the last sample."""
+        with self._transaction() as transaction, transaction.cursor() as cursor:
+            following = cursor.iternext(values=False) if cursor.set_range(_key('image', self.count)) else ()
+            return sum(1 for _ in takewhile(lambda key: key.startswith(b'image-'), following))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Transaction that reads. Raises ValueError for a damaged database."""
         lmdb, file = import_module('lmdb'), self.folder / DATABASE
         try:
             place = file.local() if isinstance(file, StorePath) else file
             # No lock file: the disk may be read-only. No read-ahead: samples are read in random order.
             environment = lmdb.open(str(place), subdir=False, readonly=True, lock=False, readahead=False, meminit=False)
             with environment, environment.begin() as transaction:
-                return [transaction.get(key) for key in keys]
+                yield transaction
         except lmdb.Error as error:
             raise ValueError(f'{self.folder}: is not a complete LMDB database ({error})') from None
 
