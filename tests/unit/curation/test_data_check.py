@@ -300,12 +300,12 @@ def test_lines_too_narrow_for_their_text_are_counted(tmp_path: Path, capsys: pyt
 
 def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
-    (tmp_path / 'list.txt').write_text('a.png\t1€2£€\n')
+    (tmp_path / 'list.txt').write_text('a.png\t1€2£€\u200b\u0301\n')
     data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
     assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
-    message = 'train: 3 characters (not in the dictionary), 2 kinds, the most frequent € £: they are neither'
+    message = 'train: 5 characters (not in the dictionary), 4 kinds, the most frequent € £ U+200B U+0301: they are neither'
     assert any(remark.startswith(message) for remark in remarks)
 
 

@@ -294,7 +294,7 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
     name = written.free_name(sample.image)
     for number, instance in enumerate(sample.instances):
         if instance.ignored or not (instance.text or '').strip():
-            written.left_out.append(f'{sample.image}: line {number}: has no text that can be read')
+            written.left_out.append(f'{sample.image}: text {number + 1} has nothing that can be read')
             continue
         corners = instance.corners if len(instance.corners) == 4 else corners_of(*instance.box)
         cut = cut_out(page, tuple((x, y) for x, y in corners))

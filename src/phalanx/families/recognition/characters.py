@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phalanx.data.checks import shorten
 from phalanx.data.folders import read_text
 from phalanx.runtime.recognition import collapse_ctc, reverse_runs
 from phalanx.runtime.results import Reading
@@ -175,7 +176,7 @@ class Characters:
     def encode(self, text: str) -> EncodedText:
         """Encode `text` for training. Raises UnusableTextError if it is too long or has no character of the dictionary."""
         if (length := len(self._fold(text))) > self.max_length:
-            raise UnusableTextError(f'{text!r} has {length} characters, more than max_length ({self.max_length})')
+            raise UnusableTextError(f'{shorten(text)} has {length} characters, more than max_length ({self.max_length})')
         encoded = self.encode_label(text)
         return encoded._replace(ctc=[self._numbers[character] + 1 for character in self.drop_unknown(text)])
 
@@ -187,7 +188,7 @@ class Characters:
         # Unknown characters can be neither learned nor read: the metric counts them apart.
         label = self.drop_unknown(text)
         if not label:
-            raise UnusableTextError(f'{text!r} has no character of the dictionary' if text else 'the text is empty')
+            raise UnusableTextError(f'{shorten(text)} has no character of the dictionary' if text else 'the text is empty')
         in_order = reverse_runs(label) if self.right_to_left else label
         return EncodedText(in_order, len(self._fold(text)) - len(label), [])
 
@@ -209,7 +210,7 @@ class Characters:
         room = self.max_length - 2
         if len(numbers) > room:
             raise UnusableTextError(
-                f'{text!r} has {len(numbers)} characters, more than the {room} that the attention decoder has room for'
+                f'{shorten(text)} has {len(numbers)} characters, more than the {room} that the attention decoder has room for'
             )
         return [begin, *numbers, end] + [padding] * (room - len(numbers))
 

@@ -1,5 +1,6 @@
 """Statistics of recognition samples for `phalanx data check`."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class LineSurvey(FromSource):
             raise SampleError(f'{self.name(index)}: {error}') from None
         # Known characters count as classes, unknown ones by themselves.
         counts = Counter(BLANK if character == ' ' else character for character in self.characters.drop_unknown(text))
-        counts += Counter(f'{UNKNOWN} {character}' for character in self.characters.find_unknown(text))
+        counts += Counter(f'{UNKNOWN} {show(character)}' for character in self.characters.find_unknown(text))
         if compose(text) != text:
             left = Counter(text) - Counter(compose(text))
             counts += Counter({f'{COMPOSED} U+{ord(character):04X}': count for character, count in left.items()})
@@ -67,6 +68,11 @@ class LineSurvey(FromSource):
     def picture(self, index: int) -> Image:
         """Return the image with its text as a caption."""
         return add_caption(*self.source.read(Draw(index)))
+
+
+def show(character: str) -> str:
+    """Return a character as it is printed, or its number if nothing could be seen of it."""
+    return character if character.isprintable() and not unicodedata.combining(character) else f'U+{ord(character):04X}'
 
 
 def ctc_steps_needed(text: str) -> int:

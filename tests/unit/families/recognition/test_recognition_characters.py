@@ -167,6 +167,7 @@ def test_unknown_characters_are_dropped_and_counted() -> None:
         ('', 'the text is empty'),
         ('xyz', "'xyz' has no character of the dictionary"),
         ('abcabca', "'abcabca' has 7 characters, more than max_length (6)"),
+        (999 * 'a', f"'{76 * 'a'}... has 999 characters"),
     ],
 )
 def test_a_text_that_cannot_be_learned_is_rejected_with_the_reason(text: str, reason: str) -> None:
