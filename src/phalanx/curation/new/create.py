@@ -286,7 +286,7 @@ def _write_recipe(given: argparse.Namespace, family: Family, written: Written, p
             length = plan.longest_within(given.minutes * 60, choose_length, samples, written.counts['val'], pace)
         elif not start and not node.has_gpu:
             # counted work, not measured time, decides without --minutes: other work on the node must not change the recipe
-            fitting = round(MINUTES * 60 * plan.PACE * plan.speed_up(node.cores) / work)
+            fitting = round(MINUTES * 60 * plan.CORE_RATE * plan.speed_up(node.cores) / work)
             if fitting > length.steps * length.batch:
                 length = choose_length(plan.extend(length, fitting, samples))
         seconds = length.seconds(written.counts['val'], pace)

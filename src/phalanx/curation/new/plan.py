@@ -35,7 +35,7 @@ BATCH: dict[Family, tuple[int, int]] = {
     'table': (8, 32),
     'text_detection': (8, 16),
 }
-PACE = 2e10  # operations per second of one core in training steps, by which recipes are made longer
+CORE_RATE = 2e10  # operations per second of one core in training steps, by which recipes are made longer
 SERIAL = 0.1  # share of a step on a CPU that uses one core only
 EPOCHS = (5, 400)  # at least and at most
 EVALUATIONS = 10  # per run
