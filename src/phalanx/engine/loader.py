@@ -174,6 +174,8 @@ class Loader(Generic[S, B]):
             batch_sampler=_fetch_upcoming(self.dataset, draws),
             collate_fn=partial(_collate_samples, self.collate),
             num_workers=self.workers,
+            # A fork has PyTorch and the data set already, whatever it contains. Python 3.14 no longer forks by default.
+            multiprocessing_context='fork' if self.workers and sys.platform == 'linux' else None,
             worker_init_fn=_start_worker,
             pin_memory=self.device.type == 'cuda',
             prefetch_factor=4 if self.workers else None,

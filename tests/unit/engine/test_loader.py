@@ -229,6 +229,17 @@ def test_stop_signals_reach_the_rank_again_after_its_workers_have_started() -> N
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
+@pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no safe fork')
+def test_workers_are_forks_also_where_python_starts_processes_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since 3.14 it does. Others import PyTorch again for each evaluation, and need a data set that can be pickled."""
+    default = multiprocessing.context._default_context  # type: ignore[attr-defined]
+    monkeypatch.setattr(default, '_actual_context', None)
+    monkeypatch.setattr(default, '_default_context', multiprocessing.get_context('spawn'))
+    monkeypatch.setattr(Numbers, '__reduce__', None)  # no pickle of it
+    batches, _ = load((), allowed=0, workers=1)
+    assert batches == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize('letters', [LONGEST_TMPDIR, LONGEST_TMPDIR + 1])
 def test_workers_hand_over_all_batches_or_report_at_once_a_temporary_folder_of_too_long_a_name(
     letters: int, tmp_path: Path
