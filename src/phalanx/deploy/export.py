@@ -38,6 +38,7 @@ from phalanx.deploy.writing import (
     write_guide,
     write_onnx,
 )
+from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job
 from phalanx.families.distillation import student_of
 from phalanx.families.export import Export
@@ -46,7 +47,6 @@ from phalanx.runtime.model import FAMILIES
 from phalanx.runtime.prepare import Floats
 from phalanx.runtime.session import FORMAT, INPUT, open_model
 from phalanx.system.errors import RequestError
-from phalanx.weights.reading import load_weights
 
 SAMPLES = 3  # evaluation samples for the check of the file
 OTHER_SIZES = (0.75, 1.25)  # factors of variable sides, for further checks
@@ -98,7 +98,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     """
     try:
         model = job.task.model()
-        load_weights(model, options.weights or job.folder, raw=job.recipe.ema is None).announce()
+        load_trained(model, job.task, options.weights or job.folder, raw=job.recipe.ema is None).announce()
         model = student_of(model.eval())
         exported = job.task.export(model, post_processing=options.post_processing)
     except (ValueError, FileNotFoundError) as error:  # of the data set or dictionary that names the classes

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from phalanx.config.bind import DEFAULT
 from phalanx.config.read import Node, insert, load_yaml, to_plain
+from phalanx.engine.initial import describe_moved
 from phalanx.engine.job import Job, fetch_run
 from phalanx.system.disk import LOCK
 from phalanx.system.errors import RequestError
@@ -120,6 +121,8 @@ def check_folder(job: Job, resume: str | None, fresh: bool) -> None:
             cure = 'is a file, not the state of a run; to start from these weights: '
             raise RequestError(f'--resume {resume}: {cure}--set train.init_from={resume}')
         raise RequestError(f'--resume {resume}: no such folder; give a checkpoint or run folder, or `auto`')
+    if resume is not None and not fresh and (moved := describe_moved(job.task, job.folder if resume == 'auto' else resume)):
+        raise RequestError(f'--resume {resume}: {moved}')
     # Without --resume or --fresh, a changed recipe is probably a mistake: the folder would mix two experiments.
     if resume is None and not fresh and Checkpoints(job.folder, keep=1).has_steps() and (changed := differences(job)):
         listed = '\n'.join(f'  {line}' for line in changed)

@@ -44,6 +44,27 @@ def load_initial(model: nn.Module, recipe: Recipe, task: Task) -> list[LoadedWei
     return loaded
 
 
+def load_trained(model: nn.Module, task: Task, source: str | Path, *, raw: bool = False) -> LoadedWeights:
+    """Load trained weights for use. Raises CheckpointError, also if the recipe orders the classes otherwise."""
+    if moved := describe_moved(task, source):
+        raise CheckpointError(moved)
+    return load_weights(model, source, raw=raw)
+
+
+def describe_moved(task: Task, source: str | Path) -> str:
+    """Say which row of the first head has another place in the run at `source`; empty if none has, or if names are unknown.
+
+    A class that only one of the two has may be a new name of the same thing, such as that of another data set.
+    """
+    ours, theirs = (next(iter(labels), ()) for labels in (task.labels(), _their_labels(str(source), None, task)))
+    places = {name: place for place, name in enumerate(theirs)}
+    for place, name in enumerate(ours):
+        if name in places and list(theirs[place : place + 1]) != [name]:
+            trained = f'{source}: was trained with {name!r} as row {places[name]} of its head'
+            return f'{trained}, the recipe has it as row {place}; use the classes or characters of that run, in its order'
+    return ''
+
+
 def add_remarks(loaded: LoadedWeights, folded: int, norm_sync: NormSync) -> LoadedWeights:
     """Add remarks on `folded` batch norms and on frozen, freshly initialised ones to `loaded`."""
     remarks = list(loaded.remarks)

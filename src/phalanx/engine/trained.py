@@ -11,10 +11,10 @@ from phalanx.data.image import AnImage
 from phalanx.data.samples import Image
 from phalanx.engine.device import pick_device
 from phalanx.engine.folder import describe_weights
+from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job, open_job
 from phalanx.parallel import dist
 from phalanx.weights.checkpoint import step_of
-from phalanx.weights.reading import load_weights
 
 
 class Trained:
@@ -37,7 +37,7 @@ class Trained:
         self.task = str(job.resolved.value['task'].value)
         self.network = job.task.model()
         if not is_shared or dist.rank() == 0:
-            load_weights(self.network, weights or job.folder, raw=raw).announce()
+            load_trained(self.network, job.task, weights or job.folder, raw=raw).announce()
             place = Path(weights or job.folder)
             self.weights = describe_weights(job, weights, raw=raw)
             self.step = step_of(place) if place.is_dir() else None

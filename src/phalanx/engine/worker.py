@@ -39,6 +39,7 @@ from phalanx.engine.folder import (
     resolve_names,
     set_aside,
 )
+from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job, fetch_run
 from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
@@ -65,7 +66,6 @@ from phalanx.system.paths import parse_path
 from phalanx.system.stops import in_main_thread, interrupt_at_stops, stop_signals
 from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, load, resolve_pointer
 from phalanx.weights.finding import find, is_remote
-from phalanx.weights.reading import load_weights
 
 log = logging.getLogger('phalanx')
 STDOUT, STDERR = 1, 2
@@ -362,7 +362,7 @@ def evaluate(job: Job, weights: str | Path | None, *, raw: bool = False, picture
     """
     with process_group(job.recipe.device) as device:
         model = job.task.model()
-        loaded = load_weights(model, weights or job.folder, raw=raw)
+        loaded = load_trained(model, job.task, weights or job.folder, raw=raw)
         if dist.rank() == 0:
             loaded.announce()
         parts = Parts(job.recipe, job.task)
