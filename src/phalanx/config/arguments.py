@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from phalanx.config.read import check_alternatives
 from phalanx.system.paths import normalise_path, parse_path
 
 Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and the words of the command line, for messages
@@ -111,7 +112,10 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def collect_assignments(arguments: argparse.Namespace) -> Assignments:
-    return [(word, f'--set {word}') for word in arguments.set]
+    """Assignments after `--set`. Raises ConfigError if two of them say one thing, such as steps and epochs."""
+    assigned = [(word, f'--set {word}') for word in arguments.set]
+    check_alternatives(assigned)
+    return assigned
 
 
 def add_recipe_words(parser: argparse.ArgumentParser) -> None:
@@ -143,4 +147,6 @@ def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) ->
             pairs.append((f'{word}={value}', f'{word} {value}'))
         else:
             parser.error(f'{word!r}: expected KEY VALUE pairs after the recipe, this key has no value')
-    return arguments, recipe, [*collect_assignments(arguments), *pairs]
+    assigned = [*collect_assignments(arguments), *pairs]
+    check_alternatives(assigned)
+    return arguments, recipe, assigned

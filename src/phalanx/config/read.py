@@ -14,15 +14,16 @@ from phalanx.system.buckets import redact
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path, shorten_path
 
-# Two keys for one setting. The one written last removes the other, so that `--set train.steps=10` shortens a
-# recipe that counts epochs.
+# Two keys for one setting. One that overrides removes the other, so that `--set train.steps=10` shortens a recipe that counts
+# epochs. Both at one place, a file or a command line, are refused.
 ALTERNATIVES = (
-    {'steps', 'epochs'},
-    {'every', 'every_epochs'},
-    {'warmup_steps', 'warmup_epochs'},
-    {'global_batch_size', 'batch_size_per_rank'},
+    ('steps', 'epochs'),
+    ('every', 'every_epochs'),
+    ('warmup_steps', 'warmup_epochs'),
+    ('global_batch_size', 'batch_size_per_rank'),
 )
 SYNONYMS = {'gpu': 'cuda', 'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}  # as other tools have them
+NULL = ('', '~', 'null', 'Null', 'NULL')  # YAML's spellings
 BASE = '_base_'  # key of a file that names its bases
 # Limits per file. The largest shipped recipe has some hundreds of nodes; a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
@@ -210,7 +211,7 @@ def merge(under: Node, over: Node) -> Node:
 
 def _alternatives(key: str, node: Node) -> set[str]:
     """Keys that `node` under `key` removes, see ALTERNATIVES; null removes none."""
-    return {other for pair in ALTERNATIVES if key in pair and node.value is not None for other in pair - {key}}
+    return {other for pair in ALTERNATIVES if key in pair and node.value is not None for other in pair if other != key}
 
 
 def _changes_name(under: dict[str, Node], over: dict[str, Node]) -> bool:
@@ -246,6 +247,22 @@ def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
     if problems:
         raise ConfigError(problems)
     return keys, value
+
+
+def check_alternatives(assignments: Iterable[tuple[str, str]]) -> None:
+    """Raise ConfigError if `assignments`, (text, origin), set two keys of ALTERNATIVES. Of one key the last value counts."""
+    last = dict[str, tuple[str, str]]()
+    for text, origin in assignments:
+        key, _, value = text.partition('=')
+        last[key.strip()] = value.strip(), origin
+    given, problems = {key: origin for key, (value, origin) in last.items() if value not in NULL}, []
+    for key, origin in given.items():
+        part, dot, name = key.rpartition('.')
+        for first, second in ALTERNATIVES:
+            if name == second and (rival := f'{part}{dot}{first}') in given:
+                problems.append(f'{origin}: {rival} is given, too ({given[rival]}); leave one of the two out')
+    if problems:
+        raise ConfigError(problems)
 
 
 def insert(under: Node | None, keys: list[str], value: Node, origin: str) -> Node:

@@ -59,3 +59,5 @@ def test_a_key_is_searched_once_and_not_set_as_well() -> None:
         check_space(RECIPE, [], [rate, rate])
     with pytest.raises(RequestError, match=r'optimizer\.lr: the key is also given after --set'):
         check_space(RECIPE, [('optimizer.lr=1', '--set optimizer.lr=1')], [rate])
+    with pytest.raises(ConfigError, match=r'train\.epochs=1: train\.steps is given, too \(--search train\.steps=1\.\.3\)'):
+        check_space(RECIPE, [('train.epochs=1', '--set train.epochs=1')], [parse_dimension('train.steps=1..3')])

@@ -16,6 +16,7 @@ from phalanx.config.arguments import (
     parse_recipe_words,
     replace_dashes,
 )
+from phalanx.config.read import ConfigError
 from phalanx.families.catalog import TASKS
 
 
@@ -55,6 +56,13 @@ def test_a_recipe_and_its_assignments_in_the_orders_that_people_write(words: str
     _, recipe, assigned = parse_recipe_words(parser, words.split())
     assert recipe == 'r.yml'
     assert sorted(text for text, _ in assigned) == ['a=1', 'b=2']
+
+
+def test_a_value_of_set_and_a_pair_do_not_say_one_thing_in_two_ways() -> None:
+    parser = Parser('phalanx try')
+    add_recipe_words(parser)
+    with pytest.raises(ConfigError, match=r'^train\.epochs 4: train\.steps is given, too \(--set train\.steps=5\)'):
+        parse_recipe_words(parser, ['r.yml', 'train.epochs', '4', '--set', 'train.steps=5'])
 
 
 def test_help_shows_an_option_once_and_required_arguments_in_the_first_line() -> None:

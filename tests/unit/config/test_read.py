@@ -1,10 +1,12 @@
 """Reading recipes: bases, overrides and origins."""
 
+import contextlib
+import re
 from pathlib import Path
 
 import pytest
 
-from phalanx.config.read import ConfigError, Node, override, read, to_plain
+from phalanx.config.read import ConfigError, Node, check_alternatives, override, read, to_plain
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -36,6 +38,23 @@ def test_two_ways_to_say_one_thing_replace_each_other(tmp_path: Path) -> None:
     assert to_plain(read(recipe)) == {'train': {'steps': 10, 'seed': 1}}
     assert to_plain(override(read(recipe), 'train.epochs=2')) == {'train': {'epochs': 2, 'seed': 1}}
     assert to_plain(override(read(recipe), 'train.epochs=null')) == {'train': {'steps': 10, 'epochs': None, 'seed': 1}}
+
+
+@pytest.mark.parametrize(
+    ('words', 'problem'),
+    [
+        ('train.steps=5 train.epochs=4', 'train.epochs=4: train.steps is given, too (train.steps=5); leave one of the two out'),
+        ('train.epochs=4 x=1 train.steps=5', 'train.epochs=4: train.steps is given, too (train.steps=5)'),
+        ('train.steps=null train.epochs=4', ''),  # the way to clear what the recipe says
+        ('train.epochs=4 train.steps=5 train.epochs=null', ''),  # as `tune --lr_range` clears what the user says
+        ('train.steps=5 train.steps=6', ''),  # a script's default and its user's choice
+        ('checkpoint.every=5 evaluate.every_epochs=4', ''),  # of different parts
+    ],
+)
+def test_one_command_line_does_not_say_one_thing_in_two_ways(words: str, problem: str) -> None:
+    assignments = [(word, word) for word in words.split()]
+    with pytest.raises(ConfigError, match=re.escape(problem)) if problem else contextlib.nullcontext():
+        check_alternatives(assignments)
 
 
 def test_a_shipped_recipe_or_a_part_of_several_is_a_base_by_its_name(tmp_path: Path) -> None:

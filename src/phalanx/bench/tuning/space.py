@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.config.read import ConfigError
+from phalanx.config.read import ConfigError, check_alternatives
 from phalanx.engine.job import Job, open_job
 from phalanx.system.errors import RequestError
 
@@ -82,7 +82,9 @@ def check_space(recipe: str, assignments: Assignments, space: Sequence[Dimension
     for place, dimension in enumerate(space):
         for value in dimension.ends():
             try:
-                open_job(recipe, [*assignments, *first[:place], dimension.assign(value), *first[place + 1 :]])
+                assigned = [*assignments, *first[:place], dimension.assign(value), *first[place + 1 :]]
+                check_alternatives(assigned)
+                open_job(recipe, assigned)
             except ConfigError as error:
                 problems += [problem for problem in error.problems if problem not in problems]
     if problems:
