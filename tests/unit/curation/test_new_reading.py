@@ -566,6 +566,26 @@ def test_boxes_in_csv_are_read_in_each_of_their_forms(lines: str) -> None:
     assert (instance.label, instance.box) == ('nut', (8, 6, 24, 18))
 
 
+@pytest.mark.parametrize(
+    ('lines', 'boxes', 'problem'),
+    [  # of images of 64 x 48 pixels; the last ones leave theirs a little, or are smaller than a pixel
+        ('8,6,24,18 0.1,0.2,0.5,0.4 1,1,9,9', ['8,6,24,18', '1,1,9,9'], 'boxes.csv:3: the box 0.1, 0.2, 0.5, 0.4 is in shares'),
+        ('0,0,0.5,0.5 8,6,24,18 0,0,1,1', ['0,0,32,24', '0,0,64,48'], 'boxes.csv:3: the box 8, 6, 24, 18 is in pixels'),
+        ('0,0,0.5,0.5 0,0,1,1 0.25,0,1.003,1', ['0,0,32,24', '0,0,64,48', '16,0,64,48'], ''),
+        ('8,6,24,18 0,0,0,0 1,1,9,9', ['8,6,24,18', '1,1,9,9'], ''),
+    ],
+)
+def test_a_box_in_another_unit_than_the_file_leaves_its_image_out(lines: str, boxes: list[str], problem: str) -> None:
+    for name in 'abc':
+        drawn.draw(Path(f'mine/{name}.png'), 1)
+    rows = [f'{name}.png,{line},nut' for name, line in zip('abc', lines.split(), strict=True)]
+    drawn.write(Path('mine/boxes.csv'), '\n'.join(['filename,xmin,ymin,xmax,ymax,class', *rows]))
+    found = found_in('mine', 'csv')
+    read = np.clip([one.box for sample in found.samples for one in sample.instances], 0, (64, 48, 64, 48))
+    assert [','.join(f'{value:g}' for value in box) for box in read] == boxes
+    assert [problem in text for text in found.left_out] == [True] * bool(problem)
+
+
 def test_lines_of_a_page_may_have_four_numbers_before_them() -> None:
     (instance,) = instances_of('8,6,24,18,"two, three"', 'gt/gt_a 1.txt')
     assert (instance.text, instance.box, len(instance.corners)) == ('two, three', (8, 6, 24, 18), 4)

@@ -1,8 +1,9 @@
 """Tables of comma-separated values with a line for each box, or for each image and its text or HTML."""
 
+import contextlib
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, decode_rows, runs_instance
@@ -39,6 +40,8 @@ NAMED = {
 NUMBERS = {'cx', 'cy', 'x0', 'y0', 'x1', 'y1', 'width', 'height'}
 OBJECTS = {'x0', 'cx', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
 DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
+PIXELS, SHARES = 'pixels', 'shares'
+MOST_SHARE = 2  # a box in shares may leave its image a little, and is clipped
 TRIED = 10  # lines that are looked at for the names of images
 BARE = (  # columns of files without a header
     ('image', 'x0', 'y0', 'x1', 'y1', 'label'),  # RetinaNet
@@ -54,13 +57,15 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch(), tree.doubting(path):
-            for number, row in _rows(path, tree, found):
+            rows = list(_rows(path, tree, found))
+            unit = _unit([row for _, row in rows])
+            for number, row in rows:
                 with found.left_out.catch():
                     where = f'{path}:{number}'
                     image = tree.image(row['image'], path, where)
                     with found.dropping(image):
                         label = row.get('label') or (f'class_{row["number"]}' if row.get('number') else '')
-                        _add(row | {'label': names.get(label, label)}, where, path, image, tree, found, marked)
+                        _add(row | {'label': names.get(label, label), 'unit': unit}, where, path, image, tree, found, marked)
     if any(instances for _, instances in marked.values()) and found.samples:  # of another file, about whole images
         found.notes.append(f'texts or labels of whole images beside objects, not used: {len(found.samples)}')
         found.samples.clear()
@@ -153,30 +158,56 @@ def _pixels(label: str, row: Mapping[str, str], size: tuple[int, int], where: st
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
+    """Box of a line in pixels. Raises AnnotationError, also for one in another unit than most of the file."""
+    x0, y0, x1, y1 = corners = _corners(row, where)
+    if ('x1' in row or 'box' in row) and row.get('width') and row.get('height'):  # of the image, or once more of the box
+        stated = tuple(round(parse_number(row[side], f'{where}: {side}')) for side in ('width', 'height'))
+        if stated not in (size, (round(x1 - x0), round(y1 - y0))):
+            raise AnnotationError(
+                f'{where}: was made for {stated[0]} x {stated[1]} pixels, its image has {size[0]} x {size[1]}'
+            )
+    shown = f'{where}: the box {x0:g}, {y0:g}, {x1:g}, {y1:g}'
+    if row['unit'] == SHARES:
+        if max(corners) > MOST_SHARE:
+            raise AnnotationError(f'{shown} is in pixels, most boxes of the file are in shares of the image, from 0 to 1')
+        return x0 * size[0], y0 * size[1], x1 * size[0], y1 * size[1]
+    if _is_share(corners):
+        raise AnnotationError(f'{shown} is in shares of the image, from 0 to 1, most boxes of the file are in pixels')
+    return corners
+
+
+def _corners(row: Mapping[str, str], where: str) -> Box:
+    """Box of a line in the unit of the file. Raises AnnotationError."""
+
     def numbers(*keys: str) -> list[float]:
         return [parse_number(row.get(key), f'{where}: {key}') for key in keys]
 
     if 'box' in row:  # `[x, y, width, height]`, as in Kaggle's competitions
         x, y, width, height = check_floats(parse_json(row['box'], where), 4, f'{where}: bbox')
-        values = [x, y, x + width, y + height]
-    elif 'cx' in row:
+        return x, y, x + width, y + height
+    if 'cx' in row:
         x, y, width, height = numbers('cx', 'cy', 'width', 'height')
-        values = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-    elif 'x1' in row:
-        values = numbers('x0', 'y0', 'x1', 'y1')
-    else:
-        x, y, width, height = numbers('x0', 'y0', 'width', 'height')
-        values = [x, y, x + width, y + height]
-    x0, y0, x1, y1 = values
-    if ('x1' in row or 'box' in row) and row.get('width') and row.get('height'):  # of the image, or once more of the box
-        stated = tuple(round(number) for number in numbers('width', 'height'))
-        if stated not in (size, (round(x1 - x0), round(y1 - y0))):
-            raise AnnotationError(
-                f'{where}: was made for {stated[0]} x {stated[1]} pixels, its image has {size[0]} x {size[1]}'
-            )
-    if max(values) <= 1 and min(values) >= 0:  # shares of the image, as Open Images has them; no box is one pixel
-        return x0 * size[0], y0 * size[1], x1 * size[0], y1 * size[1]
-    return x0, y0, x1, y1
+        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    if 'x1' in row:
+        x0, y0, x1, y1 = numbers('x0', 'y0', 'x1', 'y1')
+        return x0, y0, x1, y1
+    x, y, width, height = numbers('x0', 'y0', 'width', 'height')
+    return x, y, x + width, y + height
+
+
+def _unit(rows: Sequence[Mapping[str, str]]) -> str:
+    """SHARES if most boxes of a file are in shares of the image, as Open Images has them, else PIXELS."""
+    boxes = list[Box]()
+    for row in rows:
+        with contextlib.suppress(AnnotationError):  # reported with its line later
+            boxes.append(_corners(row, ''))
+    return SHARES if 2 * sum(map(_is_share, boxes)) > len(boxes) else PIXELS
+
+
+def _is_share(box: Box) -> bool:
+    """True for a box in shares of the image, for no box of an image is a pixel; one without area has no unit."""
+    x0, y0, x1, y1 = box
+    return min(box) >= 0 and max(box) <= 1 and x0 < x1 and y0 < y1
 
 
 def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, dict[str, str]]]:
