@@ -1,14 +1,17 @@
 """`phalanx new DIR`: writes a recipe for a folder of images and their annotations."""
 
 import argparse
+import contextlib
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from phalanx.cli.data_options import new_parser
 from phalanx.curation.new.create import UNPACKED, create
 from phalanx.curation.prepare.unpack import FETCHED
-from phalanx.system.errors import RequestError
+from phalanx.system.disk import remove_own
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.paths import normalise_path, shorten_path
 
 
@@ -20,7 +23,30 @@ def command(words: Sequence[str]) -> int:
     out = normalise_path(given.out) if given.out else _beside(folder)
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {UNPACKED, FETCHED}):
         raise RequestError(f'--out {given.out or shorten_path(out)}: exists already; give a new folder')
-    return create(given, folder, out)
+    try:
+        with _leaving_nothing_half_made(out):
+            return create(given, folder, out)
+    except OSError as error:
+        print(f'{shorten_path(out)} was not written: {describe_error(error)}', file=sys.stderr)
+        return 1
+
+
+@contextlib.contextmanager
+def _leaving_nothing_half_made(out: Path) -> Iterator[None]:
+    """Remove what was written into `out` if an error ends the work, so that the same command can be given again.
+
+    What was unpacked or fetched stays: it is whole, and the next start uses it.
+    """
+    was_there = out.exists()
+    try:
+        yield
+    except Exception:
+        for path in [*out.iterdir()] if out.is_dir() else ():  # nothing else was there, see `command`
+            if path.name not in (UNPACKED, FETCHED):
+                remove_own(path)
+        if not was_there and out.is_dir() and not any(out.iterdir()):
+            remove_own(out)
+        raise
 
 
 def _beside(folder: Path) -> Path:

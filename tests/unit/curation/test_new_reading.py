@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import signal
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -550,6 +552,21 @@ def test_texts_of_labelme_and_cvat_are_read() -> None:
         'annotations.xml',
     )
     assert (instance.label, instance.text, instance.box) == ('line', 'abc', (2, 3, 20, 12))
+
+
+@pytest.mark.parametrize('limit', [1000, 1520])  # bytes per file: too few for a list, for the recipe
+def test_a_full_disk_leaves_no_half_made_folder(limit: int, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        assert new() == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert 'mine_phalanx was not written: [Errno 27] File too large' in capsys.readouterr().err
+    assert not Path('mine_phalanx').exists()
+    assert new() == 0
 
 
 @pytest.mark.parametrize(

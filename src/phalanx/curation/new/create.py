@@ -43,7 +43,7 @@ MINUTES = 7  # of training steps on a CPU that a recipe may be extended to
 
 
 def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
-    """Write a recipe for the data in `folder` into `out`; return the exit status. Raises RequestError."""
+    """Write a recipe for the data in `folder` into `out`; return the exit status. Raises RequestError and OSError."""
     try:
         tree = _tree(unpack_data(folder, out / UNPACKED), given)
     except (OSError, zipfile.BadZipFile, AnnotationError) as error:
@@ -80,9 +80,6 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
         written.copies = count_copies(lists['train'], lists.get('val', ()))
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
-    except OSError as error:
-        print(f'{out} cannot be written: {error}', file=sys.stderr)
-        return 1
     # both splits are needed, and reading may have left out all of one
     if not written.counts.get('train') or not written.counts.get('val'):
         raise RequestError(
