@@ -17,6 +17,8 @@ from phalanx.report.report import Report
 from phalanx.system.errors import RunError
 from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, Saving
 
+LINES, LONGEST = 10, 250  # of torch's message about a state that does not fit: it names all tensors
+
 
 @dataclass
 class Saver:
@@ -137,7 +139,8 @@ class Saver:
             self.model.load_state_dict(loaded.model)
             load_state(self.optimizer, loaded.state['optimizer'])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f'{loaded.path} does not match this recipe: {error}') from None
+            lines = [line if len(line) <= LONGEST else f'{line[:LONGEST]} ...' for line in str(error).split('\n')]
+            raise RunError(f'{loaded.path} does not match this recipe: ' + '\n'.join(lines[:LINES])) from None
         self.precision.restore(loaded.state['precision'])
         if self.ema is not None:
             if loaded.state['ema'] is None:

@@ -195,6 +195,12 @@ class Wider(Doubling):
         self.network = torch.nn.Linear(1, 2, bias=False)
 
 
+class Deeper(Doubling):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(99)))
+
+
 class Biased(Doubling):
     def __init__(self) -> None:
         super().__init__()
@@ -205,6 +211,7 @@ class Biased(Doubling):
     ('task', 'settings', 'reason'),
     [
         (Wider, [], r'(?s)step_0000006 does not match this recipe: .*size mismatch for weight'),
+        (Deeper, [], r'step_0000006 does not match this recipe: .*\n\tMissing key[^\n]{200,300} \.\.\.\n\tUnexpected'),
         (Biased, [], r'(?s)step_0000006 does not match this recipe: .*Missing key\(s\) in state_dict: "bias"'),
         (
             Doubling,
