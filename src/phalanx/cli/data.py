@@ -60,9 +60,9 @@ def check(given: argparse.Namespace) -> int:
 
 
 def _next(census: Census, job: Job, recipe: str) -> str:
-    """Next step after the check: single samples that cannot be used may be skipped, nothing else."""
+    """Next step after the check: single samples that cannot be used may be skipped, but not all of a split."""
     wrong, train = census.problems, f'phalanx train {quote(recipe)}'
-    if not all(problem.name for problem in wrong):
+    if not all(problem.name for problem in wrong) or not all(split.indices for split in census.splits.values()):
         return f'repair what is wrong, and check again: phalanx data check {quote(recipe)}'
     if len(wrong) > job.recipe.train.bad_samples:
         return f'repair or remove what is wrong, or skip it: {train} --set train.bad_samples={len(wrong)}'

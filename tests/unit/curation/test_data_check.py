@@ -203,6 +203,14 @@ def test_one_problem_in_many_files_is_reported_once() -> None:
     ]
 
 
+def test_a_split_without_a_usable_sample_is_to_be_repaired_not_skipped(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree.root / 'images/d.png').write_bytes(b'')
+    assert cli.main(['data', 'check', *tree.words()]) == 1
+    assert capsys.readouterr().out.endswith(
+        'next: repair what is wrong, and check again: phalanx data check pp_liteseg_digits\n'
+    )
+
+
 def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
     census = Census({}, {'train': SplitCensus(60)}, [], [])
     for width in range(100, 160):
