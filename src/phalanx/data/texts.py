@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,11 @@ BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word of T
 WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
 
 LINE = 'image<TAB>[{"transcription": "..", "points": [[x, y], ..]}]'  # of PaddleOCR's label files, in messages
+
+FROM_RIGHT_CURE = (
+    'the network reads from the left, so such texts must be in the order of the image, from the left, and '
+    '`characters.right_to_left: true` turns results round'
+)
 
 
 class PageText(NamedTuple):
@@ -123,6 +129,11 @@ def check_outline(values: Any, where: str) -> list[list[float]]:
     if len(values) < 3:
         raise AnnotationError(f'{where}: an outline has at least 3 points, got {len(values)}')
     return [[float(x), float(y)] for x, y in values]
+
+
+def reads_from_right(text: str) -> bool:
+    """True if a letter of `text` belongs to a script that is written from the right, such as Hebrew or Arabic."""
+    return not text.isascii() and any(unicodedata.bidirectional(character) in ('R', 'AL') for character in text)
 
 
 def is_coordinate(value: Any) -> bool:

@@ -332,6 +332,21 @@ def test_different_texts_of_one_image_and_paths_of_windows_are_named(
     assert reason in census['problems'][0]['problem']
 
 
+@pytest.mark.parametrize('right_to_left', [False, True])
+def test_letters_that_are_written_from_the_right_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], right_to_left: bool
+) -> None:
+    Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
+    (tmp_path / 'list.txt').write_text('a.png\t\u05e9\u05dc 1\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    dictionary = f'characters={{dictionary: [\u05e9, \u05dc, "1", " "], right_to_left: {str(right_to_left).lower()}}}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, dictionary, 'train.global_batch_size=1', *words]) == 0
+    remarks = json.loads(capsys.readouterr().out)['remarks']
+    note = 'train: 1 sample (from the right): the network reads from the left, so such texts must be in the order of the image'
+    assert any(remark.startswith(note) for remark in remarks) is not right_to_left
+
+
 def test_texts_that_are_cut_off_or_changed_and_entries_that_match_nothing_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

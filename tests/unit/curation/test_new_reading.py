@@ -220,6 +220,14 @@ def test_a_page_without_text_is_a_sample(capsys: pytest.CaptureFixture[str]) -> 
     assert 'left out' not in capsys.readouterr().out
 
 
+def test_lines_that_are_written_from_the_right_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        drawn.draw(Path(f'mine/{number}.png'), number)
+    drawn.write(Path('mine/list.txt'), ''.join(f'{number}.png\t\u05e9\u05dc{number}\n' for number in range(4)))
+    assert new() == 0
+    assert 'warning: 3 training lines with letters that are written from the right: ' in capsys.readouterr().out
+
+
 def test_small_texts_need_a_larger_input() -> None:
     """16 pixels for a text that is 2 % of its page is 800; 640 is the most on a CPU, and no page is enlarged."""
     tall, low = (

@@ -28,6 +28,7 @@ from phalanx.curation.prepare.targets import Written, find_meaning, write
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import unpack_data
 from phalanx.data.checks import AnnotationError
+from phalanx.data.texts import FROM_RIGHT_CURE, reads_from_right
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
@@ -220,6 +221,10 @@ def _warnings(family: Family, written: Written, has_weights: bool) -> list[str]:
         found.append(
             f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
             'nothing is learned from them; increase the width in image_size, or cut the lines'
+        )
+    if from_right := sum(map(reads_from_right, written.texts)):
+        found.append(
+            f'{pluralize(from_right, "training line")} with letters that are written from the right: {FROM_RIGHT_CURE}'
         )
     limit = plan.max_tokens(written, node, has_weights) if family == 'table' else 0
     if longer := sum(tokens > limit for tokens in written.tokens):

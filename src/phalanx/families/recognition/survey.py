@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from phalanx.data.samples import Draw, FromSource, Image, SampleError
+from phalanx.data.texts import FROM_RIGHT_CURE, reads_from_right
 from phalanx.families.recognition.characters import Characters, UnusableTextError, compose
 from phalanx.families.recognition.draw import add_caption
 
 UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
 COMPOSED = '(changed to the normal form NFC)'
+FROM_RIGHT = '(from the right)'
 MOST_NAMED = 20  # entries of the dictionary in a note
 
 
@@ -46,13 +48,15 @@ class LineSurvey(FromSource):
         # CTC gives a text that needs more time steps than there are no loss, so it would be ignored silently.
         known = self.characters.drop_unknown(text)
         is_too_long = self.time_steps is not None and ctc_steps_needed(known) > self.time_steps
-        return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {})
+        is_reversed = reads_from_right(text) and not self.characters.right_to_left
+        return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {}) | ({FROM_RIGHT: 1} if is_reversed else {})
 
     @property
     def cures(self) -> dict[str, str]:
         return {
             UNKNOWN: 'they are neither learned nor read; add them to the dictionary, or remove them from the texts',
             COMPOSED: 'texts are learned and compared with composed letters; predictions have them, too',
+            FROM_RIGHT: FROM_RIGHT_CURE,
             TOO_LONG: f'their texts need more than the {self.time_steps} time steps that CTC has at a width of {self.width}, '
             'so nothing is learned from them; increase the width in `image_size`',
         }
