@@ -347,6 +347,18 @@ def test_letters_that_are_written_from_the_right_are_named(
     assert any(remark.startswith(note) for remark in remarks) is not right_to_left
 
 
+def test_lines_on_their_side_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two digits may be higher than wide."""
+    for name, text in {'a': '123', 'b': '11'}.items():
+        Image.fromarray(picture(len(text), 48, 32)).save(tmp_path / f'{name}.png')
+    (tmp_path / 'list.txt').write_text('a.png\t123\nb.png\t11\n')
+    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
+    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
+    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
+    note = 'train: 1 sample (taller than wide): they become a few columns of pixels'
+    assert any(remark.startswith(note) for remark in json.loads(capsys.readouterr().out)['remarks'])
+
+
 def test_texts_that_are_cut_off_or_changed_and_entries_that_match_nothing_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,10 +10,12 @@ from phalanx.data.samples import Draw, FromSource, Image, SampleError
 from phalanx.data.texts import FROM_RIGHT_CURE, reads_from_right
 from phalanx.families.recognition.characters import Characters, UnusableTextError, compose
 from phalanx.families.recognition.draw import add_caption
+from phalanx.runtime.reading import is_upright
 
 UNKNOWN, TOO_LONG, BLANK = '(not in the dictionary)', '(too long for the width)', '␣'
 COMPOSED = '(changed to the normal form NFC)'
-FROM_RIGHT = '(from the right)'
+FROM_RIGHT, UPRIGHT = '(from the right)', '(taller than wide)'
+FEW = 3  # characters that do not stand side by side in an image that is taller than wide
 MOST_NAMED = 20  # entries of the dictionary in a note
 
 
@@ -48,8 +50,12 @@ class LineSurvey(FromSource):
         # CTC gives a text that needs more time steps than there are no loss, so it would be ignored silently.
         known = self.characters.drop_unknown(text)
         is_too_long = self.time_steps is not None and ctc_steps_needed(known) > self.time_steps
-        is_reversed = reads_from_right(text) and not self.characters.right_to_left
-        return image, dict(counts) | ({TOO_LONG: 1} if is_too_long else {}) | ({FROM_RIGHT: 1} if is_reversed else {})
+        found = {
+            TOO_LONG: is_too_long,
+            FROM_RIGHT: reads_from_right(text) and not self.characters.right_to_left,
+            UPRIGHT: len(text) >= FEW and is_upright(image.shape[1], image.shape[0]),
+        }
+        return image, dict(counts) | {name: 1 for name, is_so in found.items() if is_so}
 
     @property
     def cures(self) -> dict[str, str]:
@@ -57,6 +63,7 @@ class LineSurvey(FromSource):
             UNKNOWN: 'they are neither learned nor read; add them to the dictionary, or remove them from the texts',
             COMPOSED: 'texts are learned and compared with composed letters; predictions have them, too',
             FROM_RIGHT: FROM_RIGHT_CURE,
+            UPRIGHT: 'they become a few columns of pixels, in which nothing can be read; turn the images so that lines lie',
             TOO_LONG: f'their texts need more than the {self.time_steps} time steps that CTC has at a width of {self.width}, '
             'so nothing is learned from them; increase the width in `image_size`',
         }
