@@ -207,7 +207,8 @@ def _instance(
     if not isinstance(value, dict):
         raise AnnotationError(f'{where}: has no value')
     if not label:
-        raise AnnotationError(f'{where}: has no label: {shorten(value)}')
+        cure = '' if result.get('id') else '; export JSON, since JSON-MIN does not say which label and text belong to it'
+        raise AnnotationError(f'{where}: has no label: {shorten(value)}{cure}')
     if any(isinstance(names := value.get(key), list) and len(names) > 1 for key in ('labels', *KINDS)):
         raise AnnotationError(f'{where}: has several labels: {shorten(value)}; an object has one class')
     if 'rle' in value:
