@@ -401,6 +401,28 @@ def test_the_polygons_of_totaltext_are_read() -> None:
     assert len(found.samples[0].instances[0].corners) == 5
 
 
+def test_a_price_is_a_text_and_no_fifth_point() -> None:
+    found = read({'gt_a.txt': '40,30,60,30,60,40,40,40,1,99\n'}, 'a.png', family='text_detection')[1]
+    assert texts_of(found) == [('1,99', False)]
+    found = read({'gt_a.txt': '40,30,60,30,60,40,50,44,40,40\n'}, 'a.png', family='text_detection')[1]
+    assert texts_of(found) == [('', False)] and len(found.samples[0].instances[0].corners) == 5
+
+
+def test_a_short_export_of_label_studio_does_not_tell_the_texts_of_regions() -> None:
+    box = {'x': 25, 'y': 25, 'width': 50, 'height': 50}
+    task = {
+        'id': 1,
+        'ocr': 'a.png',
+        'bbox': [box],
+        'label': [box | {'labels': ['Text']}],
+        'transcription': ['x'],
+        'annotator': 1,
+    }
+    rows, _, said = read({'x.json': [task]}, FIRST)
+    assert not rows
+    assert 'has no label: ' in said and 'export JSON, since JSON-MIN does not say which label and text belong to it' in said
+
+
 def test_points_of_ctw1500_are_relative_to_the_box_before_them() -> None:
     offsets = '0,0,3,0,6,0,9,0,12,0,15,0,18,0,18,8,15,8,12,8,9,8,6,8,3,8,0,8'
     found = read({'a.txt': f'20,10,38,18,{offsets}\n'}, 'a.png', family='text_detection')[1]

@@ -120,7 +120,8 @@ def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     divider = ' ' if is_page and ',' not in ''.join(lines[:1]) else ','  # of ICDAR 2013: blanks
     # numbers only: boxes or outlines of texts that nobody wrote down
     rows = [parse_coordinates(line.split(divider)) for line in lines]
-    if rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 for row in rows):
+    are_numbers = rows and all(len(row) >= (4 if is_page else 6) and not len(row) % 2 for row in rows)
+    if are_numbers and not any(_is_price(row) for row in rows):
         if all(len(row) == 8 and max(row[4:]) <= MOST_VISDRONE for row in rows):
             raise AnnotationError(f'{path}: holds boxes of VisDrone, which are not read; convert them to COCO or YOLO')
         outlines = [corners_of(*row) if len(row) == 4 else _outline(row) for row in rows]
@@ -137,6 +138,15 @@ def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     if len(lines) == 1 and 'labels' not in path.parts[-3:-1]:  # where the boxes of YOLO lie
         return Sample(image, tree.split_of(path), text=lines[0])
     raise AnnotationError(f'{path}: expected one line, the text of the image, got {len(lines)} lines: {shorten(lines[:1])}')
+
+
+def _is_price(row: list[float]) -> bool:
+    """True for four corners and a text with a comma, such as 19,99, which is not a fifth point near them."""
+    if len(row) != 10:
+        return False
+    (x0, x1), (y0, y1) = ((min(row[axis:8:2]), max(row[axis:8:2])) for axis in (0, 1))
+    (x, y), reach = row[8:], max(x1 - x0, y1 - y0)
+    return not (x0 - reach <= x <= x1 + reach and y0 - reach <= y <= y1 + reach)
 
 
 def _outline(row: list[float]) -> list[list[float]]:
