@@ -84,3 +84,27 @@ def test_outputs_that_do_not_fit_the_evaluation_are_reported(recipe: str, expect
     task, batch = opened(recipe)
     with pytest.raises(RunError, match=rf'model: in evaluation it must return {expected}.*; it returned Tensor'):
         task.begin_prediction(lambda *_: zeros(1), batch)
+
+
+class Decoding:
+    """Detector whose `decode` returns what it was given."""
+
+    def __init__(self, decoded: Any) -> None:
+        self.decoded = decoded
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    def decode(self, raw: torch.Tensor) -> Any:
+        return self.decoded
+
+
+@pytest.mark.parametrize(
+    'decoded', [zeros(1, 4, 4), (zeros(1, 4, 4), zeros(1, 3, 10)), (zeros(1, 4, 4), zeros(1, 4, 10), 0), None]
+)
+def test_a_detector_that_decodes_no_boxes_and_scores_is_reported(decoded: Any) -> None:
+    task, batch = opened('ppyoloe_digits')
+    with pytest.raises(
+        RunError, match=r'evaluation, from `decode`, it must return `boxes` \[1, A, 4\], `scores` \[1, A, K\]; '
+    ):
+        task.begin_prediction(Decoding(decoded), batch)

@@ -5,12 +5,13 @@ The boxes of all views go through one suppression. Shapes: B images, A boxes of 
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from phalanx.families.outputs import check_fields
 from phalanx.runtime.prepare import STEP, check_input_size, scaled_size
 from phalanx.runtime.views import Views, flips, window_cores
 
@@ -37,8 +38,7 @@ class Inference(Views):
     def __call__(self, model: Any, images: Tensor) -> tuple[Tensor, Tensor]:
         """Raise TooLargeError if a scale makes an image too large."""
         if not self.has_several_views:
-            boxes, scores = model.decode(model(images))
-            return boxes, scores
+            return decode(model, images)
         views = product(self.scales, flips(horizontal=self.flip_horizontal, vertical=False))
         parts = [part for scale, flip in views for part in self.view(model, images, scale, is_mirrored=bool(flip))]
         return torch.cat([boxes for boxes, _ in parts], 1), torch.cat([scores for _, scores in parts], 1)
@@ -59,14 +59,29 @@ class Inference(Views):
     def windows(self, model: Any, images: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Boxes in pixels of `images` and scores of each window; the scores of boxes that count in another one are 0."""
         if self.window is None or self.window_stride is None:
-            return [model.decode(model(images))]
+            return [decode(model, images)]
         (height, width), (down, across), parts = self.window, self.window_stride, []
         rows, columns = window_cores(images.shape[2], height, down), window_cores(images.shape[3], width, across)
         for (top, least_y, most_y), (left, least_x, most_x) in product(rows, columns):
-            boxes, scores = model.decode(model(images[:, :, top : top + height, left : left + width]))
+            boxes, scores = decode(model, images[:, :, top : top + height, left : left + width])
             x0, y0, x1, y1 = boxes.unbind(2)  # numbers of Python are added: a tensor of them would make the host wait
             boxes = torch.stack([x0 + left, y0 + top, x1 + left, y1 + top], 2)
             x, y = ((boxes[..., :2] + boxes[..., 2:]) / 2).unbind(2)
             counts = (least_x <= x) & (x < most_x) & (least_y <= y) & (y < most_y)
             parts.append((boxes, scores * counts[..., None]))
         return parts
+
+
+class Pair(NamedTuple):
+    """Result of `decode` of a network."""
+
+    boxes: Tensor  # [B, A, 4] in pixels of the input
+    scores: Tensor  # [B, A, K]
+
+
+def decode(model: Any, images: Tensor) -> Pair:
+    """Predict boxes and scores. Raises RunError if the network, which may be a plug-in's, returns something else."""
+    decoded = model.decode(model(images))
+    pair: Pair = Pair(*decoded) if isinstance(decoded, tuple | list) and len(decoded) == len(Pair._fields) else decoded
+    check_fields('evaluation, from `decode`,', pair, {'boxes': (len(images), 'A', 4), 'scores': (len(images), 'A', 'K')})
+    return pair
