@@ -16,6 +16,7 @@ from phalanx.data.cache import read_cached
 from phalanx.data.image import (
     BEGINNINGS,
     PILLOW_ERRORS,
+    AnImage,
     check_bytes,
     check_pixels,
     decode_by_opencv,
@@ -70,7 +71,7 @@ class Bands:
         data = read_cached(f'bands {path}', lambda: self.decode(read_bytes(path), str(path)).view(np.uint8))
         return data.view(self.dtype)
 
-    def load(self, image: Image | str | Path) -> Image:
+    def load(self, image: AnImage) -> Image:
         """Load an image, from an array or a file. Raises ValueError and SampleError."""
         pixels = self.read(image) if isinstance(image, str | Path) else image
         return check_image(pixels, self.count, self.bits)

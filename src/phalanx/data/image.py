@@ -27,7 +27,8 @@ from phalanx.runtime.prepare import MOST_PIXELS, check_image
 from phalanx.system.buckets import StoreError, StorePath, is_url
 from phalanx.system.paths import hint_slashes
 
-AnImage = Image | str | Path
+AnImage = Image | str | Path | PIL.Image.Image
+COLOURS = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # modes of Pillow for files of 8 bits
 LabelMap = npt.NDArray[np.uint8]  # [H, W] class ids
 # As BGR: OpenCV 5.0 mixes up the pixels of 16-bit TIFF files when it decodes them as RGB.
 AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
@@ -128,9 +129,17 @@ def file_bit_depth(path: Path) -> int:
 
 
 def load_pixels(image: AnImage) -> Image:
-    """Load an image as [H, W, 3] uint8 RGB. Raises ValueError and SampleError."""
+    """Load an image as [H, W, 3] uint8 RGB; one of PIL is read as its file would be. Raises ValueError and SampleError."""
+    if isinstance(image, str | Path):
+        return read_image(Path(image))
+    if isinstance(image, PIL.Image.Image):
+        if image.mode not in COLOURS:
+            raise ValueError(
+                f'a PIL image of mode {image.mode} is not read, for its values have another range; convert it to RGB'
+            )
+        return np.array(PIL.ImageOps.exif_transpose(image).convert('RGB'))
     # torch.from_numpy warns about read-only arrays.
-    return check_image(read_image(Path(image)) if isinstance(image, str | Path) else np.require(image, requirements='W'))
+    return np.require(check_image(image), requirements='W')
 
 
 class Pages:

@@ -24,6 +24,7 @@ MOST_PIXELS = 2**27  # of an image, decoded or augmented: 400 MB
 MOST_SEEN = 2**25  # input pixels of a network per image
 MAX_SIDE = 4000  # of a page for text detection: PaddleOCR's max_side_limit
 MAX_LINE = 3200  # columns of a line that is wider than the recipe says: PaddleX's MAX_IMG_W
+ORIENTATION = 0x0112  # EXIF tag: how a picture is turned
 STEP = 32  # sides of network inputs are padded to multiples of it
 # Description of resizing in guides: other implementations must compute the same pixels.
 RESIZING = (
@@ -74,11 +75,15 @@ def size_of(options: Mapping[str, Any], name: str) -> Size:
 
 def check_image(image: Any, count: int = 3, bits: int = 8) -> Image:
     """Return `image` as an array. Raises ValueError when it is not an image [H, W, count] of unsigned integers of `bits`."""
+    is_rgb = (count, bits) == (3, 8)
+    kind = f'[height, width, {count}] of uint{bits}' + (', in RGB order' if is_rgb else '')
+    if is_rgb and hasattr(image, 'getexif') and (image.mode != 'RGB' or image.getexif().get(ORIENTATION, 1) != 1):
+        raise ValueError(f"an image is an array {kind}; of PIL's: numpy.array(ImageOps.exif_transpose(image).convert('RGB'))")
     pixels = np.asarray(image)
     if pixels.dtype != f'uint{bits}' or pixels.ndim != 3 or pixels.shape[2] != count or 0 in pixels.shape:
-        shape = ', '.join(map(str, pixels.shape))
-        kind = f'[height, width, {count}] of uint{bits}' + (', in RGB order' if (count, bits) == (3, 8) else '')
-        raise ValueError(f'an image is an array {kind}; got [{shape}] of {pixels.dtype}')
+        got = f'[{", ".join(map(str, pixels.shape))}] of {pixels.dtype}' if pixels.ndim else f'a {type(image).__name__}'
+        cause = '; cv2.imread returns None for a file that it cannot read' if image is None else ''
+        raise ValueError(f'an image is an array {kind}; got {got}{cause}')
     return pixels
 
 

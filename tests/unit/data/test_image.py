@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from phalanx.data import pdf
 from phalanx.data.batch import channels_first, normalise_images, stack_images
 from phalanx.data.checks import size_of
-from phalanx.data.image import Pages, file_bit_depth, file_orientation, overlay, palette, read_image, read_labels
+from phalanx.data.image import Pages, file_bit_depth, file_orientation, load_pixels, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -308,3 +308,32 @@ def test_pages_of_a_pdf_are_rendered_or_the_package_is_named(tmp_path: Path) -> 
     (tmp_path / 'b.pdf').write_bytes(b'%PDF-1.7 and nothing more')
     with pytest.raises(SampleError, match=r'b\.pdf: PDFium cannot read it'):
         Pages(tmp_path / 'b.pdf')
+
+
+@pytest.mark.parametrize('orientation', [1, 6])
+@pytest.mark.parametrize('mode', ['RGB', 'L', 'P', 'CMYK'])
+def test_an_image_of_pillow_is_read_as_its_file_is(mode: str, orientation: int, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(4, 6, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    ending = 'jpg' if mode == 'CMYK' else 'png'
+    Image.fromarray(pixels).convert(mode).save(tmp_path / f'a.{ending}', exif=exif)
+    with Image.open(tmp_path / f'a.{ending}') as image:
+        loaded = load_pixels(image)
+    assert loaded.shape == ((4, 6, 3) if orientation == 1 else (6, 4, 3))
+    if mode != 'CMYK':  # which has more than one way to RGB
+        np.testing.assert_array_equal(loaded, read_image(tmp_path / f'a.{ending}'))
+
+
+@pytest.mark.parametrize(
+    ('image', 'problem'),
+    [
+        (Image.new('I;16', (4, 4)), 'mode I;16 is not read, for its values have another range; convert it to RGB'),
+        (None, 'got a NoneType; cv2.imread returns None for a file that it cannot read'),
+        (b'x', 'got a bytes'),
+        (np.zeros((4, 4, 3)), r'got [4, 4, 3] of float64'),
+    ],
+)
+def test_what_is_not_an_image_is_named(image: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        load_pixels(image)

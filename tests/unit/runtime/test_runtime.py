@@ -13,6 +13,7 @@ import onnx
 import onnx.checker
 import onnx.parser
 import onnxruntime
+import PIL.Image
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -31,7 +32,7 @@ from phalanx.families.segmentation.task import prepare_sample, undo_transforms
 from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, ResizeByLong
 from phalanx.nn.layers import adaptive_avg_pool, pooling_matrix
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
-from phalanx.runtime.prepare import normalise, resize_maps
+from phalanx.runtime.prepare import check_image, normalise, resize_maps
 
 
 def rng() -> np.random.Generator:
@@ -214,6 +215,15 @@ def test_values_of_pixels_are_normalised_to_the_last_bit(channels: str) -> None:
     floats = (pixels if channels == 'RGB' else pixels[..., ::-1]).astype(np.float32) / np.float32(255)
     found = normalise(pixels, {'channels': channels, 'mean': mean.tolist(), 'std': std.tolist()})
     np.testing.assert_array_equal(found, ((floats - mean) / std).transpose(2, 0, 1))
+
+
+def test_an_image_of_pillow_that_is_not_upright_rgb_is_refused() -> None:
+    sideways = PIL.Image.fromarray(IMAGE)
+    sideways.getexif()[0x0112] = 6
+    for image in (sideways, PIL.Image.fromarray(IMAGE).convert('HSV')):  # three channels of 8 bits, too
+        with pytest.raises(ValueError, match=r"ImageOps\.exif_transpose\(image\)\.convert\('RGB'\)"):
+            check_image(image)
+    assert (check_image(PIL.Image.fromarray(IMAGE)) == IMAGE).all()
 
 
 def test_the_memory_of_large_images_is_freed(tmp_path: Path) -> None:
