@@ -20,9 +20,9 @@ from phalanx.weights.checkpoint import step_of
 class Trained:
     """Trained model with its pre- and post-processing.
 
-    `model(image)` returns the result for an image [H, W, 3] uint8 RGB (with `data.bands`, [H, W, C] of these), or the path of
-    one; for a list of images, a list of results. Results are, in pixels of the image: segmentation, a class map [H, W] uint8;
-    detection, a list of `Found`, the most probable first; recognition, a `Reading`; table, a `Prediction`.
+    `model(image)` returns the result for an image [H, W, 3] uint8 RGB (with `data.bands`, [H, W, C] of these), the path of one,
+    or one of PIL; for a list of images, a list of results. Results are, in pixels of the image: segmentation, a class map
+    [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`; table, a `Prediction`.
 
     `task` is the family, `class_names` are the classes (characters of a recogniser) by index; tables have none. `weights`
     describes the loaded weights (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights.
@@ -55,6 +55,8 @@ class Trained:
 
         Raises ValueError for an array that is not an image, and SampleError for a file that cannot be read.
         """
+        if batch_size < 1:
+            raise ValueError(f'batch_size must be at least 1, got {batch_size}')
         if isinstance(images, list | tuple):
             return self._results([self._task.load_image(image) for image in images], batch_size)
         (result,) = self._results([self._task.load_image(images)], 1)  # type: ignore[arg-type]
@@ -71,7 +73,7 @@ class Trained:
         # Only neighbours are batched, so results come in the order of the images without sorting.
         for _, alike in groupby(map(self._task.request, images), key=lambda prepared: prepared.image.shape):
             # A batch needs images of equal size: padding would change results at the edge.
-            while samples := list(islice(alike, max(1, batch_size))):
+            while samples := list(islice(alike, batch_size)):
                 batch = self._task.collate(samples).to(self._device)
                 results += self._task.results(self._task.predict(self.network, batch), batch)
         return results

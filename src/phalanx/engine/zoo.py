@@ -23,7 +23,7 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
     known = models()
     if name not in known:
         raise ValueError(f'{name!r} is not one of {", ".join(known)}{did_you_mean(name, known)}')
-    if not isinstance(num_classes, int) or num_classes < 1:
+    if type(num_classes) is not int or num_classes < 1:
         raise ValueError(f'num_classes must be an integer of at least 1, got {num_classes!r}')
     # Options are checked like keys of a recipe, so that `backbone='stdc2'` works in both.
     hints = key_types(known[name])

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import torch.distributed as torch_dist
 import yaml
 
 import phalanx
+from phalanx.cli.guest import parse_overrides
 from phalanx.config.read import ConfigError
 from phalanx.system.errors import RequestError, StoppedError
 from phalanx.weights.checkpoint import Checkpoints, step_of
@@ -52,6 +55,35 @@ def test_wrong_overrides_are_reported_by_key(tmp_path: Path) -> None:
         phalanx.train('pp_liteseg_digits', save_dir=tmp_path, overrides={'train.stepps': 2})
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'problem'),
+    [
+        ({'overrides': ['train.steps=2']}, r"overrides: a dict such as {'train\.steps': 100} is expected, got \['train"),
+        ({'overrides': {'train.steps=2': 2}}, r"overrides\['train\.steps=2'\]: a key is text such as train\.steps"),
+        (
+            {'overrides': {'optimizer.lr': {1}}},
+            r"overrides\['optimizer\.lr'\]: a value is a number, text, list or dict, got {1}",
+        ),
+        ({'overrides': {**OVERRIDES, 'train.epochs': 1}}, r"\['train\.epochs'\]: train\.steps is given, too"),
+        ({'gpus': 2}, r'gpus=2: give a list of the numbers of devices, such as \[0, 1\]'),
+        ({'gpus': '0,1'}, r"gpus='0,1': give a list"),
+        ({'nproc_per_node': '2'}, r"nproc_per_node='2': give the number of ranks"),
+        ({'callback': 3}, 'callback is a function'),
+        ({'stop': True}, 'stop a threading.Event'),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_starts(arguments: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=problem):
+        phalanx.train('pp_liteseg_digits', save_dir=tmp_path / 'run', **({'overrides': OVERRIDES} | arguments))
+    assert not (tmp_path / 'run').exists()
+
+
+def test_overrides_may_be_numbers_of_numpy_and_paths() -> None:
+    given = {'train.seed': np.int64(3), 'optimizer.lr': np.float32(0.5), 'data.root': Path('a b'), 'x': np.array([1, 2])}
+    texts = [text for text, _ in parse_overrides(given)]
+    assert texts == ['train.seed=3', 'optimizer.lr=0.5', 'data.root="a b"', 'x=[1, 2]']
+
+
 @pytest.fixture
 def child() -> Iterator[multiprocessing.process.BaseProcess]:
     """Process that the program around a training has started."""
@@ -67,13 +99,18 @@ def test_a_run_in_a_thread_stops_on_request_and_leaves_the_program_as_it_was(
 ) -> None:
     def surroundings() -> list[object]:
         log = logging.getLogger('phalanx')
-        return [dict(os.environ), log.handlers, log.propagate, log.level, [*map(signal.getsignal, signal.valid_signals())]]
+        handlers = [*map(signal.getsignal, signal.valid_signals())]
+        kernels = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+        random = torch.get_rng_state().tolist()
+        return [dict(os.environ), log.handlers, log.propagate, log.level, handlers, kernels, random]
 
     stop, errors, before = threading.Event(), list[Exception](), surroundings()
 
     def stop_at_the_first_step(event: Any) -> None:
         if event['kind'] == 'train':
             stop.set()
+            with pytest.raises(RequestError, match=r'trains or evaluates already.*nproc_per_node=1'):
+                phalanx.train('pp_liteseg_digits', save_dir=tmp_path / 'other', overrides=OVERRIDES)
 
     def work() -> None:
         try:

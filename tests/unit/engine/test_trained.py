@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from phalanx.data.samples import Image
 from phalanx.data.video import Video, VideoWriter
 from phalanx.deploy.predict import predict_video
 from phalanx.engine.job import open_job
+from phalanx.system.errors import RequestError, StoppedError
 from running import TINY, losses, run_here
 
 MORE = ('data.train_scenes=8', 'data.eval_scenes=2', 'train.global_batch_size=2', 'train.steps=2')
@@ -58,6 +61,22 @@ def test_a_list_of_images_gives_the_results_of_each(trained: phalanx.Trained) ->
     for image, result in zip(images, together, strict=True):
         assert (result == trained(image)).mean() > 0.99  # kernels for larger batches add in another order
     assert trained([]) == []
+
+
+def test_a_run_continues_with_other_settings_on_request(trained: phalanx.Trained, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / 'run', symlinks=True)
+    stop, longer = threading.Event(), {**OVERRIDES, 'train.steps': 9}
+    stop.set()  # that it continues is enough
+    with pytest.raises(RequestError, match=r'holds a run of another recipe:\n +train\.steps: there 2, now 9'):
+        phalanx.train('pp_liteseg_digits', save_dir=tmp_path / 'run', overrides=longer, stop=stop)
+    with pytest.raises(StoppedError):
+        phalanx.train('pp_liteseg_digits', save_dir=tmp_path / 'run', overrides=longer, stop=stop, resume='auto')
+    assert 'resumed at step 2 from' in (tmp_path / 'run' / 'journal.jsonl').read_text()
+
+
+def test_a_batch_has_at_least_one_image(trained: phalanx.Trained) -> None:
+    with pytest.raises(ValueError, match='batch_size must be at least 1, got 0'):
+        trained([noise(64, 96)], batch_size=0)
 
 
 def test_a_result_is_drawn_on_its_image(trained: phalanx.Trained) -> None:
