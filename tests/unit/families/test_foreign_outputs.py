@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 
 from phalanx.data.samples import Draw
 from phalanx.engine.job import open_job
+from phalanx.families.detection.loss import Varifocal
+from phalanx.families.recognition import loss as recognition
+from phalanx.families.table import loss as table
 from phalanx.families.table.output import TableOutput
 from phalanx.families.text_detection.models.maps import Maps
 from phalanx.parallel.step import WholeStep
@@ -108,3 +112,25 @@ def test_a_detector_that_decodes_no_boxes_and_scores_is_reported(decoded: Any) -
         RunError, match=r'evaluation, from `decode`, it must return `boxes` \[1, A, 4\], `scores` \[1, A, K\]; '
     ):
         task.begin_prediction(Decoding(decoded), batch)
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'loss'), [('crnn_digits', recognition.CTC), ('slanet_rendered', table.Structure), ('ppyoloe_digits', Varifocal)]
+)
+def test_a_loss_of_a_plug_in_takes_what_it_likes(recipe: str, loss: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plug-ins add theirs to the catalogs, from which a check may not conclude that they take our outputs."""
+    task, batch = opened(recipe)
+
+    class Own(loss):
+        heads = frozenset({'own'})
+
+        def __call__(self, outputs: Any, *_: Any) -> dict[str, Any]:
+            return {}
+
+    module = import_module(f'phalanx.families.{type(task).__module__.split(".")[2]}.loss')
+    monkeypatch.setitem(module.LOSSES, 'own', Own)
+    task.losses = [(Own(), 1.0)]
+    if recipe == 'ppyoloe_digits':
+        task.assigner = lambda *_: None
+        monkeypatch.setitem(module.ASSIGNERS, 'own', type(task.assigner))
+    assert task.supervised_loss('anything', batch, WholeStep()) == {}

@@ -75,6 +75,7 @@ class TableLoss(Protocol):
 
 
 LOSSES: dict[str, type[TableLoss]] = {'structure': Structure, 'smooth_l1': SmoothL1, 'l1': L1}
+OURS = tuple(LOSSES.values())  # without those that plug-ins add
 
 
 def locates_cells(losses: Sequence[tuple[TableLoss, float]]) -> bool:
@@ -87,7 +88,7 @@ def check_outputs(outputs: Any, losses: Iterable[TableLoss], targets: Targets, K
 
     `K`: number of tokens.
     """
-    own = [loss for loss in losses if type(loss) in LOSSES.values()]
+    own = [loss for loss in losses if type(loss) in OURS]
     shapes: dict[str, Shape] = {'logits': (*targets.ids.shape, K)} if own else {}
     if any(isinstance(loss, L1) for loss in own):
         shapes['boxes'] = targets.boxes.shape

@@ -25,11 +25,14 @@ LOSSES: dict[str, Callable[..., DetectionLoss]] = {
 }
 
 
+OUR_ASSIGNERS = tuple(ASSIGNERS.values())  # without those that plug-ins add
+
+
 def check_outputs(outputs: Any, losses: Sequence[DetectionLoss], assigner: Assigner, B: int, K: int) -> None:
     """Raise RunError unless `outputs`, which may be a plug-in's, have what the assigners and losses here take for K classes."""
     if any(isinstance(loss, RTDETRLoss) for loss in losses):
         check_fields('training', outputs, {'size': (B, 2)})
-    elif type(assigner) in ASSIGNERS.values():
+    elif type(assigner) in OUR_ASSIGNERS:
         by_distances = hasattr(outputs, 'distances') or any(
             isinstance(each, TaskAlignedLoss | DistributionFocal) for each in losses
         )
