@@ -73,19 +73,12 @@ def command(words: Sequence[str]) -> int:
 
 def _read(folders: Sequence[Path]) -> dict[str, RunFacts]:
     """Return the runs by the shortest name that tells them apart. Raises RequestError."""
-    found = [(folder, read_facts(folder)) for folder in folders]
-    missing = [str(folder) for folder, run in found if run is None]
-    if missing:
-        raise RequestError(
-            f'{", ".join(missing)}: not a run folder (config.yml, journal.jsonl); `phalanx runs` lists those in runs/'
-        )
+    found = [read_facts(folder) for folder in folders]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise RequestError('compare: a run is given twice')
     names = [folder.resolve().name for folder in folders]
     is_unique = len(set(names)) == len(names)
-    return {
-        name if is_unique else str(folder): run for name, (folder, run) in zip(names, found, strict=True) if run is not None
-    }
+    return {name if is_unique else str(folder): run for name, folder, run in zip(names, folders, found, strict=True)}
 
 
 def _measure(runs: Mapping[str, RunFacts], assignments: Assignments) -> list[Measured]:

@@ -17,13 +17,15 @@ SHOWN = 6  # differences of a run in the table; `--json` has all
 def command(words: Sequence[str]) -> int:
     """Print the runs, the earliest first."""
     given = runs_parser().parse_args(words)
-    runs = find_runs(given.folder)
+    runs, unreadable = find_runs(given.folder)
     differences = differing_keys(runs)
     if given.json:
         rows = [{**run.as_json(), 'differences': own} for run, own in zip(runs, differences, strict=True)]
-        print(json.dumps({'runs': rows}))
+        print(json.dumps({'runs': rows, 'unreadable': unreadable}))
         return 0
     terminal().print(make_table([_row(run, own) for run, own in zip(runs, differences, strict=True)], overflow='fold'))
+    for reason in unreadable:
+        print(f'not listed: {reason}')
     if len(runs) > 1:
         print(f'next: phalanx compare {" ".join(quote(str(run.folder)) for run in runs[-2:])}')
     return 0

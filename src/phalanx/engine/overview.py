@@ -20,6 +20,10 @@ EVALUATION = b'{"kind": "eval"'  # beginning of a line of metrics.jsonl: most ot
 TAIL = 1 << 16  # bytes at the end of metrics.jsonl that contain its last line
 
 
+class RunFolderError(RequestError):
+    """Folder whose files are not those of a run, or are damaged; the message names it."""
+
+
 class Score(NamedTuple):
     """Best value of the main metric of a run."""
 
@@ -52,44 +56,63 @@ class RunFacts:
         return facts
 
 
-def find_runs(folder: Path) -> list[RunFacts]:
-    """Return the runs in `folder` and below, the earliest first. Raises RequestError if there are none."""
-    runs = [facts for place in _run_folders(folder, DEEPEST) if (facts := read_facts(place)) is not None]
+def find_runs(folder: Path) -> tuple[list[RunFacts], list[str]]:
+    """Return the runs in `folder` and below, the earliest first, and why others cannot be read.
+
+    Raises RequestError if there are none.
+    """
+    runs, unreadable = list[RunFacts](), list[str]()
+    for place in _run_folders(folder, DEEPEST):
+        try:
+            runs.append(read_facts(place))
+        except RunFolderError as error:
+            unreadable.append(str(error))
     if not runs:
         what = 'has no run folders (config.yml and journal.jsonl)' if folder.is_dir() else 'no such folder'
-        raise RequestError(f'{folder}: {what}; give the folder that `--save_dir` named, or the one above it')
-    return sorted(runs, key=lambda run: (run.begun, str(run.folder)))
+        advice = f'{folder}: {what}; give the folder that `--save_dir` named, or the one above it'
+        raise RequestError('\n'.join(unreadable) or advice)
+    return sorted(runs, key=lambda run: (run.begun, str(run.folder))), unreadable
 
 
-def read_facts(folder: Path) -> RunFacts | None:
-    """Return the facts of a run folder; None if its files are not those of a run that has started."""
+def read_facts(folder: Path) -> RunFacts:
+    """Return the facts of a run folder. Raises RunFolderError if its files are not those of a run that has started."""
+    if not _is_run_folder(folder):
+        raise RunFolderError(f'{folder}: not a run folder (config.yml, journal.jsonl); `phalanx runs` lists those in runs/')
     try:
-        keys = {key: value for key, value, _ in leaves(load_yaml(folder / 'config.yml'))}
-        journal = read_lines(folder / 'journal.jsonl')
-        starts = [line for line in journal if line['kind'] == 'start']
-        if not starts:
-            return None
-        latest, summary = starts[-1], _read_summary(folder)
-        metrics = folder / 'metrics.jsonl'
-        step = max(_last_step(metrics), summary.get('steps', 0))
-        is_running = is_locked(folder / LOCK)
-        is_finished = not is_running and summary.get('steps') == step  # written at the end alone; a prolonged run is beyond it
-        return RunFacts(
-            folder=folder,
-            recipe=str(latest['name']),
-            state='running' if is_running else 'finished' if is_finished else _how_it_ended(journal[-1]),
-            step=step,
-            total_steps=int(latest['total_steps']),
-            score=_best_score(metrics, summary.get('main_metric') or keys.get('main_metric')),
-            seconds=float(summary['seconds']) if is_finished else _time_spent(journal, metrics),
-            goodput=_goodput(journal, float(starts[0]['time'])),
-            begun=float(starts[0]['time']),
-            hosts=tuple(dict.fromkeys(str(rank['node']) for rank in latest['ranks'])),
-            world_size=len(latest['ranks']),
-            keys=keys,
-        )
-    except (ConfigError, KeyError, TypeError, ValueError, AttributeError):  # files of something else
-        return None
+        return _read_facts(folder)
+    except ConfigError as error:
+        raise RunFolderError(str(error)) from None
+    except ValueError as error:
+        raise RunFolderError(f'{folder}: {error}') from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f'{folder}: its files are not those of a run ({type(error).__name__}: {error})') from None
+
+
+def _read_facts(folder: Path) -> RunFacts:
+    keys = {key: value for key, value, _ in leaves(load_yaml(folder / 'config.yml'))}
+    journal = read_lines(folder / 'journal.jsonl')
+    starts = [line for line in journal if line['kind'] == 'start']
+    if not starts:
+        raise ValueError('journal.jsonl: names no start of a run')
+    latest, summary = starts[-1], _read_summary(folder)
+    metrics = folder / 'metrics.jsonl'
+    step = max(_last_step(metrics), summary.get('steps', 0))
+    is_running = is_locked(folder / LOCK)
+    is_finished = not is_running and summary.get('steps') == step  # written at the end alone; a prolonged run is beyond it
+    return RunFacts(
+        folder=folder,
+        recipe=str(latest['name']),
+        state='running' if is_running else 'finished' if is_finished else _how_it_ended(journal[-1]),
+        step=step,
+        total_steps=int(latest['total_steps']),
+        score=_best_score(metrics, summary.get('main_metric') or keys.get('main_metric')),
+        seconds=float(summary['seconds']) if is_finished else _time_spent(journal, metrics),
+        goodput=_goodput(journal, float(starts[0]['time'])),
+        begun=float(starts[0]['time']),
+        hosts=tuple(dict.fromkeys(str(rank['node']) for rank in latest['ranks'])),
+        world_size=len(latest['ranks']),
+        keys=keys,
+    )
 
 
 def differing_keys(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
@@ -114,16 +137,28 @@ def _text(value: object) -> str:
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the run folders in `folder` and below. Links are not followed: they could lead in circles."""
-    if (folder / 'config.yml').is_file() and (folder / 'journal.jsonl').is_file():
+    if _is_run_folder(folder):
         yield folder
     elif depth and folder.is_dir():
         for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
             yield from _run_folders(path, depth - 1)
 
 
+def _is_run_folder(folder: Path) -> bool:
+    return (folder / 'config.yml').is_file() and (folder / 'journal.jsonl').is_file()
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    """Parse a JSON object in the file at `path`. Raises ValueError with its name."""
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f'{path.name}: is not JSON as a run writes it ({error})') from None
+
+
 def _read_summary(folder: Path) -> dict[str, Any]:
     path = folder / 'summary.json'
-    return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+    return _parse(path.read_bytes(), path) if path.is_file() else {}
 
 
 def _last_step(metrics: Path) -> int:
@@ -133,7 +168,7 @@ def _last_step(metrics: Path) -> int:
     with metrics.open('rb') as file:
         file.seek(max(0, metrics.stat().st_size - TAIL))
         lines = file.read().split(b'\n')[:-1]  # what follows the last line break was cut off by a crash
-    return int(json.loads(lines[-1])['step']) if lines else 0
+    return int(_parse(lines[-1], metrics)['step']) if lines else 0
 
 
 def _best_score(metrics: Path, name: str | None) -> Score | None:
@@ -142,7 +177,7 @@ def _best_score(metrics: Path, name: str | None) -> Score | None:
     with (metrics if metrics.is_file() else Path(os.devnull)).open('rb') as file:
         for line in file:
             if line.startswith(EVALUATION) and line.endswith(b'\n'):
-                values = json.loads(line)
+                values = _parse(line, metrics)
                 name = name or next(key for key in values if key not in ('kind', 'step'))
                 value = values.get(name)
                 if value is not None and (best is None or value >= best.value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.main import main
-from phalanx.engine.overview import RunFacts, differing_keys, find_runs
+from phalanx.engine.overview import RunFacts, differing_keys, find_runs, read_facts
 from phalanx.system.errors import RequestError
 from run_folder import finish, write_lines, write_run
 
@@ -28,7 +29,7 @@ def make_run(folder: Path, recipe: str = 'optimizer: {lr: 0.1}\n') -> Path:
 
 
 def only(folder: Path) -> RunFacts:
-    (run,) = find_runs(folder)
+    (run,), _ = find_runs(folder)
     return run
 
 
@@ -101,7 +102,7 @@ def test_the_time_of_an_unfinished_run_is_that_of_its_starts_without_the_pauses(
 def test_a_key_that_most_runs_of_a_recipe_share_is_no_difference(tmp_path: Path) -> None:
     for name, lr in (('a', 0.1), ('b', 0.1), ('c', 0.2)):
         make_run(tmp_path / name, f'optimizer: {{lr: {lr}}}\nreport: {{every: {len(name) + lr}}}\n')
-    assert differing_keys(find_runs(tmp_path)) == [{}, {}, {'optimizer.lr': 0.2}]
+    assert differing_keys(find_runs(tmp_path)[0]) == [{}, {}, {'optimizer.lr': 0.2}]
 
 
 def test_runs_of_different_recipes_are_not_compared(tmp_path: Path) -> None:
@@ -109,16 +110,27 @@ def test_runs_of_different_recipes_are_not_compared(tmp_path: Path) -> None:
     other = make_run(tmp_path / 'b', 'optimizer: {lr: 0.2}\n')
     start = {'kind': 'start', 'name': 'other', 'total_steps': 40, 'facts': {}, 'ranks': [], 'step': 0, 'time': 1.0}
     write_lines(other / 'journal.jsonl', [start])
-    assert differing_keys(find_runs(tmp_path)) == [{}, {}]
+    assert differing_keys(find_runs(tmp_path)[0]) == [{}, {}]
 
 
-def test_folders_of_other_programs_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('file', 'text', 'reason'),
+    [
+        ('config.yml', 'a: [', 'config.yml:1: is not YAML'),
+        ('journal.jsonl', '{"kind": "start"}\n', "damaged: its files are not those of a run (KeyError: 'name')"),
+        ('journal.jsonl', '{', 'damaged: journal.jsonl: names no start of a run'),  # as if it had not started yet
+        ('metrics.jsonl', '{"step": 3, "lo\n', 'damaged: metrics.jsonl: is not JSON as a run writes it'),
+        ('summary.json', '', 'damaged: summary.json: is not JSON as a run writes it'),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named_with_the_reason(file: str, text: str, reason: str, tmp_path: Path) -> None:
     make_run(tmp_path / 'deep' / 'er' / 'a')
-    for name, text in (('damaged', '{'), ('foreign', '{"kind": "start"}\n')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / 'config.yml').write_text('a: [')
-        (tmp_path / name / 'journal.jsonl').write_text(text)
-    assert only(tmp_path).folder == tmp_path / 'deep' / 'er' / 'a'
+    (make_run(tmp_path / 'damaged') / file).write_text(text)
+    (run,), (problem,) = find_runs(tmp_path)
+    assert run.folder == tmp_path / 'deep' / 'er' / 'a'
+    assert reason in problem
+    with pytest.raises(RequestError, match=re.escape(reason)):
+        read_facts(tmp_path / 'damaged')
 
 
 @pytest.mark.parametrize(('name', 'reason'), [('', 'has no run folders'), ('missing', 'no such folder')])
@@ -135,3 +147,9 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capt
     (run,) = json.loads(capsys.readouterr().out)['runs']
     assert run['score'] == {'metric': 'mean_iou', 'value': 0.8125, 'step': 20}
     assert run['differences'] == {}
+    (tmp_path / 'a' / 'summary.json').write_text('')
+    make_run(tmp_path / 'b')
+    assert main(['runs', str(tmp_path)]) == 0
+    assert 'not listed: ' in capsys.readouterr().out
+    assert main(['runs', str(tmp_path / 'a')]) == 2
+    assert 'summary.json: is not JSON' in capsys.readouterr().err

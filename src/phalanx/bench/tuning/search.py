@@ -189,8 +189,8 @@ class Search:
         facts = read_facts(folder)
         if follower.is_pruned:
             self.study.tell(trial, state=TrialState.PRUNED)
-            self.say(f'trial {trial.number}: ended early at step {facts.step if facts else "?"}: worse than the median')
-        elif facts is None or facts.score is None:
+            self.say(f'trial {trial.number}: ended early at step {facts.step}: worse than the median')
+        elif facts.score is None:
             self.study.tell(trial, state=TrialState.FAIL)
             self.say(f'trial {trial.number} was never evaluated: set evaluate.every below train.steps')
             self._check_failures()
