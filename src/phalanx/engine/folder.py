@@ -35,6 +35,7 @@ HARMLESS = (
     'evaluate.',
     'device',
 )
+BEFORE = ('log', 'data.html')  # of ranks of other launchers, and of `phalanx data check`: there before the run
 START = 'start.json'  # file in the run folder: its last start, see `describe_start`
 NEW_LOG = 'new.'  # prefix of the log of a rank until the earlier run, whose logs have the same names, is set aside
 FROM_FILES = 'found at the start'  # origin label for values resolved from data files at start
@@ -160,8 +161,8 @@ def set_aside(folder: Path) -> Path | None:
     """
     if is_continued(folder):
         return None
-    if not folder.exists() or (folder.is_dir() and all(path.name == 'log' for path in folder.iterdir())):
-        return None  # ranks of other launchers make their logs first
+    if not folder.exists() or (folder.is_dir() and all(path.name in BEFORE for path in folder.iterdir())):
+        return None
     if not (folder / 'config.yml').is_file() or not folder.name:
         raise RequestError(f'--fresh: {folder} is not a run folder, so it is not set aside; use another --save_dir')
     aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())

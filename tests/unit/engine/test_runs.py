@@ -17,7 +17,7 @@ from phalanx.config.read import ConfigError, to_plain
 from phalanx.config.show import to_yaml
 from phalanx.deploy.inputs import list_files
 from phalanx.engine.checks import check_initial, check_parts
-from phalanx.engine.folder import NEW_LOG, check_folder, differences, lock_folder, resolve_names
+from phalanx.engine.folder import NEW_LOG, check_folder, differences, lock_folder, resolve_names, set_aside
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.engine.worker import prepare_folder
@@ -231,6 +231,11 @@ def test_a_batch_norm_that_would_see_one_value_per_channel_is_reported_before_an
     job = open_job(TINY[0], [(text, text) for text in small])
     with contextlib.nullcontext() if fits else pytest.raises(RequestError, match='a batch norm gets one value per channel'):
         check_parts(job, world_size)
+
+
+def test_a_folder_with_the_page_of_a_data_check_has_no_run_to_set_aside(tmp_path: Path) -> None:
+    (tmp_path / 'data.html').write_text('checked')
+    assert set_aside(tmp_path) is None and tmp_path.is_dir()
 
 
 def test_a_run_that_is_set_aside_keeps_its_logs_and_those_of_the_new_ranks_follow_the_new_run(tmp_path: Path) -> None:
