@@ -207,6 +207,19 @@ def test_samples_that_a_database_numbers_otherwise_or_does_not_count_are_named(d
         Lmdb(database)
 
 
+def test_a_database_that_was_cut_off_is_rejected(database: Path) -> None:
+    """LMDB maps the file: reading beyond its end would kill the process."""
+    with lmdb.open(str(database)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b'image-000000003', bytes(200_000))
+    os.truncate(database / 'data.mdb', 100_000)
+    with pytest.raises(ValueError, match=r'data\.mdb is cut off: it has 100000 of 2\d+ bytes'):
+        Lmdb(database)
+
+
+def test_a_database_may_be_named_by_its_file(database: Path, tmp_path: Path) -> None:
+    assert len(LmdbSets(root=tmp_path / 'sets', train=('ST/part/data.mdb',)).split('train')) == 3
+
+
 def test_a_foreign_database_is_rejected_and_none_is_overwritten(database: Path, tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / 'other')) as environment, environment.begin(write=True) as transaction:
         transaction.put(b'a', b'b')

@@ -24,6 +24,7 @@ DATABASE = 'data.mdb'  # the file in every LMDB folder
 COUNT = b'num-samples'
 SAMPLES_PER_TRANSACTION = 1000  # written by one transaction of a conversion
 MAX_DIGITS = 9  # of the number of samples, as in the keys
+UNWRITTEN = 4  # pages that LMDB may have freed before it wrote them
 MIN_BYTES_PER_SAMPLE = 32  # the two keys alone take more
 MAP_SIZE = 2**40  # bytes of address space of a conversion; disk space is allocated as needed
 
@@ -64,6 +65,7 @@ class Lmdb:
     def __init__(self, folder: Path) -> None:
         """Read the number of samples, and count those beyond it. Raises ValueError for other layouts and damaged databases."""
         self.folder, self.notes = folder, dict[str, int]()
+        self._check_whole()
         count, zeroth = self._values(COUNT, _key('image', -1))
         if count is None:
             raise ValueError(f'{folder}: has no key {COUNT.decode()!r}, so it is not an LMDB data set of texts')
@@ -72,7 +74,7 @@ class Lmdb:
         if zeroth is not None:
             raise ValueError(f'{folder}: numbers its samples from 0 (image-000000000); they must be numbered from 1')
         self.count = int(count)
-        # A file that was cut off would fail only in the middle of an epoch.
+        # A number that no file of this size can have would cost memory for each of its samples.
         if self.count * MIN_BYTES_PER_SAMPLE > (size := (folder / DATABASE).stat().st_size):
             raise ValueError(
                 f'{folder}: {DATABASE} has {size} bytes, too few for the {self.count} samples that it claims to hold'
@@ -106,25 +108,33 @@ class Lmdb:
 
     def _values(self, *keys: bytes) -> list[bytes | None]:
         """Return the values of `keys`, None for missing ones. Raises ValueError for a damaged database."""
-        with self._transaction() as transaction:
+        with self._open() as environment, environment.begin() as transaction:
             return [transaction.get(key) for key in keys]
+
+    def _check_whole(self) -> None:
+        """Raise ValueError for a file that was cut off: reading beyond its end would kill the process."""
+        with self._open() as environment:
+            page = environment.stat()['psize']
+            size, whole = (self.folder / DATABASE).stat().st_size, (environment.info()['last_pgno'] + 1) * page
+        if size < whole - UNWRITTEN * page:
+            raise ValueError(f'{self.folder}: {DATABASE} is cut off: it has {size} of {whole} bytes')
 
     def _count_beyond(self) -> int:
         """Count the images that follow the last sample."""
-        with self._transaction() as transaction, transaction.cursor() as cursor:
+        with self._open() as environment, environment.begin() as transaction, transaction.cursor() as cursor:
             following = cursor.iternext(values=False) if cursor.set_range(_key('image', self.count)) else ()
             return sum(1 for _ in takewhile(lambda key: key.startswith(b'image-'), following))
 
     @contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        """Transaction that reads. Raises ValueError for a damaged database."""
+    def _open(self) -> Iterator[Any]:
+        """Environment for reading. Raises ValueError for a damaged database, also from within the block."""
         lmdb, file = import_module('lmdb'), self.folder / DATABASE
         try:
             place = file.local() if isinstance(file, StorePath) else file
             # No lock file: the disk may be read-only. No read-ahead: samples are read in random order.
             environment = lmdb.open(str(place), subdir=False, readonly=True, lock=False, readahead=False, meminit=False)
-            with environment, environment.begin() as transaction:
-                yield transaction
+            with environment:
+                yield environment
         except lmdb.Error as error:
             raise ValueError(f'{self.folder}: is not a complete LMDB database ({error})') from None
 
@@ -163,6 +173,7 @@ def _encode_sample(source: Source, index: int) -> tuple[bytes, str]:
 
 def _find_databases(folder: Path) -> Source:
     """Return a source of all LMDB folders at or below `folder`. Raises FileNotFoundError if there are none."""
+    folder = folder.parent if folder.name == DATABASE else folder
     folders = sorted(file.parent for file in folder.rglob(DATABASE))
     if not folders:
         raise FileNotFoundError(f'{folder}: contains no LMDB data set (no {DATABASE} at or below it)')
