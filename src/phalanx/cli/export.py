@@ -13,7 +13,7 @@ from phalanx.config.read import to_plain
 from phalanx.deploy.export import Options, Written, export
 from phalanx.deploy.exported import SUFFIXES
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
-from phalanx.deploy.writing import ExportError
+from phalanx.deploy.writing import ExportError, Shapes
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job
 from phalanx.paddle.options import EXPORTED, take_assigned, take_weights
@@ -66,7 +66,18 @@ def command(words: Sequence[str]) -> int:
         return 1
     _send_to_trackers(job, written)
     _print_written(written)
+    if note := describe_free_sides(given.image_size, written.shapes):
+        print(note)
     return 0
+
+
+def describe_free_sides(image_size: tuple[int, int] | None, shapes: Shapes) -> str:
+    """Note for `--image_size` on a file that takes images of other sizes, too; empty for other files."""
+    sides = next(iter(shapes.values()))[2:]
+    free = [str(side) for side in sides if isinstance(side, str)]
+    if image_size is None or not free:
+        return ''
+    return f'note: {" and ".join(free)} may vary, --image_size is that of the check; --dynamic batch writes a file for it alone'
 
 
 def _send_to_trackers(job: Job, written: Written) -> None:

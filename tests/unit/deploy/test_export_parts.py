@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from phalanx.cli.export import describe_free_sides
 from phalanx.deploy import export
 from phalanx.families.export import Export, GraphPart
 from phalanx.system.errors import RequestError
@@ -84,3 +85,9 @@ def test_the_guide_has_the_best_metric_of_the_run(summary: Any, metric: Any, tmp
         (tmp_path / 'summary.json').write_text(json.dumps(summary))
     job: Any = SimpleNamespace(folder=tmp_path, task=SimpleNamespace(main_metric='mean_iou'))
     assert export.best_metric(job) == metric
+
+
+def test_a_size_that_a_file_does_not_keep_is_said() -> None:
+    free, fixed = {'images': ['batch', 3, 'height', 'width'], 'maps': [1]}, {'images': ['batch', 3, 48, 64], 'maps': [1]}
+    assert describe_free_sides((48, 64), free).startswith('note: height and width may vary')
+    assert [describe_free_sides(None, free), describe_free_sides((48, 64), fixed)] == ['', '']
