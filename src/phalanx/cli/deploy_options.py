@@ -87,7 +87,7 @@ def serve_parser() -> Parser:
     parser = Parser('phalanx serve', 'Serves an exported model over HTTP.', SERVE_EXAMPLES)
     parser.add_argument('model', metavar='MODEL', type=parse_path, help='what `phalanx export` wrote, or its run folder')
     parser.add_argument('--host', default='127.0.0.1', help='the address to listen on (default: reachable from this node only)')
-    parser.add_argument('--port', type=_natural, default=8000, metavar='N', help='default: 8000')
+    parser.add_argument('--port', type=_port, default=8000, metavar='N', help='0: any free one (default: 8000)')
     parser.add_argument('--batch', type=_natural, default=8, metavar='N', help='images per batch (default: 8)')
     parser.add_argument('--queue', type=_natural, default=64, metavar='N', help='requests that may wait (default: 64)')
     parser.add_argument('--max_mib', type=_natural, default=32, metavar='N', help='size of a request (default: 32)')
@@ -107,6 +107,12 @@ def _size(text: str) -> tuple[int, int]:
     if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
         raise argparse.ArgumentTypeError(f'{text!r} is not HEIGHT,WIDTH in pixels')
     return int(height), int(width)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) >= 2**16:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a port from 0 to {2**16 - 1}')
+    return int(text)
 
 
 def _natural(text: str) -> int:

@@ -121,7 +121,7 @@ def test_images_are_accepted_as_bytes_in_json_or_in_a_form(file: Path) -> None:
     with served(file) as server:
         status, output = asked(server.port, '/predict', picture(7))
         as_json = json.dumps({'image': base64.b64encode(picture(7)).decode()}).encode()
-        assert (status, output) == asked(server.port, '/predict', as_json, 'application/json')
+        assert (status, output) == asked(server.port, '/predict', as_json, 'Application/JSON; charset=utf-8')
         form = b'--end\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n%s\r\n--end--\r\n' % picture(7)
         assert (status, output) == asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
         shown = cv2.imdecode(np.frombuffer(base64.b64decode(output['class_map_png']), np.uint8), cv2.IMREAD_GRAYSCALE)
@@ -136,6 +136,12 @@ def test_a_wrong_request_gets_the_reason(file: Path) -> None:
         assert (status, 'the image: is not an image that can be decoded' in output['detail']) == (422, True)
         status, output = asked(server.port, '/predict', b'{}', 'application/json')
         assert (status, '{"image": "..."}' in output['detail']) == (422, True)
+        image = base64.b64encode(picture(7)).decode()
+        for wrong in ({'image': image, 'threshold': 0.5}, {'image': 3}, [image], {'image': 'é'}):
+            status, output = asked(server.port, '/predict', json.dumps(wrong).encode(), 'application/json')
+            assert (status, 'and nothing else' in output['detail']) == (422, True)
+        status, output = asked(server.port, '/predict?threshold=0.5', picture(7))
+        assert (status, output['detail']) == (422, 'threshold: there are no parameters; each result has its score')
         form = b'--end\r\nContent-Disposition: form-data; name="image"\r\n\r\nphoto.png\r\n--end--\r\n'
         status, output = asked(server.port, '/predict', form, 'multipart/form-data; boundary=end')
         assert (status, output['detail']) == (422, 'the form has no file; send the image as one: curl -F image=@photo.jpg')
@@ -184,3 +190,9 @@ def test_a_port_in_use_is_refused_with_a_free_one(file: Path) -> None:
 def test_an_address_of_another_machine_is_refused(file: Path) -> None:
     with pytest.raises(RequestError, match=r'--host 192\.0\.2\.1 --port 8000: Cannot assign requested address'):
         command([str(file), '--host', '192.0.2.1'])
+
+
+def test_a_port_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match='2'):
+        main(['serve', 'model.onnx', '--port', '70000'])
+    assert "--port: '70000' is not a port from 0 to 65535" in capsys.readouterr().err

@@ -54,6 +54,8 @@ def create_app(batcher: Batcher, *, file: Path, most_bytes: int) -> FastAPI:
     @app.post('/predict')
     async def predict(request: Request) -> Any:
         try:
+            if request.query_params:
+                raise ValueError(f'{next(iter(request.query_params))}: there are no parameters; each result has its score')
             data = await read_image_bytes(request, await read_body(request, most_bytes))
             # Decoding takes milliseconds, in which the event loop must go on to accept requests.
             image = await run_in_threadpool(decode_image, data, 'the image')
@@ -83,15 +85,18 @@ async def read_image_bytes(request: Request, data: bytes) -> bytes:
 
     Raises ValueError.
     """
-    kind = request.headers.get('content-type', '')
+    kind = request.headers.get('content-type', '').lower()  # but for the boundary of a form, which is read again
     if kind.startswith('multipart/form-data'):
         return await read_form_file(request, data)
     if not kind.startswith('application/json'):
         return data
     try:
-        return base64.b64decode(json.loads(data)['image'], validate=True)
-    except (json.JSONDecodeError, KeyError, TypeError, binascii.Error, UnicodeDecodeError):
-        raise ValueError('the JSON object is {"image": "..."}, the bytes of an image file in base64') from None
+        match json.loads(data):
+            case {'image': str(image), **others} if not others:
+                return base64.b64decode(image, validate=True)
+    except (json.JSONDecodeError, binascii.Error, UnicodeDecodeError, ValueError):
+        pass  # as any other object
+    raise ValueError('the JSON object is {"image": "..."} and nothing else: the bytes of an image file in base64')
 
 
 async def read_form_file(request: Request, data: bytes) -> bytes:
