@@ -89,6 +89,7 @@ class Census:
     splits: dict[Split, SplitCensus]
     problems: list[Problem]
     duplicates: list[list[tuple[Split, str]]]  # groups of samples (split, name) whose images are equal
+    contradictions: list[list[tuple[Split, str]]] = field(default_factory=list)  # those whose annotations count differently
 
     @property
     def unit(self) -> str:
@@ -156,6 +157,9 @@ class Census:
             remarks.append(f'images both among the training and the evaluation samples: {len(across)}')
         if len(across) < len(self.duplicates):
             remarks.append(f'images several times within a split: {len(self.duplicates) - len(across)}')
+        if self.contradictions:
+            alike = ' and '.join(dict.fromkeys(name for _, name in self.contradictions[0][:2]))
+            remarks.append(f'equal images with different annotations: {len(self.contradictions)}, such as {alike}')
         return remarks
 
     def record(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class Census:
 def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Callable[[Split, int, int], None]) -> Census:
     """Read both splits, or `limit` samples spread evenly over each. `advance(split, done, total)` reports progress."""
     census = Census({}, {}, [], [])
-    groups: dict[bytes, list[tuple[Split, str]]] = {}
+    groups, annotations = dict[bytes, list[tuple[Split, str]]](), dict[bytes, set[int]]()
     for split in SPLITS:
         try:
             survey = task.survey(split)
@@ -198,8 +202,10 @@ def take_census(task: Surveyed, *, limit: int | None, workers: int, advance: Cal
             else:
                 found_here.add(found)
                 groups.setdefault(found.digest, []).append((split, survey.name(found.index)))
+                annotations.setdefault(found.digest, set()).add(hash(frozenset(found.counts.items())))
             advance(split, done, len(chosen))
     census.duplicates = [group for group in groups.values() if len(group) > 1]
+    census.contradictions = [groups[digest] for digest, kinds in annotations.items() if len(kinds) > 1]
     return census
 
 

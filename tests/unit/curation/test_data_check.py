@@ -149,7 +149,7 @@ def test_a_damaged_jpeg_is_found(tree: Tree, check: Callable[..., tuple[int, dic
 
 
 def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Callable[..., tuple[int, dict]]) -> None:
-    """Equal are pixels, not files: one copy is a BMP file under the name of a PNG."""
+    """Equal are pixels, not files: one copy is a BMP file under the name of a PNG. The labels of a and a2 differ."""
     tree.put('train', 'a2', picture(0), labels(*[[0] * 6] * 4))
     Image.fromarray(picture(0)).save(tree.root / 'images/a2.png', 'BMP')
     tree.put('val', 'b2', picture(1), labels(*[[0] * 6] * 4))
@@ -159,6 +159,7 @@ def test_equal_images_are_found_within_and_between_splits(tree: Tree, check: Cal
     assert found['remarks'][2:] == [
         'images both among the training and the evaluation samples: 1',
         'images several times within a split: 1',
+        f'equal images with different annotations: 1, such as {tree.root}/images/a.png and {tree.root}/images/a2.png',
     ]
 
 
