@@ -401,6 +401,17 @@ def test_the_polygons_of_totaltext_are_read() -> None:
     assert len(found.samples[0].instances[0].corners) == 5
 
 
+def test_a_box_of_ppocrlabel_without_a_text_has_none() -> None:
+    """The tool fills in a word, which is a text in files of others."""
+    texts = ['TEMPORARY', '\u5f85\u8bc6\u522b', 'here']
+    page = json.dumps([{'transcription': text, 'points': [[1, 1], [9, 1], [9, 9], [1, 9]]} for text in texts])
+    found = read({'Label.txt': f'mine/a.png\t{page}\n'}, 'a.png', family='text_detection')[1]
+    assert [text for text, _ in texts_of(found)] == ['', '', 'here']
+    Path('mine/Label.txt').rename('mine/train.txt')
+    found = read({}, family='text_detection')[1]
+    assert [text for text, _ in texts_of(found)] == texts
+
+
 def test_a_price_is_a_text_and_no_fifth_point() -> None:
     found = read({'gt_a.txt': '40,30,60,30,60,40,40,40,1,99\n'}, 'a.png', family='text_detection')[1]
     assert texts_of(found) == [('1,99', False)]

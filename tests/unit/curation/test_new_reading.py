@@ -228,6 +228,14 @@ def test_lines_that_are_written_from_the_right_cause_a_warning(capsys: pytest.Ca
     assert 'warning: 3 training lines with letters that are written from the right: ' in capsys.readouterr().out
 
 
+def test_illegible_lines_are_left_out_of_lists_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(5):
+        drawn.draw(Path(f'mine/{number}.png'), number)
+    drawn.write(Path('mine/list.txt'), ''.join(f'{number}.png\t{"###" if number == 4 else number}\n' for number in range(5)))
+    assert new() == 0
+    assert '4.png: its text is empty, illegible (###), or has a tab in it' in capsys.readouterr().out
+
+
 def test_small_texts_need_a_larger_input() -> None:
     """16 pixels for a text that is 2 % of its page is 800; 640 is the most on a CPU, and no page is enlarged."""
     tall, low = (

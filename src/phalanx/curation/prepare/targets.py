@@ -266,8 +266,8 @@ def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) 
     lines = []
     for sample in samples:
         for image, text, size in _texts(sample, written):
-            if '\t' in text or '\n' in text or not text.strip():
-                written.left_out.append(f'{image}: its text is empty, or has a tab in it')
+            if '\t' in text or '\n' in text or text.strip() in ('', ILLEGIBLE):
+                written.left_out.append(f'{image}: its text is empty, illegible ({ILLEGIBLE}), or has a tab in it')
                 continue
             lines.append(f'{written.below(image)}\t{text}\n')
             written.longest = max(written.longest, len(text))
