@@ -99,6 +99,8 @@ def split_devices(given: argparse.Namespace) -> list[list[str]]:
     if given.gpus is None:
         return [ranks] * given.parallel
     gpus = given.gpus.split(',')
+    if len(set(gpus)) < len(gpus):
+        raise RequestError(f'--gpus {given.gpus}: a device is named twice')
     if len(gpus) % given.parallel:
         raise RequestError(f'--gpus {given.gpus}: {len(gpus)} devices do not divide into --parallel {given.parallel}')
     each = len(gpus) // given.parallel

@@ -20,6 +20,7 @@ from phalanx.launch.names import (
     resolve,
     resolve_all,
     split_list,
+    split_nodes,
 )
 from phalanx.system.cores import count_cores, threads_per_rank
 
@@ -123,8 +124,8 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
         )
         return Cluster(nproc or max(available, 1)), [warning] if crowded else []
     # --gpus: one rank per device; every mistake is an error, since a wrong device is hard to notice
-    devices = split_list(gpus)
-    if not devices or not all(part.isdecimal() for part in devices):
+    devices = [part.strip() for part in gpus.strip(' ').removesuffix(',').split(',')]
+    if not all(part.isdecimal() for part in devices):
         raise ValueError(f'--gpus {gpus!r}: expected numbers separated by commas, such as 0,1')
     if len(set(devices)) < len(devices):
         raise ValueError(f'--gpus {gpus}: a device is named twice')
@@ -146,7 +147,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
 def _read_list(here: Cluster, flags: Flags, addresses: Addresses, patience: float) -> Cluster:
     """Cluster of the nodes of `--ips`; this node finds its place by its own addresses."""
     # the list must name each node once, by an address that the others can use
-    names = split_list(flags.ips or '')
+    names = split_nodes(flags.ips or '')
     nodes = tuple(resolve_all(names, patience))
     if not nodes:
         raise ValueError('--ips: names no node')

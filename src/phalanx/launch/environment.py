@@ -112,8 +112,10 @@ def _torchrun(read: Reader, name: str) -> Start | None:
         'RAY_ADDRESS': 'Ray',
     }
     by = next((launcher for sign, launcher in signs.items() if read.has(sign)), name)
-    size = _number(read, 'LOCAL_WORLD_SIZE', 1) if read.has('LOCAL_WORLD_SIZE') else None
-    return _as_rank(read, by, _number(read, 'RANK'), _number(read, 'WORLD_SIZE', 1), _number(read, 'LOCAL_RANK'), size)
+    world = _number(read, 'WORLD_SIZE', 1)
+    alone = world if world[1] == 1 else None  # a single rank is also the only one of its node
+    size = _number(read, 'LOCAL_WORLD_SIZE', 1) if read.has('LOCAL_WORLD_SIZE') else alone
+    return _as_rank(read, by, _number(read, 'RANK'), world, _number(read, 'LOCAL_RANK'), size)
 
 
 def _ranks_here(read: Reader, name: str) -> Start | None:

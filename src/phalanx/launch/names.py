@@ -19,6 +19,14 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(',') if part.strip()]
 
 
+def split_nodes(text: str) -> list[str]:
+    """Names and addresses of the nodes in a list. Raises ValueError for one with a port, or without its comma."""
+    names = split_list(text)
+    if wrong := [name for name in names if ' ' in name or name.startswith('[') or name.count(':') == 1]:
+        raise ValueError(f'--ips {text}: {wrong[0]!r} is no name or address; commas separate nodes, --start_port sets the port')
+    return names
+
+
 def is_loopback(name: str) -> bool:
     """True for loopback names and addresses, which mean this node on every node."""
     return name == '::1' or name.lower() == 'localhost' or name.startswith('127.')

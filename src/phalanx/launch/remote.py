@@ -25,7 +25,7 @@ from types import FrameType
 
 from phalanx.launch.cluster import local_addresses
 from phalanx.launch.flags import Flags
-from phalanx.launch.names import resolve, split_list
+from phalanx.launch.names import resolve, split_nodes
 from phalanx.launch.rendezvous import print_line
 from phalanx.system.errors import RequestError
 from phalanx.system.stops import STOP_STATUSES, stop_signals
@@ -48,7 +48,10 @@ def run_on_all_nodes(flags: Flags, command: str, words: Sequence[str], folder: P
     node: it is copied from the first node if that is another. Raises RequestError.
     """
     # the nodes, and which of them is this one
-    names = split_list(flags.ips or '')
+    try:
+        names = split_nodes(flags.ips or '')
+    except ValueError as error:
+        raise RequestError(str(error)) from None
     if not names:
         raise RequestError('--ssh: the nodes are missing; give --ips or --hostfile')
     if dashed := [name for name in names if name.startswith('-')]:

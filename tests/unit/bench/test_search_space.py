@@ -6,6 +6,8 @@ import optuna
 import pytest
 
 from phalanx.bench.tuning.space import Dimension, check_space, parse_dimension
+from phalanx.cli.tune import split_devices
+from phalanx.cli.tune_options import tune_parser
 from phalanx.config.read import ConfigError
 from phalanx.system.errors import RequestError
 
@@ -61,3 +63,9 @@ def test_a_key_is_searched_once_and_not_set_as_well() -> None:
         check_space(RECIPE, [('optimizer.lr=1', '--set optimizer.lr=1')], [rate])
     with pytest.raises(ConfigError, match=r'train\.epochs=1: train\.steps is given, too \(--search train\.steps=1\.\.3\)'):
         check_space(RECIPE, [('train.epochs=1', '--set train.epochs=1')], [parse_dimension('train.steps=1..3')])
+
+
+def test_two_trials_do_not_share_a_device() -> None:
+    given = tune_parser().parse_args(['r.yml', '--gpus', '0,0', '--parallel', '2'])
+    with pytest.raises(RequestError, match='--gpus 0,0: a device is named twice'):
+        split_devices(given)

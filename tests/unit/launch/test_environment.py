@@ -394,6 +394,8 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
     assert detect(STEP).at(None, 7000).exports['MASTER_PORT'] == '7000'
     assert '--start_port 7000, but MASTER_ADDR=a, MASTER_PORT=29500' in refusal(TORCHRUN, '--start_port', '7000')
     flags({**TORCHRUN, 'FLAGS_START_PORT': '7000'})  # a default
+    alone = {'RANK': '0', 'LOCAL_RANK': '0', 'WORLD_SIZE': '1', 'MASTER_ADDR': 'a', 'MASTER_PORT': '1'}  # as left by a notebook
+    assert '--nproc_per_node 2 (2 per node), but WORLD_SIZE=1 (1 per node)' in refusal(alone, '--nproc_per_node', '2')
 
 
 @pytest.mark.parametrize(
