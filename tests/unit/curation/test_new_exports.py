@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +411,24 @@ def test_a_box_of_ppocrlabel_without_a_text_has_none() -> None:
     Path('mine/Label.txt').rename('mine/train.txt')
     found = read({}, family='text_detection')[1]
     assert [text for text, _ in texts_of(found)] == texts
+
+
+def test_pages_of_one_name_in_both_splits_have_their_own_texts() -> None:
+    """The archives of ICDAR 2015 have such pages."""
+    line = '1,1,9,1,9,9,1,9,{}\n'
+    files = {'Challenge4_Test_Task1_GT/gt_a.txt': line.format('test'), 'ch4_training_gt/gt_a.txt': line.format('train')}
+    found = read(files, 'ch4_test_images/a.png', 'ch4_training_images/a.png', family='text_detection')[1]
+    assert [(sample.split, *texts_of(replace(found, samples=[sample]))) for sample in found.samples] == [
+        ('test', ('test', False)),
+        ('train', ('train', False)),
+    ]
+
+
+def test_a_page_with_two_text_files_that_may_be_its_own_is_not_used() -> None:
+    files = {'one/gt_a.txt': '1,1,9,1,9,9,1,9,x\n', 'two/gt_a.txt': '1,1,9,1,9,9,1,9,y\n'}
+    rows, _, said = read(files, 'images/a.png', family='text_detection')
+    assert not rows
+    assert 'images/a.png: its text may be in ' in said
 
 
 def test_a_price_is_a_text_and_no_fifth_point() -> None:

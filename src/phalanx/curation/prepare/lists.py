@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phalanx.curation.prepare.class_files import find_class_file
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
-from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
+from phalanx.curation.prepare.tree import IMAGES, Tree, nearness, read_text
 from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.shapes import bounding_box, corners_of
 from phalanx.data.texts import IGNORED_TEXTS, has_column, parse_coordinates, parse_icdar, parse_page, parse_total_text
@@ -109,13 +109,25 @@ def find_text_files(tree: Tree, found: AnnotationSet) -> None:
             continue  # the same line in black and white
         candidates = files.get(image.stem) or files.get(stem, [])
         if candidates:
-            path = max(candidates, key=lambda path: path.parent == image.parent)
             with found.left_out.catch():
-                found.samples.append(_parse_text_file(path, image, tree))
+                found.samples.append(_parse_text_file(_choose(candidates, image, tree), image, tree))
     texts = [sample.text for sample in found.samples if sample.text is not None]
     if sum(NUMBERS.search(text) is not None for text in texts) * 2 > len(texts):  # boxes of a format that refused them
         found.samples = [sample for sample in found.samples if sample.text is None]
         found.left_out.append(f'the text files of {len(texts)} images hold numbers, as boxes do, such as {shorten(texts[0])}')
+
+
+def _choose(candidates: list[Path], image: Path, tree: Tree) -> Path:
+    """Text file of an image: the one beside it, of the same split, or the nearest. Raises AnnotationError if two are alike."""
+    split = tree.split_of(image)
+
+    def rank(path: Path) -> tuple[bool, bool, int]:
+        return path.parent == image.parent, bool(split) and tree.split_of(path) == split, nearness(path, image)
+
+    first, *others = sorted(candidates, key=rank, reverse=True)
+    if others and rank(first) == rank(others[0]) and first.parent != others[0].parent:
+        raise AnnotationError(f'{image}: its text may be in {first} or in {others[0]}')
+    return first
 
 
 def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:

@@ -109,7 +109,8 @@ class Tree:
             return known[0]
         split = self.split_of(beside)
         ranked = sorted(
-            ((_alike(path, parts), bool(split) and self.split_of(path) == split, _near(path, beside)), path) for path in known
+            ((_alike(path, parts), bool(split) and self.split_of(path) == split, nearness(path, beside)), path)
+            for path in known
         )
         if ranked[-1][0] == ranked[-2][0] and not ranked[-1][1].samefile(ranked[-2][1]):
             raise AnnotationError(f'{where}: {shorten(name)} may be {ranked[-1][1]} or {ranked[-2][1]}')
@@ -175,7 +176,7 @@ def _alike(path: Path, parts: tuple[str, ...]) -> int:
     return next((place for place, (one, other) in enumerate(folders) if one != other), len(folders))
 
 
-def _near(path: Path, other: Path) -> int:
+def nearness(path: Path, other: Path) -> int:
     """Score of nearness: common folders count 100 each, less the depth of `path`."""
     common = len(Path(os.path.commonpath([path, other])).parts)
     return 100 * common - len(path.parts)
