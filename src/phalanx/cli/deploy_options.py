@@ -5,8 +5,7 @@ import argparse
 from phalanx.cli.predict_options import MODEL, add_run
 from phalanx.config.arguments import Parser, add_assignments, add_offline
 from phalanx.deploy.formats import AXES, FORMATS, OLDEST_OPSET
-from phalanx.system.buckets import refuse_secrets
-from phalanx.system.paths import parse_path
+from phalanx.system.paths import parse_path, parse_place
 
 FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
 PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
@@ -33,7 +32,7 @@ def export_parser() -> Parser:
     parser.add_argument(
         '--weights',
         '--model_path',
-        type=refuse_secrets,
+        type=parse_place,
         metavar='WEIGHTS',
         help='instead of the best of the run, as in `phalanx eval`',
     )

@@ -2,8 +2,7 @@
 
 from phalanx.config.arguments import Parser, add_assignments, add_command, add_json, add_offline, add_recipe_words
 from phalanx.launch.flags import add_flags
-from phalanx.system.buckets import refuse_secrets
-from phalanx.system.paths import parse_path
+from phalanx.system.paths import parse_path, parse_place
 
 WEIGHTS = 'a checkpoint, run folder, file, https:// or hf:// address, or a name that `phalanx weights` lists'
 EVAL_EXAMPLES = (
@@ -37,7 +36,7 @@ def eval_parser() -> Parser:
     about = 'Evaluates the weights of a run folder, or those of --weights with a recipe.'
     parser = Parser('phalanx eval', about, EVAL_EXAMPLES)
     add_recipe_words(parser)
-    parser.add_argument('--weights', type=refuse_secrets, metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
+    parser.add_argument('--weights', type=parse_place, metavar='WEIGHTS', help=f'{WEIGHTS} (default: the best of the run)')
     add_offline(parser)
     parser.add_argument(
         '--data', metavar='RUN', help='for MODEL.onnx: the run or recipe of its data (default: the folder it is in)'

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from phalanx.cli.options import WEIGHTS
 from phalanx.config.arguments import Assignments, Parser, add_assignments, add_offline, collect_assignments
-from phalanx.system.buckets import refuse_secrets
-from phalanx.system.paths import parse_path
+from phalanx.system.paths import parse_path, parse_place
 
 MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
 PREDICT_EXAMPLES = (
@@ -30,7 +29,7 @@ def predict_parser() -> Parser:
     out = 'the folder to write to (default: results)'
     names = ('--out', '--save_dir', '--output_dir')
     parser.add_argument(*names, dest='out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
-    parser.add_argument('--weights', '--model_path', type=refuse_secrets, metavar='WEIGHTS', help=WEIGHTS)
+    parser.add_argument('--weights', '--model_path', type=parse_place, metavar='WEIGHTS', help=WEIGHTS)
     ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
     parser.add_argument('--save', metavar='A,B,..', help=ways)
     shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'

@@ -1,19 +1,37 @@
 """Conversions of paths between text, absolute and displayed form."""
 
+import argparse
 import os
 from pathlib import Path
 
-from phalanx.system.buckets import StorePath, is_url
+from phalanx.system.buckets import StorePath, is_url, refuse_secrets
+from phalanx.system.errors import RequestError
+
+
+class EmptyPathError(argparse.ArgumentTypeError, ValueError, RequestError):
+    """Path without a character. For argparse, which shows the messages of its own errors only."""
+
+    def __init__(self) -> None:
+        super().__init__('the path is empty; is a variable of the shell not set?')
 
 
 def parse_path(text: str) -> Path:
     """Path named by `text`, also a URL, with `~` expanded: no shell does that for `--out=~/x` and recipes.
 
-    Raises UrlError, a ValueError, for a URL with credentials.
+    Raises EmptyPathError, and UrlError for a URL with credentials; both are ValueErrors.
     """
+    if not text:  # else it would be the working folder
+        raise EmptyPathError
     if is_url(text):
         return StorePath.parse(text)
     return Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
+
+
+def parse_place(text: str) -> str:
+    """Return `text`, a path, address or name, as typed. Raises EmptyPathError, and UrlError for a URL with credentials."""
+    if not text:  # else it would be the default
+        raise EmptyPathError
+    return refuse_secrets(text)
 
 
 def normalise_path(path: Path) -> Path:

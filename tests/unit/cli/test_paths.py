@@ -158,3 +158,12 @@ def test_an_image_that_is_not_there_is_answered_with_the_nearest(home: Path, cap
     Path('pictures/eins.png').touch()
     assert main(['predict', 'unet_digits', 'pictures/ein.png', '--out', 'out']) == 2
     assert "pictures/ein.png: there is no such file or folder; did you mean 'pictures/eins.png'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('words', ['train r.yml --save_dir', 'launch s.py --log_dir', 'eval runs/a --weights', 'new r --out'])
+def test_an_empty_path_is_not_the_working_folder_or_the_default(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell gives it for `--save_dir "$FOLDER"` if there is no such variable."""
+    command, argument, option = words.split()
+    with pytest.raises(SystemExit, match='2'):
+        main([command, option, '', argument])
+    assert 'the path is empty; is a variable of the shell not set?' in capsys.readouterr().err
