@@ -431,6 +431,13 @@ def test_a_page_with_two_text_files_that_may_be_its_own_is_not_used() -> None:
     assert 'images/a.png: its text may be in ' in said
 
 
+def test_the_words_of_mjsynth_are_in_the_names_of_images() -> None:
+    found = read(
+        {'annotation_train.txt': './1/2/3_Half_way_77.jpg 77\n./1/2/4_77_5.jpg 77\n'}, '1/2/3_Half_way_77.jpg', '1/2/4_77_5.jpg'
+    )[1]
+    assert sorted(sample.text for sample in found.samples if sample.text) == ['77', 'Half_way']
+
+
 def test_a_price_is_a_text_and_no_fifth_point() -> None:
     found = read({'gt_a.txt': '40,30,60,30,60,40,40,40,1,99\n'}, 'a.png', family='text_detection')[1]
     assert texts_of(found) == [('1,99', False)]

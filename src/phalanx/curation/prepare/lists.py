@@ -21,6 +21,7 @@ OCROPUS = re.compile(r'\.(nrm|bin|raw|dew)$')  # NAME.nrm.png is the grey image 
 NUMBERS = re.compile(r'(-?\d+(\.\d+)?([\s,]+|$)){5}')  # in a row: boxes, not a text
 MOST_VISDRONE = 12  # of score, category, truncation and occlusion, which follow x, y, width and height
 CTW1500 = 14  # points of each outline
+MJSYNTH = re.compile(r'\d+_(?P<word>.+)_(?P<number>\d+)\.jpe?g', re.IGNORECASE)  # the number in a lexicon is in its lists
 # Of PPOCRLabel, in English and Chinese: texts of boxes that nobody wrote down, or that its model could not read.
 PLACEHOLDERS = ('TEMPORARY', '\u5f85\u8bc6\u522b', 'NULL', '\u65e0\u6cd5\u8bc6\u522b')
 WITH_PLACEHOLDERS = ('Label.txt', 'rec_gt.txt')
@@ -81,6 +82,8 @@ def _parse_line(image: Path, rest: str, where: str, path: Path, tree: Tree) -> S
         return Sample(image, split, tuple(_line_of_page(one.points, _text(one.text, path)) for one in parse_page(rest, where)))
     if Path(rest.strip()).suffix.lower() in IMAGES and tree.has_image(rest.strip()):
         return Sample(image, split, mask=tree.image(rest.strip(), path, where))
+    if (named := MJSYNTH.fullmatch(image.name)) and named['number'] == rest.strip():
+        return Sample(image, split, text=named['word'])
     quoted = re.fullmatch(r'\s*"(.*)"', rest)  # of ICDAR, with a backslash before quotes and backslashes
     return Sample(image, split, text=re.sub(r'\\(["\\])', r'\1', quoted[1]) if quoted else _text(rest, path))
 
