@@ -80,7 +80,8 @@ class Trained:
 
 
 def load_run(folder: str | Path, weights: str | Path | None = None, device: str = 'auto') -> Trained:
-    """Load the trained model of a run folder; `weights` replaces the run's best ones.
+    """Load the trained model of a run folder; `weights` replaces the run's best ones. `device`: auto, cpu, cuda or
+    cuda:N.
 
     Raises ConfigError or CheckpointError if something is missing or damaged.
     """

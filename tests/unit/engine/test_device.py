@@ -38,3 +38,13 @@ def test_more_ranks_than_devices_are_refused(count: int, visible: str | None, mo
     set_devices(monkeypatch, count, visible)
     with pytest.raises(RequestError, match=f'local rank {count} has no device: torch sees {count} CUDA devices'):
         pick_device('cuda', count)
+
+
+def test_a_model_alone_takes_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_devices(monkeypatch, 2, '4,5')
+    assert pick_device('cuda:1') == torch.device('cuda', 1)
+    with pytest.raises(RequestError, match='cuda:2 is requested, but torch sees 2 CUDA devices here, from cuda:0 on'):
+        pick_device('cuda:2')
+    for wrong in ('gpu', 'cpu:1', 'cuda:', 'cuda:x'):
+        with pytest.raises(RequestError, match=f"'{wrong}' is not one of auto, cpu, cuda, cuda:N"):
+            pick_device(wrong)
