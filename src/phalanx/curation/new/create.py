@@ -129,7 +129,8 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
     reasons = [
         f'{name}: {problems[0]}' + (f' (and {len(problems) - 1} more like it)' if len(problems) > 1 else '')
         for name, problems in of_format.items()
-    ] + tree.unreadable
+    ]
+    reasons += [one for one in tree.unreadable if not any(one in reason for reason in reasons)]
     there = Counter(path.suffix.lower() or path.name for path in tree.files)
     lines = [
         f'{given.folder}: {pluralize(len(tree.images), "image")}, but no annotation{for_what} that can be used',
