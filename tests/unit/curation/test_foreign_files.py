@@ -71,10 +71,10 @@ def test_one_file_of_each_unknown_kind_is_described(capsys: pytest.CaptureFixtur
     assert "boxes.csv: no known format, such as '# of a tool'" in said
 
 
-def test_a_file_that_is_no_text_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_text_is_reported_once_though_two_read_it(capsys: pytest.CaptureFixture[str]) -> None:
     Path('mine').mkdir()
-    Path('mine/list.txt').write_bytes('a.png\t\u00e9\n'.encode('latin-1'))
-    assert failure('notes.md', '', capsys).count('list.txt: is not UTF-8 text (byte 6); save it as such') == 1
+    Path('mine/train.txt').write_bytes('a.png\t\u00e9\n'.encode('latin-1'))
+    assert failure('notes.md', '', capsys).count('train.txt: is not UTF-8 text (byte 6); save it as such') == 1
 
 
 def test_binary_files_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
