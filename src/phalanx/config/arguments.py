@@ -45,9 +45,10 @@ class Parser(argparse.ArgumentParser):
     Not for a command that passes words on to another program, whose options it would change. `examples` end its help.
     """
 
-    def __init__(self, prog: str, description: str | None = None, examples: Sequence[str] = ()) -> None:
+    def __init__(self, prog: str, description: str | None = None, examples: Sequence[str] = (), color: bool = False) -> None:
         lines = '\n  '.join(('examples:', *examples)) if examples else None
         super().__init__(prog, description=description, epilog=lines, formatter_class=Help, allow_abbrev=False)
+        self.color = color  # an argument of all parsers, and of subcommands, since Python 3.14
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(None if args is None else replace_dashes(args), namespace)

@@ -1,6 +1,7 @@
 """Conversions of paths between text, absolute and displayed form."""
 
 import argparse
+import errno
 import os
 from pathlib import Path
 
@@ -18,13 +19,19 @@ class EmptyPathError(argparse.ArgumentTypeError, ValueError, RequestError):
 def parse_path(text: str) -> Path:
     """Path named by `text`, also a URL, with `~` expanded: no shell does that for `--out=~/x` and recipes.
 
-    Raises EmptyPathError, and UrlError for a URL with credentials; both are ValueErrors.
+    Raises EmptyPathError, and UrlError for a URL with credentials; both are ValueErrors; OSError for a name that is too long.
     """
     if not text:  # else it would be the working folder
         raise EmptyPathError
     if is_url(text):
         return StorePath.parse(text)
-    return Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 -- leaves `~nobody` as it is, where pathlib raises RuntimeError
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # since Python 3.14, `path.exists()` is just false
+            raise
+    return path
 
 
 def parse_place(text: str) -> str:
