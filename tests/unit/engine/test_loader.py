@@ -199,7 +199,7 @@ def test_more_workers_than_cores_are_told_in_one_line_and_not_by_torch(
     told = 'train.workers: 2 per rank, but 1 core here: the rest helps only where reading waits for a disk or a network'
     assert (worker_notes(1), worker_notes(2)) == ([], [told])
     assert load((), allowed=0, workers=2) == ([[0, 1], [2, 3], [4, 5]], {})
-    assert [str(warning.message) for warning in recwarn] == []
+    assert [str(warning.message) for warning in recwarn if 'fork' not in str(warning.message)] == []  # Python's own of 3.12
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='tells the processes that were forked from /proc')

@@ -151,7 +151,7 @@ def test_a_family_without_a_method_of_the_seam_cannot_be_made() -> None:
     class Unfinished(Family):
         def model(self) -> Any: ...
 
-    with pytest.raises(
-        TypeError, match=r'abstract methods begin_prediction, collate, dataset, export, metric, picture, request, writers'
-    ):
+    with pytest.raises(TypeError, match='abstract methods') as refused:
         Unfinished(FAMILIES['detection'].Keys)  # type: ignore[abstract, arg-type]
+    missing = ['begin_prediction', 'collate', 'dataset', 'export', 'metric', 'picture', 'request', 'writers']
+    assert [name for name in missing if name not in str(refused.value)] == []

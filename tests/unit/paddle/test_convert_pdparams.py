@@ -142,12 +142,12 @@ def test_bytes_written_by_python_2_are_understood(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('mode', ['w', 'w:gz'])
 def test_the_only_pdparams_of_an_archive_is_read(tmp_path: Path, mode: str) -> None:
-    members = {'net/model.pdopt': b'x', 'net/._model.pdparams': b'of a Mac', 'net/model.pdparams': pickle.dumps(WEIGHTS)}
+    members = {'net/model.pdopt': b'x', 'net/._model.pdparams': b'of a Mac', 'net/model.pdparams': pickle.dumps(WEIGHTS, 4)}
     check_equal(read_pdparams(archived(tmp_path / 'net.tar', members, mode)), WEIGHTS)
 
 
 def test_an_archive_writes_no_file(tmp_path: Path) -> None:
-    archived(tmp_path / 'net.tar', {'../../escaped.pdparams': pickle.dumps(WEIGHTS), '/tmp/other': b''})
+    archived(tmp_path / 'net.tar', {'../../escaped.pdparams': pickle.dumps(WEIGHTS, 4), '/tmp/other': b''})
     check_equal(read_pdparams(tmp_path / 'net.tar'), WEIGHTS)
     assert [file.name for file in tmp_path.iterdir()] == ['net.tar'] and not (tmp_path.parent / 'escaped.pdparams').exists()
 
@@ -328,7 +328,7 @@ def test_changed_bytes_give_weights_or_the_reason(
 def test_a_changed_header_of_an_archive_gives_weights_or_the_reason(
     tmp_path_factory: pytest.TempPathFactory, place: int, change: bytes
 ) -> None:
-    path = archived(tmp_path_factory.getbasetemp() / 'changed.tar', {'a.pdparams': pickle.dumps(WEIGHTS)}, 'w')
+    path = archived(tmp_path_factory.getbasetemp() / 'changed.tar', {'a.pdparams': pickle.dumps(WEIGHTS, 4)}, 'w')
     content = bytearray(path.read_bytes())
     content[place : place + len(change)] = change
     path.write_bytes(content)
