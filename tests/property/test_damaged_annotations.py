@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import islice
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,7 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [one for key, value in pairs for one in ((*path, key), *places(value, (*path, key)))]
 
 
+MISSING = object()
 WRONG: dict[type, list[Any]] = {
     int: ['three', None, [], {}],
     float: ['three', None, [], {}],
@@ -134,22 +138,41 @@ WRONG: dict[type, list[Any]] = {
 }
 
 
+def damages(content: Any) -> Iterator[Any]:
+    """Copies of a JSON document, each with one value of another kind, or without one key below the first level."""
+    for path in places(content):
+        value = reduce(getitem, path, content)
+        for wrong in (*WRONG[type(value)], MISSING):
+            damaged = copy.deepcopy(content)
+            owner = reduce(getitem, path[:-1], damaged)
+            if wrong is not MISSING:
+                owner[path[-1]] = wrong
+            elif isinstance(owner, dict) and len(path) > 1:  # a document without one of its images is whole
+                del owner[path[-1]]
+            yield damaged
+
+
+@pytest.mark.parametrize('every', [61, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize('name', JSON)
-@given(data=st.data())
-@COUNTED
-def test_a_json_file_with_a_value_of_another_kind_is_read_alike_or_not(folders: dict[str, Path], name: str, data: Any) -> None:
-    files = sorted(folders[name].rglob('*.json'))
-    file = data.draw(st.sampled_from(files))
-    content = json.loads(file.read_text())
-    path = data.draw(st.sampled_from(places(content)))
-    damaged = copy.deepcopy(content)
-    owner = damaged
-    for key in path[:-1]:
-        owner = owner[key]
-    if isinstance(owner, dict) and data.draw(st.booleans()):
-        del owner[path[-1]]
-    else:
-        owner[path[-1]] = data.draw(st.sampled_from(WRONG[type(owner[path[-1]])]))
+def test_a_json_file_with_a_value_of_another_kind_is_read_alike_or_not(folders: dict[str, Path], name: str, every: int) -> None:
+    for file in sorted(folders[name].rglob('*.json')):
+        for damaged in islice(damages(json.loads(file.read_text())), 0, None, every):
+            check(folders[name], name, file, json.dumps(damaged))
+
+
+@pytest.mark.parametrize(
+    ('name', 'path', 'key', 'wrong'),
+    [
+        ('label_studio', (0, 'annotations', 0, 'result', 0, 'value'), 'rectanglelabels', [None]),  # not a class `None`
+        ('supervisely', ('objects', 0, 'points'), 'interior', 3),
+    ],
+)
+def test_values_that_were_once_misread_are_refused(
+    folders: dict[str, Path], name: str, path: tuple[Any, ...], key: str, wrong: object
+) -> None:
+    file = next(file for file in sorted(folders[name].rglob('*.json')) if f'"{key}"' in file.read_text())
+    damaged = json.loads(file.read_text())
+    reduce(getitem, path, damaged)[key] = wrong
     check(folders[name], name, file, json.dumps(damaged))
 
 

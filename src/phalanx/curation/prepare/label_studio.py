@@ -184,7 +184,7 @@ def _label(result: dict[str, Any]) -> str:
     value = result.get('value')
     for key in (str(result.get('type')), 'labels', *KINDS):
         names = value.get(key) if isinstance(value, dict) else None
-        if isinstance(names, list) and names:
+        if isinstance(names, list) and names and isinstance(names[0], str | int):
             return str(names[0])
     return ''
 

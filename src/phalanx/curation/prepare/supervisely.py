@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
-from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member
+from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member, shorten
 from phalanx.data.shapes import Shape, bounding_box, polygon
 
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
@@ -56,9 +56,10 @@ def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Sh
     """Polygon that walks to each hole and back; by the even-odd rule the connections cancel out."""
     exterior = points['exterior']
     walk = [*exterior, exterior[0]]
-    for hole in points.get('interior') or []:
-        if not isinstance(hole, list) or not hole:
-            raise AnnotationError(f'{where}: has a hole without points')
+    holes = points.get('interior') or []
+    if not isinstance(holes, list) or not all(isinstance(hole, list) and hole for hole in holes):
+        raise AnnotationError(f'{where}: interior: expected a list of holes with points, got {shorten(holes)}')
+    for hole in holes:
         walk += [*hole, hole[0], exterior[0]]
     return polygon(walk, size, where)
 
