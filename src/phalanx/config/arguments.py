@@ -112,9 +112,9 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_assignments(parser)
 
 
-def collect_assignments(arguments: argparse.Namespace) -> Assignments:
-    """Assignments after `--set`. Raises ConfigError if two of them say one thing, such as steps and epochs."""
-    assigned = [(word, f'--set {word}') for word in arguments.set]
+def collect_assignments(arguments: argparse.Namespace, others: Assignments | None = None) -> Assignments:
+    """Assignments after `--set`, then `others`. Raises ConfigError if two of them say one thing, such as steps and epochs."""
+    assigned = [*((word, f'--set {word}') for word in arguments.set), *(others or ())]
     check_alternatives(assigned)
     return assigned
 
@@ -148,6 +148,4 @@ def parse_recipe_words(parser: argparse.ArgumentParser, words: Sequence[str]) ->
             pairs.append((f'{word}={value}', f'{word} {value}'))
         else:
             parser.error(f'{word!r}: expected KEY VALUE pairs after the recipe, this key has no value')
-    assigned = [*collect_assignments(arguments), *pairs]
-    check_alternatives(assigned)
-    return arguments, recipe, assigned
+    return arguments, recipe, collect_assignments(arguments, pairs)
