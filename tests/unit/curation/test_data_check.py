@@ -291,17 +291,19 @@ def test_ctc_needs_a_blank_between_equal_characters(text: str, needed: int) -> N
     assert ctc_steps_needed(text) == needed
 
 
+def check_lines(folder: Path, *sets: str) -> int:
+    """Exit status of `data check --json` for the lines of text in `list.txt`."""
+    data = f'data={{name: label_files, root: {folder}, train: [list.txt], eval: [list.txt]}}'
+    words = ('--page', str(folder / 'data.html'), '--workers', '0', '--json')
+    return cli.main(['data', 'check', 'crnn_digits', '--set', data, *sets, *words])
+
+
 def test_lines_too_narrow_for_their_text_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CRNN gives one place for four columns: 8 for 32, which `1234567` fits into and `1111111` (13 places) does not."""
     for name in ('a', 'b'):
         Image.fromarray(picture(ord(name), 32, 64)).save(tmp_path / f'{name}.png')
     (tmp_path / 'list.txt').write_text('a.png\t1234567\nb.png\t1111111\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert (
-        cli.main(['data', 'check', 'crnn_digits', '--set', data, 'image_size=[32,32]', 'train.global_batch_size=2', *words])
-        == 0
-    )
+    assert check_lines(tmp_path, 'image_size=[32,32]', 'train.global_batch_size=2') == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
     cure = 'their texts need more than the 8 time steps that CTC has at a width of 32, so nothing is learned from them'
     assert f'train: 1 sample (too long for the width): {cure}; increase the width in `image_size`' in remarks
@@ -310,9 +312,7 @@ def test_lines_too_narrow_for_their_text_are_counted(tmp_path: Path, capsys: pyt
 def test_characters_that_the_dictionary_has_not_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
     (tmp_path / 'list.txt').write_text('a.png\t1€2£€\u200b\u0301\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
+    assert check_lines(tmp_path, 'train.global_batch_size=1') == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
     message = 'train: 5 characters (not in the dictionary), 4 kinds, the most frequent € £ U+200B U+0301: they are neither'
     assert any(remark.startswith(message) for remark in remarks)
@@ -323,9 +323,7 @@ def test_different_texts_of_one_image_and_paths_of_windows_are_named(
 ) -> None:
     Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
     (tmp_path / 'list.txt').write_text('a.png\t1\na.png\t1\na.png\t2\nim\\b.png\t3\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 1
+    assert check_lines(tmp_path, 'train.global_batch_size=1') == 1
     census = json.loads(capsys.readouterr().out)
     note = f'train: 1 images of {tmp_path / "list.txt"} have several lines with different texts, such as a.png'
     assert note in census['remarks']
@@ -339,10 +337,8 @@ def test_letters_that_are_written_from_the_right_are_named(
 ) -> None:
     Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
     (tmp_path / 'list.txt').write_text('a.png\t\u05e9\u05dc 1\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     dictionary = f'characters={{dictionary: [\u05e9, \u05dc, "1", " "], right_to_left: {str(right_to_left).lower()}}}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, dictionary, 'train.global_batch_size=1', *words]) == 0
+    assert check_lines(tmp_path, dictionary, 'train.global_batch_size=1') == 0
     remarks = json.loads(capsys.readouterr().out)['remarks']
     note = 'train: 1 sample (from the right): the network reads from the left, so such texts must be in the order of the image'
     assert any(remark.startswith(note) for remark in remarks) is not right_to_left
@@ -353,9 +349,7 @@ def test_lines_on_their_side_are_counted(tmp_path: Path, capsys: pytest.CaptureF
     for name, text in {'a': '123', 'b': '11'}.items():
         Image.fromarray(picture(len(text), 48, 32)).save(tmp_path / f'{name}.png')
     (tmp_path / 'list.txt').write_text('a.png\t123\nb.png\t11\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, 'train.global_batch_size=1', *words]) == 0
+    assert check_lines(tmp_path, 'train.global_batch_size=1') == 0
     note = 'train: 1 sample (taller than wide): they become a few columns of pixels'
     assert any(remark.startswith(note) for remark in json.loads(capsys.readouterr().out)['remarks'])
 
@@ -366,10 +360,8 @@ def test_texts_that_are_cut_off_or_changed_and_entries_that_match_nothing_are_na
     """A second tab; a letter with a combining accent; entries of two characters and twice."""
     Image.fromarray(picture(0, 32, 64)).save(tmp_path / 'a.png')
     (tmp_path / 'list.txt').write_text('a.png\tu\u0308b\tbar\n')
-    data = f'data={{name: label_files, root: {tmp_path}, train: [list.txt], eval: [list.txt]}}'
     dictionary = 'characters={dictionary: [b, \u00fc, ab, b], lower_case: false}'
-    words = ('--page', str(tmp_path / 'data.html'), '--workers', '0', '--json')
-    assert cli.main(['data', 'check', 'crnn_digits', '--set', data, dictionary, 'train.global_batch_size=1', *words]) == 0
+    assert check_lines(tmp_path, dictionary, 'train.global_batch_size=1') == 0
     census = json.loads(capsys.readouterr().out)
     remarks = '\n'.join(census['remarks'])
     assert f"train: 1 lines of {tmp_path / 'list.txt'} have a second '\\t'; what is behind it is not part" in remarks
