@@ -75,7 +75,7 @@ def _census(job: Job, limit: int | None, workers: int) -> Census:
         raise RequestError(f'{job.name}: the data of {type(task).__name__} cannot be checked yet')
     # the progress bar goes to standard error, so that --json stays parseable
     columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         lines = {}
 
         def advance(split: Split, done: int, total: int) -> None:

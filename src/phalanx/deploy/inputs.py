@@ -137,7 +137,8 @@ class Inputs:
 
     def each(self) -> Iterator[tuple[Path, Path]]:
         """Iterate over (file, path of its results without suffix), with a progress bar."""
-        for file, stem in track(self.files.items(), self.verb, console=Console(stderr=True), transient=True):
+        hidden = not sys.stderr.isatty()
+        for file, stem in track(self.files.items(), self.verb, console=Console(stderr=True), transient=True, disable=hidden):
             yield file, self.out / stem
 
     def pages(self, file: Path, stem: Path, work: Callable[[Image, Path], None]) -> int:

@@ -124,7 +124,8 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
 
     def unread() -> Iterator[Page]:
         nonlocal reused
-        for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True):
+        hidden = not sys.stderr.isatty()
+        for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True, disable=hidden):
             try:
                 pages = list_pages(file, stem, out, settings)
             except (SampleError, OSError) as error:

@@ -23,8 +23,13 @@ class Terminal(Console):
 
 
 def terminal() -> Console:
-    """Return the console; in a file, lines are not wrapped at 80 columns."""
-    return Terminal(width=None if sys.stdout.isatty() else 160)
+    """Return the console; in a file, lines are not wrapped at 80 columns.
+
+    FORCE_COLOR, which CI and Jupyter kernels set, only colours lines: a bar that draws over itself needs a terminal. In a
+    notebook it writes text, too: rich would make each line an output of its own, of which Jupyter shows 50 per cell.
+    """
+    is_terminal = sys.stdout.isatty()
+    return Terminal(width=None if is_terminal else 160, force_interactive=None if is_terminal else False, force_jupyter=False)
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import shutil
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -199,9 +200,8 @@ def _open(address: str, request: urllib.request.Request, version: Path, sha256: 
 
 def _copy(response: Any, file: IO[bytes], part: Path, at: int, total: int | None) -> None:
     """Write the rest of the file, with a progress bar on a terminal and a log line for each tenth."""
-    console = Console(stderr=True)
     columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task(part.stem, total=total, completed=at)
         tenth = 0
         while block := response.read(BLOCK):

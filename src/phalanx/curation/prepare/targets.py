@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import unicodedata
 from array import array
 from collections import Counter
@@ -112,9 +113,9 @@ def write(
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     # one list or annotation file per split
     texts_of, suffix = WRITERS[family]
-    console = Console(stderr=True)
+    console, hidden = Console(stderr=True), not sys.stderr.isatty()
     for split, samples in lists.items():
-        shown = track(samples, f'writing {split}', console=console, transient=True, disable=not console.is_terminal)
+        shown = track(samples, f'writing {split}', console=console, transient=True, disable=hidden)
         texts, written.counts[split] = texts_of(written, split, shown)
         file = out / f'{split}{suffix}'
         with file.open('w', encoding='utf-8') as opened:
