@@ -270,7 +270,7 @@ ZEROS = 66 << 20  # bytes; packed they are a thousandth
 MANY = 'is not a tar archive of weights: its headers take more than'
 WEIGHTS: dict[str, tuple[str, Callable[[], bytes], str]] = {  # a suffix, the content, and why it is refused
     'gzip of zeros': ('.tar.gz', lambda: gzip.compress(bytes(ZEROS), 9), 'weights do not compress that well'),
-    'gzip in many parts': ('.tar.gz', lambda: gzip.compress(b'') * 50_000, 'not a complete'),
+    'gzip in many parts': ('.tar.gz', lambda: gzip.compress(b'') * 50_000, 'is none of the files of weights'),
     'tar of many members': ('.tar.gz', lambda: gzip.compress(tar((b'0', 0, b''))[:512] * 100_000 + bytes(1024)), MANY),
     'tar with a long header': ('.tar', lambda: tar((b'x', 1 << 20, b'1' * (1 << 20)), (b'0', 0, b'')), MANY),
     'tar with a long name': ('.tar', lambda: tar((b'L', 1 << 20, b'1' * (1 << 20)), (b'0', 0, b'')), MANY),

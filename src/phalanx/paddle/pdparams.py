@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 
 NAME_TABLE = 'StructuredToParameterName@@'  # parameter names of the static graph, beside the arrays
 SPLIT_TABLE = 'UnpackBigParamInfor@@'  # which arrays were cut into slices, because pickles of protocol 2 and 3 end at 4 GB
+ENTRIES = ('model', 'blobs')  # with the arrays, among other entries; the second in older files of Detectron2
 DTYPES = ('b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8')
 LARGEST_PROTOCOL = 4  # the largest that paddle.save takes
 OPCODES = (  # by their names in `pickle`; those that call or set something are in `_Unpickler`
@@ -36,7 +37,7 @@ class RefusedError(Exception):
 def arrays_in(data: bytes) -> dict[str, Array]:
     """Read {name: array} from the bytes of a `.pdparams`, as `paddle.save` wrote it.
 
-    From a file with a dict `model` among other entries (an optimizer's state, say), return the content of `model`. Raises
+    From a file with a dict `model` or `blobs` among other entries (an optimizer's state, say), return its content. Raises
     RefusedError.
     """
     try:
@@ -47,8 +48,9 @@ def arrays_in(data: bytes) -> dict[str, Array]:
 
 def _arrays(saved: object, size: int) -> dict[str, Array]:
     """Arrays of the saved object, with slices joined and without the names of the static graph."""
-    if isinstance(saved, dict) and isinstance(saved.get('model'), dict):
-        saved = saved['model']
+    for entry in ENTRIES:
+        if isinstance(saved, dict) and isinstance(saved.get(entry), dict):
+            saved = saved[entry]
     if not isinstance(saved, dict) or not saved:
         raise RefusedError(f'expected a dict of arrays, got {_kind(saved)}')
     slices = saved.get(SPLIT_TABLE, {})
@@ -172,6 +174,8 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         full = f'{module.replace("__builtin__", "builtins")}.{name}'  # protocol 2 has the names of Python 2
+        if full.startswith('torch.'):
+            raise RefusedError('is a pickle of tensors, which is not read because it could run code: write it with torch.save')
         if full not in ALLOWED:
             raise RefusedError(f'names {full:.80}, which weights do not need; it is refused, because it could run code')
         return ALLOWED[full]

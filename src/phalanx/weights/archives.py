@@ -25,14 +25,14 @@ def is_archive(data: bytes) -> bool:
     """True if `data` is a gzip file, a tar archive, or a zip archive that is not itself a weight file of numpy or torch."""
     if data.startswith(ZIP):
         # torch and numpy write zip archives themselves: those are weight files, not archives of them.
-        names = _zip_names(data)
+        names = zip_names(data)
         return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
     return data.startswith(GZIP) or _is_tar(data)
 
 
 def holds_arrays(data: bytes) -> bool:
     """True if `data` is a file of `numpy.savez`."""
-    return data.startswith(ZIP) and any(name.endswith('.npy') for name in _zip_names(data))
+    return data.startswith(ZIP) and any(name.endswith('.npy') for name in zip_names(data))
 
 
 def unpack_arrays(data: bytes) -> dict[str, bytes]:
@@ -142,7 +142,7 @@ def _is_weights(name: str) -> bool:
     return last.endswith(SUFFIXES) and not last.startswith('.')
 
 
-def _zip_names(data: bytes) -> list[str]:
+def zip_names(data: bytes) -> list[str]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return archive.namelist()

@@ -41,6 +41,8 @@ WITHOUT_LINKS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errn
 FORMAT = 2  # of new checkpoints; 1 had no checksum of the manifest
 READABLE = (1, 2)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# For folders of torch.distributed.checkpoint.
+JOIN = '`python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE`'
 UNREADABLE = (  # exceptions of safetensors and torch for damaged or foreign bytes
     *(safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError, MemoryError),
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, struct.error),
@@ -307,8 +309,16 @@ def checkpoint_folder(path: Path) -> Path:
             folder = folder.with_name(f'.old_{folder.name}')
         if (folder / MANIFEST).is_file():
             return folder
+    cure = ''
+    if path.is_dir():
+        files = sorted(
+            each.name for each in path.iterdir() if each.suffix in ('.safetensors', '.bin', '.pth', '.pt', '.pdparams')
+        )
+        cure = f'; give a file in it: {", ".join(files[:5])}' if files else cure
+        if (path / '.metadata').is_file():
+            cure = f'; {JOIN} joins its parts in a file'
     raise CheckpointError(
-        f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file)'
+        f'{path}: holds no weights (neither a run folder with a checkpoint, nor a checkpoint, nor a .safetensors file){cure}'
     )
 
 

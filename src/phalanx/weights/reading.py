@@ -4,7 +4,9 @@ import io
 import logging
 import math
 import pickle
+import re
 import tokenize
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,29 +14,21 @@ from typing import Any, Literal
 import numpy as np
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 
 from phalanx.families.distillation import DistillationModel, network_of
 from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import onnx_layers_of, original_of, paddle_layout
-from phalanx.system.errors import CheckpointError, RequestError, first_line
-from phalanx.weights.archives import (
-    ZIP,
-    ArchiveError,
-    check_unpacked_size,
-    extract_weights,
-    holds_arrays,
-    is_archive,
-    unpack_arrays,
-)
-from phalanx.weights.checkpoint import UNREADABLE, is_pointer, weights_at
+from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.weights.archives import ZIP, ArchiveError, extract_weights, holds_arrays, is_archive, unpack_arrays
+from phalanx.weights.checkpoint import JOIN, UNREADABLE, is_pointer, weights_at
 from phalanx.weights.finding import FoundWeights, find
 from phalanx.weights.libraries import LIBRARIES, check_same_network, slots
 from phalanx.weights.matching import COUNTER, Fit, Naming, RowNames, Slot, Weights, shorten
 from phalanx.weights.onnx_file import weights_in
-from phalanx.weights.unwrapping import StoredWeights, find_tensors, unwrap
+from phalanx.weights.torch_file import read_torch
+from phalanx.weights.unwrapping import StoredWeights, unwrap
 
 log = logging.getLogger('phalanx')
 
@@ -44,6 +38,9 @@ Misshapen = Literal['refuse', 'skip']
 COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
 LINES = 20  # maximum number of problems in a message
 # Suffixes alone do not tell: the same bytes are named .pth, .pt, .bin, .pdparams ...
+ONE_OF_SEVERAL = re.compile(r'-\d+-of-(?!0*1\.)\d+\.')  # as the hub names the parts of large weights
+LFS = b'version https://git-lfs'  # the first bytes of a pointer
+READ = '.safetensors, .pdparams, .npz, .pth, .pt, .ckpt and .bin of torch.save, .pkl of numpy arrays, and archives with one'
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of files of torch before 1.6
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
 STUDENTS = ('Student', 'networks.student')  # names of the student of a distillation, in PaddleOCR and here
@@ -54,6 +51,8 @@ OTHERS = {  # files that are not weights, by suffix
     '.states': 'holds the progress of a training; the weights are in the .pdparams beside it',
     '.onnx': 'is an exported network; give the weights that it was exported from',
     '.yml': 'is a configuration, not weights',
+    '.distcp': f'is a part of a checkpoint of torch.distributed; {JOIN} joins them',
+    '.pt2': "is a program of torch.export; torch.save(torch.export.load(FILE).state_dict, 'weights.pth') saves its weights",
 }
 
 
@@ -120,11 +119,12 @@ def load_weights(
     Raises CheckpointError, before anything is loaded, if the file is damaged, if a tensor does not fit and `misshapen` is
     'refuse', or if fewer than half of the tensors fit: these are weights of another network.
     """
-    origin, remarks = find(source), tuple[str, ...]()
+    origin, remarks, stored = find(source), tuple[str, ...](), StoredWeights({})
     if origin.path.suffix == '.onnx':
         weights, misshapen = read_exported(origin, model), 'skip'
     else:
-        weights, remarks = _unwrap(read_weights(origin, raw=raw), model, origin)
+        stored = read_weights(origin, raw=raw)
+        weights, remarks = _unwrap(stored, model, origin)
     # Published weights of a backbone say so themselves.
     if misshapen == 'skip' and origin.part == 'backbone':
         part = 'backbone'
@@ -137,7 +137,7 @@ def load_weights(
         raise CheckpointError(f'{origin.source}: {error}') from None
     # All networks are checked before the first one is filled.
     for (each, _), fit in zip(targets, fits, strict=True):
-        _check(each, fit, part, misshapen, origin.source)
+        _check(each, fit, part, misshapen, origin.source, stored)
     for fit in fits:
         fit.fill()
     return LoadedWeights(origin, fits, (*remarks, *(rows.notes() if rows else ())))
@@ -174,9 +174,13 @@ def read_weights(origin: FoundWeights, *, raw: bool = False) -> StoredWeights:
     try:
         with path.open('rb') as file:
             head = file.read(512)
+        if ONE_OF_SEVERAL.search(path.name):
+            raise RefusedError('is one of several parts of the weights: join them in one file with the library that wrote them')
         # safetensors is memory-mapped; all other formats are read into memory, where archives are opened.
         if _is_safetensors(head):
             return StoredWeights(safetensors.torch.load_file(path), origin.key)
+        if path.suffix in OTHERS and not head.startswith(LFS):
+            raise RefusedError(OTHERS[path.suffix])
         data = path.read_bytes()
         return _parse(extract_weights(data, origin.member) if is_archive(data) else data, path.suffix, origin.key)
     except OSError as error:
@@ -205,20 +209,20 @@ def read_exported(origin: FoundWeights, model: nn.Module) -> Weights:
 
 def _parse(data: bytes, suffix: str, key: str | None) -> StoredWeights:
     """Parse the content of a weight file, recognised by its first bytes. Raises RefusedError and SafetensorError."""
-    if data.startswith(b'version https://git-lfs'):
+    if data.startswith(LFS):
         cure = '`git lfs pull` in its repository fetches them, or download the file itself'
         raise RefusedError(f'is a Git LFS pointer ({len(data)} bytes), not the weights: {cure}')
-    if suffix in OTHERS:
-        raise RefusedError(OTHERS[suffix])
     if data[:512].lstrip().lower().startswith((b'<!doctype', b'<html', b'<?xml')):
         raise RefusedError('is a web page, not weights: the download was answered by a login or an error; fetch the file again')
     if suffix == '.safetensors' or _is_safetensors(data[:512]):
         return StoredWeights(safetensors.torch.load(data), key)
     # Both torch and numpy write zip archives.
     if data.startswith((ZIP, LEGACY_TORCH)):
-        return StoredWeights(_read_npz(data), key) if suffix == '.npz' or holds_arrays(data) else _read_torch(data, key)
+        return StoredWeights(_read_npz(data), key) if suffix == '.npz' or holds_arrays(data) else read_torch(data, key)
     if suffix in ('.pt', '.pth'):
         raise RefusedError('is not a file of torch.save')
+    if suffix != '.pdparams' and not data.startswith(pickle.PROTO):
+        raise RefusedError(f'is none of the files of weights that are read: {READ}')
     return StoredWeights(arrays_in(data), key)
 
 
@@ -245,22 +249,6 @@ def _read_npy(content: bytes) -> np.ndarray:
     # Shares the memory of the data; a header that claims more than that raises ValueError.
     values = np.frombuffer(bytearray(content), dtype, math.prod(shape), file.tell())
     return values.reshape(shape, order='F' if fortran else 'C')
-
-
-def _read_torch(data: bytes, key: str | None) -> StoredWeights:
-    """Read the tensors of a file of `torch.save`, also in nested entries. Raises RefusedError and ArchiveError."""
-    if data.startswith(ZIP):
-        check_unpacked_size(data)
-    try:
-        saved = torch.load(io.BytesIO(data), map_location='cpu', weights_only=True)
-    except pickle.UnpicklingError as error:
-        cure = 'save its state_dict alone where you trust it'
-        raise RefusedError(
-            f'holds more than weights, which is not read because it could execute code ({first_line(error):.200}); {cure}'
-        ) from None
-    except UNREADABLE as error:
-        raise RefusedError(f'is not a complete file of torch.save: {error}') from None
-    return find_tensors(saved, key)
 
 
 def networks_in(arrays: Weights, model: nn.Module) -> list[tuple[nn.Module, Weights]]:
@@ -328,7 +316,17 @@ def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNam
         known = [*(naming.of_part(part) for naming in known), *(naming.alone(part) for naming in known)]
     # The naming with the most common names; shapes are compared afterwards.
     likeliest = max(known, key=lambda naming: len(naming.slots.keys() & weights.keys()))  # the first one of equals
+    _refuse_integers(likeliest, weights)
     return Fit.of(likeliest, weights, rows)
+
+
+def _refuse_integers(naming: Naming, weights: Weights) -> None:
+    """Raise ValueError for integers in the place of floats: quantised weights, or the bits of bfloat16 in numpy."""
+    for name in naming.slots.keys() & weights.keys():
+        values = weights[name]
+        is_float = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == 'f'
+        if naming.slots[name].tensor.is_floating_point() and not is_float:
+            raise ValueError(f'{name} is of {values.dtype}, such as quantised weights: give weights in floating point')
 
 
 def _is_of_paddle(weights: Weights) -> bool:
@@ -338,7 +336,7 @@ def _is_of_paddle(weights: Weights) -> bool:
     return names or not any(isinstance(value, Tensor) for value in weights.values())
 
 
-def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str) -> None:
+def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source: str, stored: StoredWeights) -> None:
     """Raise CheckpointError if the weights are of another network, or if some do not fit and `misshapen` forbids it."""
     # Most tensors must fit: a few common names and shapes occur in unrelated networks, too.
     what = type(model).__name__ if part == 'all' else f'the {part} of {type(model).__name__}'
@@ -346,17 +344,36 @@ def _check(model: nn.Module, fit: Fit, part: Part, misshapen: Misshapen, source:
         total = sum(not name.endswith(COUNTER) for name in fit.naming.slots)
         raise CheckpointError(
             f'{source}: these are weights of another network: of the {total} tensors of {what} '
-            f'{len(fit.missing)} are missing and {len(fit.misshapen)} have another shape; {_hint(model, fit, part)}'
+            f'{len(fit.missing)} are missing and {len(fit.misshapen)} have another shape; {_hint(model, fit, part, stored)}'
         )
     # For a backbone alone, the head of its classifier is left over on purpose.
     lines = [line for line in fit.problems() if part == 'all' or not line.startswith('left over')]
     if misshapen == 'refuse' and lines:
+        whole = [key for key, inside in _keys_that_fit(model, part, stored).items() if not inside.problems()]
         more = [f'... and {len(lines) - LINES} more'] if len(lines) > LINES else []
+        more += [f'append #key={key}: `{key}` alone fits' for key in whole]
         raise CheckpointError('\n'.join([f'{source}: the weights do not fit {what}:', *lines[:LINES], *more]))
 
 
-def _hint(model: nn.Module, fit: Fit, part: Part) -> str:
+def _keys_that_fit(model: nn.Module, part: Part, stored: StoredWeights) -> dict[str, Fit]:
+    """Beginnings of the names in a file below which it has the network: attributes of a training script's module."""
+    if stored.key is not None:
+        return {}
+    own = model.state_dict()
+    places = [name.split('.')[:-1] for name in stored.weights]
+    counts = Counter('.'.join(place[:levels]) for place in places for levels in range(1, min(len(place), 3) + 1))
+    fits = {}
+    for key in (key for key, count in counts.items() if 2 * count >= len(own)):
+        fit = compare_weights(model, unwrap(replace(stored, key=key), own).weights, part)
+        if fit.share >= 0.5:
+            fits[key] = fit
+    return fits
+
+
+def _hint(model: nn.Module, fit: Fit, part: Part, stored: StoredWeights) -> str:
     """Hint for weights of another network."""
+    if keys := _keys_that_fit(model, part, stored):
+        return f'the file has the network in {" and ".join(f"`{key}`" for key in keys)}: append #key={next(iter(keys))}'
     has_backbone = any(name.startswith('backbone.') for name in model.state_dict())
     # The most frequent mistakes: a classifier for a whole network, another size, another project.
     if part == 'all' and has_backbone and compare_weights(model, fit.weights, 'backbone').share >= 0.5:

@@ -48,7 +48,9 @@ def find_tensors(saved: Any, key: str | None) -> StoredWeights:
         saved = saved[inside[0]]
     tensors = {str(name): value for name, value in _entries(saved).items() if isinstance(value, Tensor)}
     if not tensors:
-        raise RefusedError('holds no weights: expected a state_dict, or a mapping with one')
+        others = [str(name) for name, entry in _entries(saved).items() if _has_tensors(entry)]
+        cure = f'; #key=NAME selects an entry, of {shorten(others)}' if others else ''
+        raise RefusedError(f'holds no weights: expected a state_dict, or a mapping with one{cure}')
     return StoredWeights(tensors, key, tuple(remarks))
 
 
