@@ -139,7 +139,7 @@ def read_text(path: Path) -> str:
 
 def decode_text(data: bytes, path: Path) -> str:
     """Text in UTF-8, or in the encoding of its byte order mark, which editors and PowerShell write. Raises AnnotationError."""
-    encoding = _marked_encoding(data) or 'utf-8'
+    encoding = marked_encoding(data) or 'utf-8'
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -204,7 +204,7 @@ def parse_xml(data: bytes, path: Path) -> ElementTree.Element:
         raise AnnotationError(f'{path}: is not well-formed XML ({error})') from None
 
 
-def _marked_encoding(data: bytes) -> str | None:
+def marked_encoding(data: bytes) -> str | None:
     """Encoding of the byte order mark, if there is one."""
     return next((name for bom, name in MARKS.items() if data.startswith(bom)), None)
 
@@ -217,7 +217,7 @@ def _decode_xml(data: bytes, path: Path) -> str:
     # A byte order mark is right even if the declaration says otherwise: editors convert files without changing it.
     declared = re.match(rb'\s*<\?xml[^>]*\bencoding=["\']([\w.:-]+)', data)
     # Three candidates, most reliable first: byte order mark, declaration, UTF-8.
-    mark = _marked_encoding(data)
+    mark = marked_encoding(data)
     named = declared[1].decode() if declared else 'UTF-8'
     for encoding in (mark,) if mark else (CHINESE.get(named.lower(), named), 'utf-8'):
         with contextlib.suppress(UnicodeDecodeError, LookupError):

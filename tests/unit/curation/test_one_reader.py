@@ -300,7 +300,7 @@ def test_lines_of_tables_are_read_alike(name: str, tmp_path: Path) -> None:
     found, source = AnnotationSet(), PubTabNet(root=tmp_path, train=file.name).split('train')
     find_pubtabnet(Tree(tmp_path), found)
     if is_table:
-        assert [sample.table for sample in found.samples] == [html]
+        assert [json.loads(sample.table or '') for sample in found.samples] == [html]
         assert len(source.read(Draw(0))[1].cells) == 1
     else:
         assert not found.samples

@@ -3,7 +3,8 @@
 import contextlib
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, decode_rows, runs_instance
@@ -43,6 +44,7 @@ DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the clas
 PIXELS, SHARES = 'pixels', 'shares'
 MOST_SHARE = 2  # a box in shares may leave its image a little, and is clipped
 TRIED = 10  # lines that are looked at for the names of images
+MEASURED = 1000  # lines whose boxes show the unit of the file
 BARE = (  # columns of files without a header
     ('image', 'x0', 'y0', 'x1', 'y1', 'label'),  # RetinaNet
     ('label', 'x0', 'y0', 'width', 'height', 'image', '', ''),  # makesense.ai, with the size of the image
@@ -57,12 +59,13 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch(), tree.doubting(path):
-            rows = list(_rows(path, tree, found))
-            unit = _unit([row for _, row in rows])
-            for number, row in rows:
+            rows = _rows(path, tree, found)  # one after the other: Open Images has 14 million
+            first = list(islice(rows, MEASURED))
+            unit, images = _unit(row for _, row in first), dict[str, Path]()
+            for number, row in chain(first, rows):
                 with found.left_out.catch():
-                    where = f'{path}:{number}'
-                    image = tree.image(row['image'], path, where)
+                    where, name = f'{path}:{number}', row['image']
+                    image = images.get(name) or images.setdefault(name, tree.image(name, path, where))
                     with found.dropping(image):
                         label = row.get('label') or (f'class_{row["number"]}' if row.get('number') else '')
                         _add(row | {'label': names.get(label, label), 'unit': unit}, where, path, image, tree, found, marked)
@@ -102,18 +105,18 @@ def _add(
     found: AnnotationSet,
     marked: dict[Path, tuple[SplitName, list[Instance]]],
 ) -> None:
-    split = tree.split_of(path, row.get('split', ''))
     if row.get('region', '').strip() == '{}':  # of VIA, which lists images that nobody looked at alike
         return
     if OBJECTS & row.keys():
-        instances = marked.setdefault(image, (split, []))[1]
+        if image not in marked:
+            marked[image] = tree.split_of(path, row.get('split', '')), []
         instance = _instance(row, tree, path, image, where)
         if instance is not None:
-            instances.append(instance)
+            marked[image][1].append(instance)
     elif 'html' in row:
-        found.samples.append(Sample(image, split, table=tokenize_table(row['html'], where)))
+        found.samples.append(Sample(image, tree.split_of(path, row.get('split', '')), table=tokenize_table(row['html'], where)))
     else:
-        found.samples.append(Sample(image, split, text=row['text']))
+        found.samples.append(Sample(image, tree.split_of(path, row.get('split', '')), text=row['text']))
         found.are_classes |= bool(row['text']) and row.get('label') == row['text']  # a column called `label`
 
 
@@ -158,7 +161,7 @@ def _pixels(label: str, row: Mapping[str, str], size: tuple[int, int], where: st
 
 
 def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
-    """Box of a line in pixels. Raises AnnotationError, also for one in another unit than most of the file."""
+    """Box of a line in pixels. Raises AnnotationError, also for one in another unit than the first boxes of the file."""
     x0, y0, x1, y1 = corners = _corners(row, where)
     if ('x1' in row or 'box' in row) and row.get('width') and row.get('height'):  # of the image, or once more of the box
         stated = tuple(round(parse_number(row[side], f'{where}: {side}')) for side in ('width', 'height'))
@@ -169,10 +172,10 @@ def _box(row: Mapping[str, str], size: tuple[int, int], where: str) -> Box:
     shown = f'{where}: the box {x0:g}, {y0:g}, {x1:g}, {y1:g}'
     if row['unit'] == SHARES:
         if max(corners) > MOST_SHARE:
-            raise AnnotationError(f'{shown} is in pixels, most boxes of the file are in shares of the image, from 0 to 1')
+            raise AnnotationError(f'{shown} is in pixels, the first boxes of the file are in shares of the image, from 0 to 1')
         return x0 * size[0], y0 * size[1], x1 * size[0], y1 * size[1]
     if _is_share(corners):
-        raise AnnotationError(f'{shown} is in shares of the image, from 0 to 1, most boxes of the file are in pixels')
+        raise AnnotationError(f'{shown} is in shares of the image, from 0 to 1, the first boxes of the file are in pixels')
     return corners
 
 
@@ -195,8 +198,8 @@ def _corners(row: Mapping[str, str], where: str) -> Box:
     return x, y, x + width, y + height
 
 
-def _unit(rows: Sequence[Mapping[str, str]]) -> str:
-    """SHARES if most boxes of a file are in shares of the image, as Open Images has them, else PIXELS."""
+def _unit(rows: Iterable[Mapping[str, str]]) -> str:
+    """SHARES if most of these boxes are in shares of the image, as Open Images has them, else PIXELS."""
     boxes = list[Box]()
     for row in rows:
         with contextlib.suppress(AnnotationError):  # reported with its line later
@@ -215,31 +218,26 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     text = read_text(path)
     first = text.partition('\n')[0]
     delimiter = max(',;\t', key=first.count)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, skipinitialspace=True)
-    try:
-        lines = list(reader)
-    except csv.Error as error:
-        raise AnnotationError(f'{path}:{reader.line_num}: is not CSV: {error}') from None
-    if not lines or {'annotation_id', 'annotator'} <= {*lines[0]}:  # the latter: Label Studio's
+    lines = _lines(text, delimiter, path)
+    header = next(lines, (1, []))[1]
+    if {'annotation_id', 'annotator'} <= {*header}:  # Label Studio's
         return
-    columns = _columns(lines[0], lines[1 : 1 + TRIED], tree)
-    body = enumerate(lines[1:], 2)
-    alike = [one for one in BARE if len(one) == len(lines[0]) and tree.has_image(lines[0][one.index('image')])]
+    tried = list(islice(lines, TRIED))
+    columns, body = _columns(header, [line for _, line in tried], tree), chain(tried, lines)
+    alike = [one for one in BARE if len(one) == len(header) and tree.has_image(header[one.index('image')])]
     if alike and not OBJECTS & columns.keys():
-        columns, body = {key: place for place, key in enumerate(alike[0]) if key}, enumerate(lines, 1)
-    if 'image' not in columns and any(_is_image(cell, tree) for cell in lines[0]):
+        columns, body = {key: place for place, key in enumerate(alike[0]) if key}, chain([(1, header)], body)
+    if 'image' not in columns and any(_is_image(cell, tree) for cell in header):
         found.notes.append(
             f'{path}: its first line names an image and no columns, such as filename, xmin, ymin, xmax, ymax, class'
         )
     if 'image' in columns and not columns.keys() & {*OBJECTS, 'text', 'html'}:
-        listed = ', '.join(lines[0])
+        listed = ', '.join(header)
         found.notes.append(f'{path}: names images, but no column marks an object or a text, of {listed:.200}')
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
-    plain = _plain(lines[0])
-    if not alike and (
-        unused := [name for place, name in enumerate(lines[0]) if name.strip() and place not in columns.values()]
-    ):
+    plain = _plain(header)
+    if not alike and (unused := [name for place, name in enumerate(header) if name.strip() and place not in columns.values()]):
         found.notes.append(f'{path}: columns that are not used: {", ".join(unused):.200}')
     joined = 'imageidclassid' in plain  # Kaggle's `0002cc93b.jpg_1`
     by_rows = 'runs' in columns and plain[columns['runs']] == 'annotation'
@@ -252,6 +250,18 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
                 row['rows'] = 'yes'
             image, joint, label = row['image'].rpartition('_')
             yield number, row | {'image': image, 'label': f'class_{label}'} if joined and joint else row
+
+
+def _lines(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each record, with the number of its first line. Raises AnnotationError."""
+    lines = (line[0] for line in re.finditer(r'[^\n]*\n|[^\n]+', text))  # a text may hold other ends of lines, as U+2028
+    reader, begin = csv.reader(lines, delimiter=delimiter, skipinitialspace=True), 1
+    try:
+        for cells in reader:
+            yield begin, cells
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise AnnotationError(f'{path}:{reader.line_num}: is not CSV: {error}') from None
 
 
 def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str, int]:

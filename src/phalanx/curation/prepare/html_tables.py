@@ -1,12 +1,16 @@
 """Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
 
+import io
+import json
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
-from phalanx.curation.prepare.tree import Tree, read_text
+from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
+from phalanx.data.folders import decode_text, marked_encoding
 from phalanx.data.tables import parse_annotation
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
@@ -29,14 +33,20 @@ def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
         if path.suffix == '.json' and path in tree.jsons:
             continue
         with found.left_out.catch():
-            for number, line in enumerate(read_text(path).split('\n'), 1):
+            for number, line in enumerate(_lines(path), 1):
                 if line.strip():
                     with found.left_out.catch():
                         sample = _parse_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
 
 
-def _parse_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
+def _lines(path: Path) -> Iterable[bytes]:
+    """Lines in UTF-8, not decoded: all text in one, a rare letter would give four bytes to each letter of PubTabNet."""
+    data = read_bytes(path)
+    return io.BytesIO(decode_text(data, path).encode() if marked_encoding(data) else data)
+
+
+def _parse_line(line: bytes, where: str, path: Path, tree: Tree) -> Sample | None:
     content = parse_json(line, where)
     if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
         return None
@@ -46,11 +56,12 @@ def _parse_line(line: str, where: str, path: Path, tree: Tree) -> Sample | None:
     if isinstance(html, str):
         return Sample(image, split, table=tokenize_table(html, where))
     parse_annotation(content, where)
-    return Sample(image, split, table={'structure': {'tokens': html['structure']['tokens']}, 'cells': html['cells']})
+    table = {'structure': {'tokens': html['structure']['tokens']}, 'cells': html['cells']}
+    return Sample(image, split, table=json.dumps(table, ensure_ascii=False))
 
 
-def tokenize_table(html: str, where: str) -> dict[str, Any]:
-    """The structure and the cells of the only table in `html`. Raises AnnotationError."""
+def tokenize_table(html: str, where: str) -> str:
+    """The structure and the cells of the only table in `html`, as JSON. Raises AnnotationError."""
     parser = _Parser(where)
     parser.feed(html)
     parser.close()
@@ -58,7 +69,7 @@ def tokenize_table(html: str, where: str) -> dict[str, Any]:
         parser.end_of(tag)
     if not parser.cells:
         raise AnnotationError(f'{where}: has no table with cells')
-    return {'structure': {'tokens': parser.tokens}, 'cells': parser.cells}
+    return json.dumps({'structure': {'tokens': parser.tokens}, 'cells': parser.cells}, ensure_ascii=False)
 
 
 class _Parser(HTMLParser):

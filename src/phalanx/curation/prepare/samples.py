@@ -74,7 +74,7 @@ class Sample:
     instances: Sequence[Instance] = ()
     mask: Path | None = None  # an image with a colour or a number for each pixel
     text: str | None = None  # all that is written on it
-    table: dict[str, Any] | None = None  # the `html` entry of PubTabNet
+    table: str | None = None  # the `html` entry of PubTabNet as JSON: its lists of tokens would take ten times the memory
     size: tuple[int, int] | None = None  # (width, height) of the upright image, once somebody read it
 
     @property

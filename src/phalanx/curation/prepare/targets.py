@@ -336,7 +336,7 @@ def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tup
     """Compose JSON lines in the format of PubTabNet."""
     lines = []
     for number, sample in enumerate(samples):
-        table = sample.table or {}
+        table = json.loads(sample.table or '{}')
         line = {'filename': written.below(sample.image), 'split': split, 'imgid': number, 'html': table}
         lines.append(json.dumps(line, ensure_ascii=False) + '\n')
         if split == 'train':

@@ -20,7 +20,9 @@ IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.p
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
 NAME = rf'(?i)[^"<>=,\r\n\t]+(?:{"|".join(map(re.escape, IMAGES))})'  # of an image in a damaged file
 UPLOADED = re.compile(r'(?:^|(?<=/))[0-9a-f]{8}-(?=[^/]+$)')  # before the name of a file
-MOST_TEXT = 2**29  # bytes of an annotation file
+MOST_TEXT = 2**29  # bytes of an annotation file that is parsed as a whole
+MOST_LINES = 2**33  # of one whose lines are parsed one by one: Open Images has 2 GiB, PubTabNet 4
+LINES = ('.csv', '.tsv', '.jsonl', '.ndjson', '.txt')
 SPLITS: dict[str, SplitName] = {
     **dict.fromkeys(('train', 'training', 'trainval', 'trn'), 'train'),
     **dict.fromkeys(('val', 'valid', 'validation', 'eval', 'evaluation', 'dev'), 'val'),
@@ -185,8 +187,9 @@ def nearness(path: Path, other: Path) -> int:
 def read_bytes(path: Path) -> bytes:
     """Read the bytes of an annotation file. Raises AnnotationError."""
     try:
-        if path.stat().st_size > MOST_TEXT:
-            raise AnnotationError(f'{path}: has more than {MOST_TEXT >> 20} MiB')
+        most = MOST_LINES if path.suffix.lower() in LINES else MOST_TEXT
+        if path.stat().st_size > most:
+            raise AnnotationError(f'{path}: has more than {most >> 20} MiB; split it into several files')
         return path.read_bytes()
     except OSError as error:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
