@@ -65,3 +65,15 @@ def test_words_of_the_folder_are_text_in_the_page(folder: Path) -> None:
     (folder / 'table.json').write_text(json.dumps({'step': bad, 'rows': [{bad: bad}], 'figures': []}))
     assert cli.main(['report', str(folder)]) == 0
     assert '<script' not in (folder / 'report.html').read_text()
+
+
+def test_the_page_of_a_folder_that_cannot_be_written_to_goes_elsewhere(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / 'report.html').mkdir()  # in its place, nothing can be written by root either
+    assert cli.main(['report', str(folder)]) == 1
+    assert capsys.readouterr().err == (
+        f'the page could not be written: {folder}/report.html: Is a directory; --page FILE writes it elsewhere\n'
+    )
+    assert cli.main(['report', str(folder), '--page', str(tmp_path / 'run.html')]) == 0
+    assert '<html' in (tmp_path / 'run.html').read_text()

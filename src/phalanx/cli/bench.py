@@ -26,7 +26,7 @@ from phalanx.engine.precision import DTYPES
 from phalanx.engine.samples import NodeSamples
 from phalanx.engine.worker import process_group
 from phalanx.parallel import dist
-from phalanx.system.errors import RequestError, RunError
+from phalanx.system.errors import RequestError, RunError, describe_error
 
 LOG = Path('runs/bench/log')
 
@@ -87,7 +87,7 @@ def _train_variant(given: argparse.Namespace, words: Sequence[str], variant: tup
     except (RunError, BadSampleError, OSError) as error:
         if dist.is_launched():
             raise  # the launcher reports it
-        print(f'the measurement failed: {error}', file=sys.stderr)
+        print(f'the measurement failed: {describe_error(error)}', file=sys.stderr)
         return 1
     if given.profile:
         profile.write(given.profile)

@@ -23,7 +23,7 @@ from phalanx.families.curated import Rewritable, Surveyed
 from phalanx.report.terminal import terminal
 from phalanx.system.cores import count_cores
 from phalanx.system.disk import write_atomically
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import RequestError, describe_error
 
 TRIAL_SAMPLES = 8  # collated as one trial batch, of different sizes if there are any
 
@@ -47,7 +47,7 @@ def check(given: argparse.Namespace) -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, render_page(census, job.name).encode())
     except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed
-        print(f'the check failed: {error}', file=sys.stderr)
+        print(f'the check failed: {describe_error(error)}', file=sys.stderr)
         return 1
     if given.json:
         print(json.dumps(census.record() | {'page': str(place)}))
@@ -133,7 +133,7 @@ def rewrite(given: argparse.Namespace) -> int:
         for split in SPLITS:
             keys |= task.rewrite(split, given.out, form=given.form)
     except (OSError, ValueError, SampleError) as error:
-        print(f'the data set cannot be rewritten: {error}', file=sys.stderr)
+        print(f'the data set cannot be rewritten: {describe_error(error)}', file=sys.stderr)
         return 1
     data = json.dumps({'root': str(given.out)} | keys)
     print(f'in a recipe: data: {data}')

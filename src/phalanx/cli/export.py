@@ -1,6 +1,7 @@
 """`phalanx export`: the network of a trained run as an ONNX, OpenVINO or torch file."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -48,6 +49,8 @@ def command(words: Sequence[str]) -> int:
     out = given.out or (parse_path(folders[-1]) if folders else job.folder) / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
+    if out.parent.is_dir() and not os.access(out.parent, os.W_OK):
+        raise RequestError(f'{out.parent}: cannot be written to; --out FILE writes the model elsewhere')
     try:
         # export, with the check against the network inside
         options = Options(
@@ -62,7 +65,7 @@ def command(words: Sequence[str]) -> int:
         print(f'weights: {describe_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
         written = export(job, out, options)
     except (CheckpointError, ExportError, OSError) as error:
-        print(f'the export failed: {error}', file=sys.stderr)
+        print(f'the export failed: {describe_error(error)}', file=sys.stderr)
         return 1
     _send_to_trackers(job, written)
     _print_written(written)

@@ -12,7 +12,7 @@ from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_rea
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
 from phalanx.system.cores import count_cores
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import CheckpointError, RequestError, describe_error
 from phalanx.system.stops import interrupting_signal
 
 
@@ -52,7 +52,7 @@ def command(words: Sequence[str]) -> int:
         print(f'models: {" and ".join(names)}', file=sys.stderr)
         done, there, failed = read_files(options, pages, given.out, given.workers)
     except (ArtifactError, CheckpointError, OSError, ValueError) as error:
-        print(f'reading failed: {error}', file=sys.stderr)
+        print(f'reading failed: {describe_error(error)}', file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         number = interrupting_signal(stop)

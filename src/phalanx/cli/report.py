@@ -16,10 +16,11 @@ def command(words: Sequence[str]) -> int:
     if not any((given.run / name).is_file() for name in ('journal.jsonl', 'metrics.jsonl')):
         raise RequestError(f'{given.run}: is not a run folder (no journal.jsonl or metrics.jsonl)')
     try:
-        print(write_page(fetch_run(given.run)))  # of a run in a bucket, the page is on this machine
+        print(write_page(fetch_run(given.run), page=given.page))  # of a run in a bucket, the page is on this machine
         if (given.run / 'checkpoints').is_dir():  # not copied along with a run that somebody else sent
             print(f'next: phalanx eval {quote(str(given.run))} --page eval.html')
     except OSError as error:
-        print(f'the page could not be written: {describe_error(error)}', file=sys.stderr)
+        cure = '; --page FILE writes it elsewhere' if error.errno and not given.page else ''
+        print(f'the page could not be written: {describe_error(error)}{cure}', file=sys.stderr)
         return 1
     return 0

@@ -8,6 +8,8 @@ def report_parser() -> Parser:
     about = 'Builds report.html of a run folder from its files so far.'
     parser = Parser('phalanx report', about, ['phalanx report runs/pp_liteseg_digits'])
     parser.add_argument('run', metavar='RUN', type=parse_path, help='a run folder')
+    page = 'the HTML page to write (default: report.html in the run folder)'
+    parser.add_argument('--page', type=parse_path, metavar='FILE', help=page)
     return parser
 
 

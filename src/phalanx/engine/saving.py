@@ -14,7 +14,7 @@ from phalanx.engine.progress import Progress
 from phalanx.parallel import dist
 from phalanx.parallel.gradients import PowerSgd
 from phalanx.report.report import Report
-from phalanx.system.errors import RunError
+from phalanx.system.errors import RunError, describe_error
 from phalanx.weights.checkpoint import Checkpoints, LoadedCheckpoint, Saving
 
 LINES, LONGEST = 10, 250  # of torch's message about a state that does not fit: it names all tensors
@@ -92,7 +92,8 @@ class Saver:
                 f'({error.strerror}: {error.filename or self.checkpoints.root}); the newest on disk is {self.newest()}'
             )
             if is_last:
-                raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {error}') from None
+                why = describe_error(error)
+                raise RunError(f'the last checkpoint, of step {saving.step}, could not be written: {why}') from None
 
     def newest(self) -> str:
         """Path of the newest checkpoint on disk, or 'none'."""

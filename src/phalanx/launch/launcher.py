@@ -73,7 +73,7 @@ def _launch(
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        trouble = f'{log_dir}: the folder for logs cannot be created: {error}'
+        trouble = f'{log_dir}: the folder for logs cannot be created: {error.strerror}'
         if cluster.rendezvous is None:
             print_line(trouble)
             return 2

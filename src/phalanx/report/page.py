@@ -31,18 +31,19 @@ class PageError(OSError):
     """Files of a run folder that were written or changed by something else."""
 
 
-def write_page(folder: Path, log: Log | None = None) -> Path:
-    """Build `folder`/report.html and return its path. `log`: content of metrics.jsonl, which is read without it.
+def write_page(folder: Path, log: Log | None = None, page: Path | None = None) -> Path:
+    """Build `folder`/report.html, or `page`, and return its path. `log`: content of metrics.jsonl, which is read without it.
 
     Raises OSError if it cannot be written, and PageError if the files of the folder are not those of a run; an earlier page
     then stays.
     """
     try:
-        page = _page(Run.read(folder, log)).encode()
+        content = _page(Run.read(folder, log)).encode()
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, TemplateError) as error:
         raise PageError(f'{folder}: its files are not those of a run ({type(error).__name__}: {error})') from None
-    write_atomically(folder / 'report.html', page)
-    return folder / 'report.html'
+    page = page or folder / 'report.html'
+    write_atomically(page, content)
+    return page
 
 
 def _page(run: Run) -> str:

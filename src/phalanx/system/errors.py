@@ -27,7 +27,9 @@ class StoppedError(Exception):
 
 def describe_error(error: Exception) -> str:
     """Message of an error for the user; of an OSError, `path: reason`."""
-    return f'{error.filename}: {error.strerror}' if isinstance(error, OSError) and error.filename else str(error)
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
 
 
 def first_line(error: Exception) -> str:

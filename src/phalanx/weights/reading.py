@@ -322,7 +322,7 @@ def compare_weights(model: nn.Module, weights: Weights, part: Part, rows: RowNam
 
 def _refuse_integers(naming: Naming, weights: Weights) -> None:
     """Raise ValueError for integers in the place of floats: quantised weights, or the bits of bfloat16 in numpy."""
-    for name in naming.slots.keys() & weights.keys():
+    for name in (name for name in naming.slots if name in weights):
         values = weights[name]
         is_float = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == 'f'
         if naming.slots[name].tensor.is_floating_point() and not is_float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def test_an_exported_file_that_does_not_exist_is_answered_with_those_that_do(cap
     assert run_here('eval', 'runs/mime/model.onnx') == 2
     message = capsys.readouterr().err
     assert "runs/mime/model.onnx: there is no such file; did you mean 'runs/mine/model.onnx'?" in message
+
+
+def test_an_export_to_a_folder_that_cannot_be_written_to_is_refused_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, 'access', lambda *_: False)  # as on a read-only disk, also for root
+    assert run_here('export', 'pp_liteseg_digits', '--out', 'runs/mine/model.onnx') == 2
+    assert capsys.readouterr().err == 'runs/mine: cannot be written to; --out FILE writes the model elsewhere\n'
 
 
 def test_predictions_go_to_the_folder_results_by_default() -> None:

@@ -96,7 +96,7 @@ def test_a_full_disk_stops_the_reading(
     monkeypatch.setattr(type(read_files.WRITERS), 'write', lambda self, *values: fill(*values))
     assert read() == 1
     assert written == ['a']
-    assert 'reading failed: [Errno 28] No space left on device' in capsys.readouterr().err
+    assert 'a: No space left on device' in capsys.readouterr().err
 
 
 def test_results_in_a_file_are_refused(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

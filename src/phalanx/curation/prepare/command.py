@@ -25,7 +25,7 @@ from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.unpack import fetch_data
 from phalanx.data.checks import AnnotationError
 from phalanx.system.buckets import StorePath
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.paths import normalise_path, parse_path
 
 SHOWN = 50  # problems that are listed
@@ -210,7 +210,7 @@ def _write_copies(
     except (AnnotationError, ValueError) as error:
         raise RequestError(str(error)) from None
     except OSError as error:
-        print(f'{given.out} cannot be written: {error}', file=sys.stderr)
+        print(f'{given.out} cannot be written: {describe_error(error)}', file=sys.stderr)
         return 1
     # what is missing, what was written, and the `data` of a recipe
     problems = [*found.left_out, *written.left_out]
