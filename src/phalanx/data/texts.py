@@ -102,6 +102,26 @@ def parse_total_text(text: str, file: Path) -> list[PageText]:
     return words
 
 
+def read_matlab_file(file: Path) -> list[PageText]:
+    """Return the words of a MATLAB file, whose `polygt` has one row per word: 'x:', xs, 'y:', ys, word, orientation.
+
+    Raises AnnotationError for a damaged file and without scipy.
+    """
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise AnnotationError(
+            f'{file}: MATLAB files need scipy: pip install "phalanx-vision[detr]", or use the annotations as text files'
+        ) from None
+    try:
+        # Columns 1, 3 and 4: xs, ys and the word.
+        rows = loadmat(file)['polygt'].tolist()
+        parts = [(row[1].reshape(-1).tolist(), row[3].reshape(-1).tolist(), row[4].reshape(-1).tolist()) for row in rows]
+    except Exception as error:  # noqa: BLE001 - scipy raises arbitrary errors for damaged files
+        raise AnnotationError(f'{file}: is not a MATLAB file with words in `polygt`: {error!s:.200}') from None
+    return [parse_word(*part, f'{file}: word {number}') for number, part in enumerate(parts, 1)]
+
+
 def parse_word(xs: Sequence[float], ys: Sequence[float], words: Any, where: str) -> PageText:
     """Return a word of TotalText. Raises AnnotationError that starts with `where`."""
     if len(xs) != len(ys) or not isinstance(words, list) or len(words) > 1 or not all(isinstance(word, str) for word in words):

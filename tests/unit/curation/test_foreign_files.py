@@ -71,6 +71,20 @@ def test_one_file_of_each_unknown_kind_is_described(capsys: pytest.CaptureFixtur
     assert "boxes.csv: no known format, such as '# of a tool'" in said
 
 
+@pytest.mark.parametrize(
+    ('name', 'content'),
+    [
+        ('0001.xml', f'<Annotations><image file="0001.jpg"><box><segs>{"1," * 27}2</segs></box></image></Annotations>'),
+        ('0001001.txt', '1,' * 28 + '####word\n'),
+    ],
+)
+def test_outlines_of_ctw1500_are_refused_with_the_form_that_is_read(
+    name: str, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(name, content, capsys)
+    assert f'{name}: is outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, image<TAB>[' in said
+
+
 def test_a_file_that_is_no_text_is_reported_once_though_two_read_it(capsys: pytest.CaptureFixture[str]) -> None:
     Path('mine').mkdir()
     Path('mine/train.txt').write_bytes('a.png\t\u00e9\n'.encode('latin-1'))

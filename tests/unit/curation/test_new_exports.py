@@ -402,6 +402,21 @@ def test_the_polygons_of_totaltext_are_read() -> None:
     assert len(found.samples[0].instances[0].corners) == 5
 
 
+def test_the_polygons_of_totaltext_are_read_from_matlab_files_where_there_is_no_text_file() -> None:
+    io = pytest.importorskip('scipy.io')
+    xs, ys = np.array([[1, 9, 9, 5, 1]], np.uint8), np.array([[1, 1, 9, 12, 9]], np.uint8)
+    cells = np.empty((2, 6), object)
+    for row, word in zip(cells, ('fine', '#'), strict=True):
+        row[:] = ['x:', xs, 'y:', ys, np.array([word]), 'c']
+    Path('mine').mkdir()
+    for name in 'ab':
+        io.savemat(f'mine/poly_gt_{name}.mat', {'polygt': cells})
+    line = "x: [[1 9 9]], y: [[1 1 9]], ornt: [u'c'], transcriptions: [u'text']\n"
+    found = read({'txt/poly_gt_b.txt': line}, 'a.png', 'b.png', family='text_detection')[1]
+    assert texts_of(found) == [('fine', False), ('###', True), ('text', False)]
+    assert found.samples[0].instances[0].corners == [[1, 1], [9, 1], [9, 9], [5, 12], [1, 9]]
+
+
 def test_a_box_of_ppocrlabel_without_a_text_has_none() -> None:
     """The tool fills in a word, which is a text in files of others."""
     texts = ['TEMPORARY', '\u5f85\u8bc6\u522b', 'here']

@@ -67,6 +67,7 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('image_id category_id segmentation score', DETECTIONS),
     )
 )
+CTW1500 = re.compile(r'<segs>(\d+,){27}\d+</segs>|^(\d+,){28}####', re.MULTILINE)  # of training, of the test
 SUFFIXES = {
     '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
@@ -74,7 +75,7 @@ SUFFIXES = {
     '.record': 'records of TensorFlow: export COCO, VOC or YOLO',
     '.h5': 'HDF5: save its images and masks as files',
     '.npz': 'arrays of NumPy: save its images and masks as files',
-    '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; the data set `total_text` reads words of TotalText',
+    '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; of TotalText, poly_gt_NAME.mat is read',
     '.pkl': 'a pickle, which could run any program and is not opened: export COCO',
     '.mdb': 'a database of LMDB, which the data set `lmdb_sets` of recognition reads, but not `phalanx new`',
     '.tar': 'an archive: unpack it; WebDataset is read by the data set `shards`, but not by `phalanx new`',
@@ -107,6 +108,8 @@ def describe_unknown(tree: Tree) -> list[str]:
                 lines = read_text(path).split('\n')
                 root = re.search(r'<(\w[\w:.-]*)', '\n'.join(lines[:20])) if suffix == '.xml' else None
                 about = f'XML of no known format, <{root[1]}>' if root else f'no known format, such as {shorten(lines[0])}'
+                if CTW1500.search('\n'.join(lines[:50])):
+                    about = f'is outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, {LINE}'
                 found.append(f'{path}: {about}')
     return found
 

@@ -10,7 +10,15 @@ from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import IMAGES, Tree, nearness, read_text
 from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.shapes import bounding_box, corners_of
-from phalanx.data.texts import IGNORED_TEXTS, has_column, parse_coordinates, parse_icdar, parse_page, parse_total_text
+from phalanx.data.texts import (
+    IGNORED_TEXTS,
+    has_column,
+    parse_coordinates,
+    parse_icdar,
+    parse_page,
+    parse_total_text,
+    read_matlab_file,
+)
 
 LISTS = ('.txt', '.tsv', '.lst', '.list')
 TRIED = 10  # lines that are looked at for the names of images
@@ -101,11 +109,15 @@ def find_text_files(tree: Tree, found: AnnotationSet) -> None:
     """Add the samples of images with a text file each, NAME.txt or NAME.gt.txt, that holds their text.
 
     Files of ICDAR (`gt_NAME.txt`, or lines `x0,y0,x1,y1,x2,y2,x3,y3,text` or `x0,y0,x1,y1,text`) and TotalText
-    (`poly_gt_NAME.txt`) hold the lines of a page.
+    (`poly_gt_NAME.txt`, or else `poly_gt_NAME.mat`) hold the lines of a page.
     """
     files = defaultdict(list)
     for path in tree.having('.txt'):
         files[path.name.removesuffix('.txt').removesuffix('.gt').removeprefix('poly_').removeprefix('gt_')].append(path)
+    for path in tree.having('.mat'):
+        name = path.stem.removeprefix('poly_gt_')
+        if name != path.stem and not any(each.suffix == '.txt' for each in files[name]):
+            files[name].append(path)
     for image in tree.images:
         stem = OCROPUS.sub('', image.stem)
         if stem != image.stem and not image.stem.endswith('.nrm') and tree.has_image(f'{stem}.nrm.png'):
@@ -136,7 +148,7 @@ def _choose(candidates: list[Path], image: Path, tree: Tree) -> Path:
 def _parse_text_file(path: Path, image: Path, tree: Tree) -> Sample:
     """Page or line of a text file. Raises AnnotationError."""
     if path.name.startswith('poly_gt_'):  # of TotalText
-        words = parse_total_text(read_text(path), path)
+        words = read_matlab_file(path) if path.suffix.lower() == '.mat' else parse_total_text(read_text(path), path)
         return Sample(image, tree.split_of(path), tuple(_line_of_page(one.points, one.text) for one in words))
     is_page = path.name.startswith('gt_')  # which may have no text
     lines = [line.strip('\r') for line in read_text(path).split('\n') if line.strip()]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.folders import Problems, read_text
-from phalanx.data.texts import PageText, parse_total_text, parse_word
+from phalanx.data.texts import parse_total_text, read_matlab_file
 from phalanx.families.text_detection.data.source import LabelFilePerImage, Points
 
 
@@ -36,23 +36,3 @@ class TotalText(LabelFilePerImage):
             words = read_matlab_file(matlab) if is_matlab else parse_total_text(read_text(file), file)
             return [(np.array(one.points, np.float32), one.text) for one in words]
         return []
-
-
-def read_matlab_file(file: Path) -> list[PageText]:
-    """Return the words of a MATLAB file, whose `polygt` has one row per word: 'x:', xs, 'y:', ys, word, orientation.
-
-    Raises ValueError for a damaged file and without scipy.
-    """
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise ValueError(
-            f'{file}: MATLAB files need scipy: pip install "phalanx-vision[detr]", or use the annotations as text files'
-        ) from None
-    try:
-        # Columns 1, 3 and 4: xs, ys and the word.
-        rows = loadmat(file)['polygt'].tolist()
-        parts = [(row[1].reshape(-1).tolist(), row[3].reshape(-1).tolist(), row[4].reshape(-1).tolist()) for row in rows]
-    except Exception as error:  # noqa: BLE001 - scipy raises arbitrary errors for damaged files
-        raise ValueError(f'{file}: is not a MATLAB file with words in `polygt`: {error!s:.200}') from None
-    return [parse_word(*part, f'{file}: word {number}') for number, part in enumerate(parts, 1)]
