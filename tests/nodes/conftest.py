@@ -82,7 +82,9 @@ def start(words: list[str], folder: Path, environment: Mapping[str, str]) -> tup
 
 
 def _output_in(folder: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=folder, prefix='.')) / 'output.txt'
+    file = Path(tempfile.mkdtemp(dir=folder, prefix='.')) / 'output.txt'
+    file.touch()  # a fork opens it only once it runs, tests read it at once
+    return file
 
 
 SILENT = '192.0.2.53'  # a name server: questions go to a node that drops them
