@@ -422,7 +422,7 @@ def test_equal_files_copies_of_an_image_and_named_groups_stay_together() -> None
             assert len({sample in train for sample in given if sample.image.name in pair}) == 1
     train, val = deal(given[:12], [0.5, 0.5], 0, r'0(\d)\d\.png')
     assert sorted(map(len, (train, val))) == [2, 10]
-    with pytest.raises(ValueError, match='12 images in 1 group, too few for 2 lists'):
+    with pytest.raises(ValueError, match='12 images in 1 group, too few for 2 lists: --groups folder puts them together'):
         deal(given[:12], [0.5, 0.5], 0, 'folder')
 
 

@@ -58,7 +58,8 @@ def deal(samples: Sequence[Sample], shares: Sequence[float], seed: int, groups: 
         if len(samples) == 1:
             raise ValueError(f'{samples[0].image}: is the only image with an annotation; training and validation need one each')
         groups_of = f'{pluralize(len(samples), "image")} in {pluralize(len(members), "group")}'
-        raise ValueError(f'{groups_of}, too few for {len(shares)} lists; see --groups')
+        alike = f'--groups {groups} puts them together' if groups else 'equal files stay together, and copies of an image'
+        raise ValueError(f'{groups_of}, too few for {len(shares)} lists: {alike}')
     # totals per group and label, and the number of each label that each list should get
     counts = [Counter(label for sample in group for label in _labels_of(sample)) for group in members]
     rng = np.random.default_rng(seed)
