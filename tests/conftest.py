@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from phalanx.system import buckets
 from phalanx.system.process import fast_imports
@@ -24,6 +25,11 @@ with contextlib.suppress(ImportError):  # `make gpu` runs without Hypothesis
 
     settings.register_profile('any speed', deadline=None)  # examples take longer on a busy machine
     settings.load_profile('any speed')
+
+
+def pytest_configure() -> None:
+    """Gives this process one thread, as `make test` does, also to a bare `pytest`: sums over two differ in the last bits."""
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(wrapper=True)
