@@ -81,8 +81,8 @@ class Train:
     """Tensors that are missing in `init_from` or have another shape, for example a head for other classes. `skip`: keep their
     random initialisation and list them in the report. `refuse`: stop with an error."""
     init_classes: tuple[str, ...] | Path | None = None
-    """Class or character names of `init_from` in order, or a file with one name per line. Rows of the heads whose names also
-    occur in this data set are loaded. Not needed for run folders and published weights, whose names are known."""
+    """Names of the classes, characters or tokens of `init_from` in order, or a file with one per line. Rows of the heads whose
+    names also occur here are loaded. Not needed for run folders and published weights, whose names are known."""
     init_networks: dict[str, str] | None = None
     """Distillation: initial weights per network (`teacher: teacher.safetensors`)."""
     freeze: tuple[str, ...] = ()

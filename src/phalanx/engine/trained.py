@@ -24,7 +24,7 @@ class Trained:
     or one of PIL; for a list of images, a list of results. Results are, in pixels of the image: segmentation, a class map
     [H, W] uint8; detection, a list of `Found`, the most probable first; recognition, a `Reading`; table, a `Prediction`.
 
-    `task` is the family, `class_names` are the classes (characters of a recogniser) by index; tables have none. `weights`
+    `task` is the family, `class_names` are the classes (characters of a recogniser, tokens of tables) by index. `weights`
     describes the loaded weights (`runs/mine, step 200 (best), EMA`), `step` is that of the checkpoint, None for other weights.
     `network` is the module, on its device, in evaluation mode.
     """

@@ -20,6 +20,7 @@ from phalanx.parallel.step import WholeStep
 if TYPE_CHECKING:
     from phalanx.data.bands import Bands
 
+FEATURES = '...'  # stands for the features before the named rows in `Task.labels`
 T_co = TypeVar('T_co', covariant=True)  # annotation of one image
 
 
@@ -94,6 +95,7 @@ class Task(ABC):
     def labels(self, names: Sequence[str] | None = None) -> Sequence[Sequence[str]]:
         """Meaning of the rows of the heads of the network, in order, one list per kind of head.
 
+        A list that begins with FEATURES is of the inputs of a decoder: any number of features, then the last token.
         `names`: of the classes or characters of other weights of this family; without them, those of the recipe.
         """
         return []

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from phalanx.families.task import FEATURES
 from phalanx.nn.layers import inflate
 
 Weights = Mapping[str, npt.NDArray[Any] | Tensor]  # as stored in a file
@@ -65,7 +66,10 @@ class RowNames:
     theirs: Sequence[Sequence[str]]
 
     def match_rows(self, shape: Sequence[int], file_shape: Sequence[int]) -> SharedRows | None:
-        """Match rows by name between tensors of the shapes `shape` and `file_shape`, which differ only in their number."""
+        """Match rows by name between tensors of the shapes `shape` and `file_shape`, which differ only in their number.
+
+        Names that begin with FEATURES stand for the rows after those of features, which are the same on both sides.
+        """
         # Heads differ in one dimension only: the number of classes or characters.
         differing = [dim for dim, sizes in enumerate(zip(shape, file_shape, strict=False)) if sizes[0] != sizes[1]]
         if len(shape) != len(file_shape) or len(differing) != 1:
@@ -73,10 +77,14 @@ class RowNames:
         (dim,) = differing
         # The kind of head is recognised by its numbers of rows on both sides.
         for ours, theirs in zip(self.ours, self.theirs, strict=True):
-            if (len(ours), len(theirs)) == (shape[dim], file_shape[dim]):
-                places = {name: row for row, name in enumerate(theirs)}
-                shared = [(row, places[name]) for row, name in enumerate(ours) if name in places]
-                return SharedRows(dim, [row for row, _ in shared], [row for _, row in shared]) if shared else None
+            is_after = [*ours[:1]] == [*theirs[:1]] == [FEATURES]
+            ours, theirs = ours[is_after:], theirs[is_after:]
+            before = shape[dim] - len(ours)
+            if before == file_shape[dim] - len(theirs) and (before > 0 if is_after else before == 0):
+                places = {name: row for row, name in enumerate(theirs, before)}
+                shared = [(row, places[name]) for row, name in enumerate(ours, before) if name in places]
+                same = [(row, row) for row in range(before)]
+                return SharedRows(dim, *map(list, zip(*same, *shared, strict=True))) if shared else None
         return None
 
     def notes(self) -> list[str]:
@@ -174,7 +182,7 @@ class Fit:
             names = [name for name, rows in self.carried.items() if len(rows.ours) == count]
             sizes = [self.naming.slots[name].tensor.shape[self.carried[name].dim] for name in names]
             fresh = ', the others are fresh' if max(sizes) > count else ''
-            lines.append(f'{count} rows of shared classes or characters are loaded{fresh}: {shorten(names)}')
+            lines.append(f'{count} rows of shared classes, characters or tokens are loaded{fresh}: {shorten(names)}')
         if self.misshapen:
             shapes = shorten([self.shapes(name) for name in self.misshapen])
             lines.append(

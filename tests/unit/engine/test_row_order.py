@@ -35,6 +35,16 @@ def test_a_class_in_another_place_is_found(run: Path) -> None:
     assert MOVED in describe_moved(job('["1", "0", "2"]').task, run)
 
 
+def test_a_token_of_tables_in_another_place_is_found(tmp_path: Path) -> None:
+    trained, other = (
+        open_job('slanet_rendered', [(f'more_tokens={spans}', '--set')])
+        for spans in ('[\'colspan="11"\', \'rowspan="11"\']', '[\'rowspan="11"\', \'colspan="11"\']')
+    )
+    (tmp_path / 'config.yml').write_text(to_yaml(resolve_names(trained)))
+    assert describe_moved(trained.task, tmp_path) == ''
+    assert '\' rowspan="11"\' as row 30 of its head, the recipe has it as row 29' in describe_moved(other.task, tmp_path)
+
+
 @pytest.mark.parametrize('characters', ['["0", "1", "2"]', '[a, "1", c]', '["0", "1", "2", "3"]'])
 def test_other_names_in_the_same_places_may_mean_the_same(run: Path, characters: str) -> None:
     assert describe_moved(job(characters).task, run) == ''

@@ -15,6 +15,7 @@ from phalanx.config.show import to_yaml
 from phalanx.engine.folder import resolve_names
 from phalanx.engine.initial import load_initial
 from phalanx.engine.job import open_job
+from phalanx.families.task import FEATURES
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.matching import Fit, Naming, RowNames, Slot
 from phalanx.weights.onnx_file import characters_in
@@ -39,7 +40,7 @@ def test_classes_that_both_have_keep_their_rows() -> None:
     assert model.weight.flatten(1).tolist() == [[6, 7], [2, 3], [-1, -1]]  # dog, cat, and the horse as it was
     assert model.bias.tolist() == [3, 1, -1]  # type: ignore[union-attr]
     assert not fit.misshapen and set(fit.carried) == {'weight', 'bias'}
-    assert fit.notes() == ['2 rows of shared classes or characters are loaded, the others are fresh: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes, characters or tokens are loaded, the others are fresh: weight, bias']
     assert [row['rows by name'] for row in fit.rows()] == [1, 1]
 
 
@@ -54,7 +55,7 @@ def test_arrays_that_may_not_be_written_to_fill_a_network_without_a_warning() ->
 def test_a_head_whose_rows_are_all_taken_has_no_fresh_ones() -> None:
     weights = {'weight': torch.rand(4, 2, 1, 1), 'bias': torch.rand(4)}
     fit = filled(nn.Conv2d(2, 2, 1), weights, RowNames([('dog', 'cat')], [ANIMALS]))
-    assert fit.notes() == ['2 rows of shared classes or characters are loaded: weight, bias']
+    assert fit.notes() == ['2 rows of shared classes, characters or tokens are loaded: weight, bias']
 
 
 def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None:
@@ -65,6 +66,16 @@ def test_rows_of_a_head_laid_out_as_in_paddle_lie_along_the_other_axis() -> None
     fit = Fit.of(Naming(slots), {'fc.weight': torch.arange(8.0).view(2, 4).numpy()}, RowNames([PETS], [ANIMALS]))
     fit.fill()
     assert linear.weight.tolist() == [[3, 7], [1, 5], [-1, -1]]
+
+
+def test_the_features_that_a_decoder_sees_keep_their_places() -> None:
+    """A decoder sees two features and its last token: columns 0 and 1, then one per token."""
+    cell = nn.Linear(5, 1, bias=False)
+    with torch.no_grad():
+        cell.weight.fill_(-1)
+    fit = filled(cell, {'weight': torch.arange(6.0)[None]}, RowNames([(FEATURES, *PETS)], [(FEATURES, *ANIMALS)]))
+    assert cell.weight.tolist() == [[0, 1, 5, 3, -1]]
+    assert not fit.misshapen
 
 
 @pytest.mark.parametrize(
@@ -105,7 +116,24 @@ def test_a_recogniser_takes_the_characters_that_it_shares_with_the_run_it_starts
     assert torch.equal(other.head.weight[[0, 2, 3]], model.head.weight[[0, 4, 2]])
     assert torch.equal(other.head.weight[1], drawn)
     assert [fit.misshapen for fit in taken.fits] == [()]
-    assert any('3 rows of shared classes or characters' in note for note in taken.notes)
+    assert any('3 rows of shared classes, characters or tokens' in note for note in taken.notes)
+
+
+def test_a_table_network_with_more_spans_predicts_the_shared_tokens_as_before(tmp_path: Path) -> None:
+    source = open_job('slanet_rendered')
+    model = source.task.model()
+    (tmp_path / 'config.yml').write_text(to_yaml(resolve_names(source)))
+    Checkpoints(tmp_path, keep=1).save(1, model.state_dict(), None, {'best_step': 1}, True)
+    words = (f'train.init_from={tmp_path}', 'more_tokens=[\'colspan="11"\', \'rowspan="11"\']')
+    job = open_job('slanet_rendered', [(word, '--set') for word in words])
+    wider = job.task.model()
+    load_initial(wider, job.recipe, job.task)
+    images, tokens = torch.rand(1, 3, 64, 64), torch.tensor([[0, 1, 2, 3]])
+    end = model.head.num_tokens - 1  # the last token, after which the others have their place
+    with torch.no_grad():
+        before, after = (network.eval()(images, tokens).logits[0] for network in (model, wider))
+    assert after.shape[1] == before.shape[1] + 2
+    assert torch.equal(after[:, [*range(end), end + 2]], before)
 
 
 def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
@@ -118,6 +146,14 @@ def test_the_classes_of_a_file_can_be_named(tmp_path: Path) -> None:
     other = job.task.model()
     load_initial(other, job.recipe, job.task)
     assert torch.equal(other.head.bias[[0, 1]], model.head.bias[[0, 10]])
+
+
+def test_the_tokens_of_a_file_are_those_of_its_dictionary(tmp_path: Path) -> None:
+    """Cells without spans are one token, the last of the dictionary, between `sos` and `eos`, as in PaddleOCR."""
+    job = open_job('slanet_rendered')
+    assert job.task.labels(['<tr>', '<td>', 'colspan="2"', '</td>'])[0] == (
+        *('sos', '<tr>', ' colspan="2"', '</td>', '<td></td>', 'eos'),
+    )
 
 
 def test_fresh_norms_that_are_frozen_are_reported(tmp_path: Path) -> None:

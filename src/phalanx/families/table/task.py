@@ -29,7 +29,7 @@ from phalanx.families.table.output import TableOutput
 from phalanx.families.table.survey import CellSurvey
 from phalanx.families.table.tokens import CELLS, Vocabulary
 from phalanx.families.table.transforms import TRANSFORMS, Transform
-from phalanx.families.task import Loss
+from phalanx.families.task import FEATURES, Loss
 from phalanx.families.writing import Writers
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import fit_square
@@ -153,6 +153,10 @@ class TableStructure(Family):
         chinese, corners = keys.tokens == 'chinese', bool(keys.model.keywords.get('corners', False))
         kinds = keys.merge_cells, keys.name_empty_cells, chinese, corners
         self.vocabulary = Vocabulary(*kinds, more=keys.more_tokens)
+
+    def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
+        tokens = self.vocabulary.tokens if names is None else self.vocabulary.rows(names)
+        return [tokens, (FEATURES, *tokens)]  # of the structure head, and of the GRU cell
 
     def model(self) -> nn.Module:
         return self.build_network(len(self.vocabulary))

@@ -69,12 +69,15 @@ class Vocabulary:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        # The order must be that of the published weights.
-        known: tuple[str, ...] = CHINESE if self.chinese else PUBLISHED
+        empty = EMPTY_CELLS.values() if self.name_empty_cells else ()
+        return self.rows(CHINESE if self.chinese else PUBLISHED, *empty, *self.more)
+
+    def rows(self, dictionary: Sequence[str], *added: str) -> tuple[str, ...]:
+        """Tokens by the rows of a head that was trained with `dictionary`, in the order of PaddleOCR's TableLabelEncode."""
+        known = dictionary
         if self.merge_cells:
-            known = (*(token for token in known if token != '<td>'), '<td></td>')
-        added = [_with_space(token) for token in self.more]
-        return ('sos', *known, *(EMPTY_CELLS.values() if self.name_empty_cells else ()), *added, 'eos')
+            known = [*(token for token in dictionary if token not in ('<td>', '<td></td>')), '<td></td>']
+        return ('sos', *map(_with_space, (*known, *added)), 'eos')
 
     @cached_property
     def _ids(self) -> dict[str, int]:
