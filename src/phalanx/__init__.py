@@ -22,7 +22,13 @@ def __getattr__(name: str) -> object:
     """Loads what needs torch and the families only when it is asked for: `phalanx --version` need not wait for them."""
     if name not in _HOMES:
         raise AttributeError(f'module phalanx has no attribute {name!r}')
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith('phalanx'):
+            raise
+        cure = 'pip install "phalanx-vision[train]"; exported files are run by phalanx.runtime, which does without'
+        raise ModuleNotFoundError(f'phalanx.{name} needs {error.name}: {cure}', name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,10 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from phalanx.deploy.writing import convert_to_openvino
 from phalanx.runtime import ArtifactError, Found, TextRegion
 from running import Command, clean_environment
 
+ROOT = Path(__file__).parents[2]
 FAMILIES = ('segmentation', 'detection', 'recognition', 'table', 'text_detection')
 FEW = ('recognition',)  # whose file `make test` writes: each takes seconds
 SIZES = ((64, 96), (40, 200), (97, 70))
@@ -116,6 +119,25 @@ def test_the_runtime_does_without_torch(exported: Callable[[str], Path]) -> None
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('Reading(text=')
     assert done.stderr.endswith('phalanx train needs torch: pip install "phalanx-vision[train]"\n')
+
+
+def test_serve_needs_only_the_packages_of_its_extra() -> None:
+    extras = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['optional-dependencies']
+    ours, others = ({re.split(r'[^\w.-]', text)[0].lower() for text in extras[extra]} for extra in ('serve', 'train'))
+    unneeded = sorted(
+        module for module, owners in packages_distributions().items() if {name.lower() for name in owners} <= others - ours
+    )
+    assert {'torch', 'rich', 'safetensors'} <= set(unneeded)
+    blocked = f'import sys; sys.modules |= dict.fromkeys({unneeded})'
+    words = [sys.executable, '-c', f'{blocked}; import phalanx.cli.serve, phalanx.deploy.serve.app']
+    done = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    program = f"{blocked}; sys.modules['yaml'] = None; from phalanx.cli.main import main; main(['serve', 'any'])"
+    done = subprocess.run([sys.executable, '-c', program], env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.stderr == 'phalanx serve needs yaml: pip install "phalanx-vision[serve]"\n'
+    program = f'{blocked}; import phalanx; phalanx.load_run'
+    done = subprocess.run([sys.executable, '-c', program], env=clean_environment(), capture_output=True, text=True, check=False)
+    assert re.search(r'phalanx\.load_run needs \w+: pip install "phalanx-vision\[train\]"; exported files are', done.stderr)
 
 
 def test_a_file_that_is_not_an_exported_model_is_refused_with_the_reason(

@@ -89,7 +89,10 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith('phalanx'):
             raise
-        print(f'phalanx {words[0]} needs {error.name.partition(".")[0]}: pip install "phalanx-vision[train]"', file=sys.stderr)
+        extra = 'serve' if words[0] == 'serve' else 'train'
+        print(
+            f'phalanx {words[0]} needs {error.name.partition(".")[0]}: pip install "phalanx-vision[{extra}]"', file=sys.stderr
+        )
         return 2
     try:
         # wrong requests end with status 2 and one line; other errors are bugs, with a traceback
