@@ -155,7 +155,8 @@ class TableStructure(Family):
         self.vocabulary = Vocabulary(*kinds, more=keys.more_tokens)
 
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
-        tokens = self.vocabulary.tokens if names is None else self.vocabulary.rows(names)
+        # dictionaries may end in a blank, which only recognisers learn
+        tokens = self.vocabulary.rows([name for name in names if name.strip()]) if names else self.vocabulary.tokens
         return [tokens, (FEATURES, *tokens)]  # of the structure head, and of the GRU cell
 
     def model(self) -> nn.Module:
