@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,3 +264,20 @@ def test_a_node_that_trains_alone_reports_missing_resources_once(tmp_path: Path,
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith('phalanx: warning: this node has ')
     assert done.stderr.count('of disk left for the run folder: free some space') == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which('unshare') is None, reason='needs root and unshare')
+def test_without_a_folder_for_temporary_files_one_line_says_what_to_set(tmp_path: Path) -> None:
+    """A pod may have a root file system that cannot be written, and no volume at /tmp."""
+    (tmp_path / 'script.py').touch()
+    mount = (
+        'for at in /tmp /var/tmp; do mount --bind $at $at && mount -o remount,ro,bind $at || exit 77; done; cd /proc; exec "$@"'
+    )
+    words = (sys.executable, '-m', 'phalanx', 'launch', '--log_dir', '/dev/shm', '--nproc_per_node', '1')
+    done = run(tmp_path, 'unshare', '-m', 'sh', '-c', mount, 'sh', *words, str(tmp_path / 'script.py'), TMPDIR='')
+    if done.returncode == 77 or 'unshare failed' in done.stderr:
+        pytest.skip('cannot mount here')
+    assert done.returncode == 2
+    assert done.stderr.startswith('No usable temporary directory found in')
+    assert done.stderr.endswith(': set TMPDIR to a folder that can be written\n')
+    assert done.stderr.count('\n') == 1

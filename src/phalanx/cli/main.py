@@ -101,9 +101,12 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if str(error.strerror).startswith('No usable temporary directory'):  # of Python's tempfile
+            print(f'{error.strerror}: set TMPDIR to a folder that can be written', file=sys.stderr)
+        elif error.errno == errno.ENAMETOOLONG:
+            print(f'{str(error.filename)[:60]}...: {error.strerror}; no file name is that long', file=sys.stderr)
+        else:
             raise
-        print(f'{str(error.filename)[:60]}...: {error.strerror}; no file name is that long', file=sys.stderr)
         return 2
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from phalanx.system.buckets import StoreError, StorePath, forget, remove_object, upload
-from phalanx.system.disk import LOCK, exclude_others, is_locked, remove_own, write_atomically
+from phalanx.system.disk import LOCK, exclude_others, is_locked, remove_own, user_caches, write_atomically
 from phalanx.system.errors import RequestError, RunError, describe_error
 from phalanx.weights.checkpoint import MANIFEST, POINTERS, Checkpoints, resolve_pointer
 
@@ -215,7 +215,7 @@ def open_mirror(place: StorePath) -> Mirror:
     """Mirror of the run at a URL, in the cache folder of the user. Raises RequestError for a web server, which has no lists."""
     if str(place).startswith('http'):
         raise RequestError(f'{place}: a web server cannot hold a run folder; use s3://, gs:// or az://')
-    home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx' / 'runs'
+    home = user_caches() / 'phalanx' / 'runs'
     return Mirror(home / hashlib.sha256(str(place).encode()).hexdigest()[:12] / place.name, place)
 
 

@@ -1,17 +1,30 @@
 """Cache folder of compiled kernels (`train.compile`): private, because torch executes the files in it."""
 
+import contextlib
 import os
+import tempfile
 from pathlib import Path
 
+from phalanx.system.disk import user_caches
 from phalanx.system.errors import RequestError
 
 CACHE = 'TORCHINDUCTOR_CACHE_DIR'  # torch's own choice is TMPDIR/torchinductor_USER, which another user can create first
 
 
 def use_own_cache() -> None:
-    """Point torch to a cache folder of this user, unless the environment names one."""
-    caches = Path(os.environ.get('XDG_CACHE_HOME') or Path('~/.cache').expanduser())
-    os.environ.setdefault(CACHE, str(caches / 'phalanx' / 'torchinductor'))
+    """Point torch, which creates it on import, to a cache folder of this user, unless the environment names one.
+
+    It is below TMPDIR for a user whose home cannot be written: in a container that is often `/`.
+    """
+    if CACHE in os.environ:
+        return
+    with contextlib.suppress(OSError, RequestError):
+        folder = user_caches() / 'phalanx' / 'torchinductor'
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ[CACHE] = str(folder)
+            return
+    os.environ[CACHE] = f'{tempfile.gettempdir()}/phalanx-torchinductor-{os.getuid()}'
 
 
 def check_cache() -> None:

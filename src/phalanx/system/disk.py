@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from phalanx.system.errors import RequestError
+
 log = logging.getLogger('phalanx')
 
 LOCK = 'lock'  # file in a run folder, locked while a run writes there
@@ -109,3 +111,13 @@ def is_locked(lock: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def user_caches() -> Path:
+    """Folder of the caches of this user. Raises RequestError for a user without a home folder, as a container may have."""
+    try:
+        return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
+    except RuntimeError:
+        raise RequestError(
+            f'user {os.getuid()} has no home folder for caches: set HOME, or XDG_CACHE_HOME, to a folder that can be written'
+        ) from None

@@ -27,7 +27,8 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from phalanx.system.buckets import MISSING, redact
-from phalanx.system.disk import remove_own
+from phalanx.system.disk import remove_own, user_caches
+from phalanx.system.errors import RequestError
 
 T = TypeVar('T')
 Meta = tuple[int, str]  # size and version of an object
@@ -359,9 +360,13 @@ def main() -> None:
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of a whole session: its clients still need objects to end
         signal.signal(stop, signal.SIG_IGN)
     place, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    home = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'phalanx' / 'buckets'
     try:
-        asyncio.run(serve(place, Fetcher(Path(options.get('folder') or home), options.get('gib') or 50)))
+        folder = Path(options.get('folder') or user_caches() / 'phalanx' / 'buckets')
+        fetcher = Fetcher(folder, options.get('gib') or 50)
+    except (OSError, RequestError) as error:
+        sys.stdout.write(str(error))  # for the process that started this one
+    else:
+        asyncio.run(serve(place, fetcher))
     finally:
         remove_own(place.parent)  # made by the process that started this one
 

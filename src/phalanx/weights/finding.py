@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from phalanx.config.read import did_you_mean
 from phalanx.system.buckets import refuse_secrets
-from phalanx.system.disk import write_atomically
+from phalanx.system.disk import user_caches, write_atomically
 from phalanx.system.paths import parse_path
 from phalanx.weights.archives import SUFFIXES
 from phalanx.weights.fetching import SILENCE, FetchedFile, FetchError, check_address, fetch, find_fetched
@@ -96,8 +96,8 @@ def find(source: str | Path) -> FoundWeights:
 
 def cache_folder() -> Path:
     """Folder of fetched weights: below PHALANX_CACHE, or in the cache folder of the user."""
-    caches = Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache') / 'phalanx'
-    return Path(os.environ.get('PHALANX_CACHE') or caches).expanduser() / 'weights'
+    named = os.environ.get('PHALANX_CACHE')
+    return (Path(named).expanduser() if named else user_caches() / 'phalanx') / 'weights'
 
 
 def folder_of(source: str) -> Path:
