@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,11 @@ def sums(rank: int) -> Found:
     dist.MESH = few
     os.environ['LOCAL_RANK'] = str(rank % 2)
     found['node'] = dist.sum_over_ranks(torch.tensor(2**rank), dist.node_group())
+    # as `mpirun --map-by node` numbers three ranks of two nodes
+    os.environ['LOCAL_RANK'] = str(rank // 2)
+    host, platform.node = platform.node, lambda: f'node{rank % 2}'
+    found['node in turns'] = dist.sum_over_ranks(torch.tensor(2**rank), dist.node_group())
+    platform.node = host
     del os.environ['LOCAL_RANK']
     return found
 
@@ -224,6 +230,7 @@ def test_many_ranks_exchange_the_same_sums_by_the_first_of_them(of_ranks: list[d
 
 def test_ranks_of_a_node_share_a_group_that_only_they_create(of_ranks: list[dict[str, Found]]) -> None:
     assert [int(found['sums']['node']) for found in of_ranks] == [1 + 2, 1 + 2, 4]
+    assert [int(found['sums']['node in turns']) for found in of_ranks] == [1 + 4, 2, 1 + 4]
 
 
 def test_shared_norms_of_equal_shares_have_the_gradient_of_finite_differences() -> None:

@@ -5,6 +5,7 @@ import platform
 import sys
 import time
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -176,14 +177,17 @@ def new_group(ranks: list[int] | None = None, *, use: str | None = None) -> Grou
 def node_group() -> Group | None:
     """Create the group of the ranks of this node. Collective; nodes may hold different numbers of ranks.
 
-    A launcher gives consecutive ranks to a node, so the rank of its first one identifies it; else its name does.
+    Most launchers give consecutive ranks to a node, so the rank of its first one identifies it; else its name does.
     """
     if not torch_dist.is_initialized():
         return None
-    local = _known_local_rank()
-    # Number of the node's first rank, or the host's name where a launcher sets no LOCAL_RANK: one kind for all ranks.
-    firsts, names = zip(*gather_objects((None if local is None else rank() - local, platform.node())), strict=True)
-    node_of_rank = names if None in firsts else firsts
+    places = gather_objects((_known_local_rank(), platform.node()))
+    # The host's name where a launcher sets no LOCAL_RANK, or counts ranks in turns over the nodes (`mpirun --map-by node`).
+    follows = [place[0] == 0 or (place[0] and before == (place[0] - 1, place[1])) for before, place in pairwise(places)]
+    if places[0][0] == 0 and all(follows):
+        node_of_rank = [str(other - local) for other, (local, _) in enumerate(places)]
+    else:
+        node_of_rank = [name for _, name in places]
     return new_group([other for other, node in enumerate(node_of_rank) if node == node_of_rank[rank()]])
 
 
