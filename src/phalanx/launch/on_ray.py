@@ -102,12 +102,16 @@ class Worker:
 
 @dataclass(frozen=True)
 class Request:
-    """Command, and the number of its ranks: `most` to `least` groups of `each`, where the ranks of a group share a node."""
+    """Command, and the number of its ranks: `most` to `least` groups of `each`, where the ranks of a group share a node.
+
+    `strategy`: of Ray, whether each group has a node of its own.
+    """
 
     words: Sequence[str]
     least: int
     most: int
     each: int
+    strategy: str
     device: str  # Ray's resource of which each rank gets one: GPU or CPU
     hang_timeout: float  # seconds without progress
 
@@ -148,7 +152,10 @@ def _request(words: Sequence[str], flags: Flags, resources: dict[str, float]) ->
     low, _, high = (flags.nnodes or ('1' if flags.nproc_per_node else str(gpus))).partition(':')
     if not low.isdecimal() or not (high or low).isdecimal() or not 1 <= int(low) <= int(high or low):
         raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
-    return Request(words, int(low), int(high or low), flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU', flags.hang_timeout)
+    if flags.nnodes is not None and flags.nproc_per_node is None and gpus:
+        raise ValueError(f'--nnodes {flags.nnodes} with --ray: give --nproc_per_node N, the number of ranks on each node')
+    strategy, each, device = 'STRICT_SPREAD' if flags.nnodes else 'PACK', flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU'
+    return Request(words, int(low), int(high or low), each, strategy, device, flags.hang_timeout)
 
 
 def _run(ray: Any, request: Request, flags: Flags) -> int:
@@ -180,11 +187,12 @@ def _place(ray: Any, request: Request, patience: float) -> Any:
     """Placement group of as many groups of ranks as there is room for now; None, with a message, if there is too little."""
     for count in range(request.most, request.least - 1, -1):
         bundles = [{request.device: request.each, **({'CPU': request.each} if request.device != 'CPU' else {})}] * count
-        group = ray.util.placement_group(bundles, strategy='PACK')
+        group = ray.util.placement_group(bundles, strategy=request.strategy)
         if group.wait(patience if count == request.least else REGROUP):
             return group
         ray.util.remove_placement_group(group)
     wanted = f'{request.least} x {request.each} {request.device}'
+    wanted += ' on as many nodes' if request.strategy == 'STRICT_SPREAD' else ''
     print_line(f'the Ray cluster had no room for {wanted} within {patience:.0f} s; it has {ray.available_resources()}')
     return None
 

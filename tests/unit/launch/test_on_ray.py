@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from phalanx.launch.flags import Flags
+from phalanx.launch.on_ray import _request
 from running import run_here
 
 
@@ -22,3 +24,13 @@ def test_without_ray_the_launch_names_the_extra(capsys: pytest.CaptureFixture[st
 def test_flags_of_what_ray_decides_are_refused(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here('launch', '--ray', 'auto', *flags, '--', 'train', 'unet_digits') == 2
     assert f'{flags[0]}: with --ray, Ray chooses nodes and devices' in capsys.readouterr().err
+
+
+def test_a_number_of_nodes_needs_the_number_of_ranks_on_each() -> None:
+    """`--nnodes 2` alone, in a cluster of two nodes with four GPUs each, trained on two of the eight."""
+    with pytest.raises(ValueError, match=r'--nnodes 2 with --ray: give --nproc_per_node N, the number of ranks on each node'):
+        _request((), Flags(nnodes='2'), {'GPU': 8.0, 'CPU': 64.0})
+    asked = _request((), Flags(nnodes='2', nproc_per_node=4), {'GPU': 8.0})
+    assert (asked.least, asked.most, asked.each, asked.strategy) == (2, 2, 4, 'STRICT_SPREAD')
+    asked = _request((), Flags(), {'GPU': 8.0})
+    assert (asked.least, asked.most, asked.each, asked.strategy) == (8, 8, 1, 'PACK')
