@@ -135,11 +135,16 @@ def _mpi(read: Reader, by: str, names: tuple[str, str, str, str]) -> Start | Non
     rank, world, local, size = (_number(read, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True))
     if world[1] == 1:
         return None
+    address, equal = ('-x MASTER_ADDR=10.0.0.1', '--npernode') if by == 'Open MPI' else ('-genv MASTER_ADDR 10.0.0.1', '-ppn')
+    if world[1] % size[1]:  # a node with one process would take itself for one of as many nodes
+        raise ValueError(
+            f'{world[0]}={world[1]} with {size[0]}={size[1]}: nodes must have equal numbers of ranks (mpiexec {equal} N)'
+        )
     head = '127.0.0.1' if size[1] == world[1] else read.variables.get('AZ_BATCH_MASTER_NODE', '').rpartition(':')[0]
     if not head and not read.has('MASTER_ADDR'):
         raise ValueError(
             f'{by} started {world[1]} processes on several nodes without MASTER_ADDR, the address of the node of rank 0: '
-            'set it for all of them (mpirun -x MASTER_ADDR=10.0.0.1)'
+            f'set it for all of them (mpiexec {address})'
         )
     if size[1] == 1:
         master = read.master() if read.has('MASTER_ADDR') else Setting(f'{head}:{START_PORT}', 'AZ_BATCH_MASTER_NODE')

@@ -423,7 +423,16 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
                 'OMPI_COMM_WORLD_LOCAL_RANK': '0',
                 'OMPI_COMM_WORLD_LOCAL_SIZE': '2',
             },
-            'Open MPI started 4 processes on several nodes without MASTER_ADDR',
+            'Open MPI started 4 processes on several nodes without MASTER_ADDR, the address of the node of rank 0: set it for '
+            'all of them (mpiexec -x MASTER_ADDR=10.0.0.1)',
+        ),
+        (
+            {'PMI_RANK': '0', 'PMI_SIZE': '3', 'MPI_LOCALRANKID': '0', 'MPI_LOCALNRANKS': '2', 'MASTER_ADDR': 'a'},
+            'PMI_SIZE=3 with MPI_LOCALNRANKS=2: nodes must have equal numbers of ranks (mpiexec -ppn N)',
+        ),
+        (
+            {'PMI_RANK': '0', 'PMI_SIZE': '4', 'MPI_LOCALRANKID': '0', 'MPI_LOCALNRANKS': '2'},
+            'set it for all of them (mpiexec -genv MASTER_ADDR 10.0.0.1)',
         ),
         ({'PMI_RANK': '0', 'PMI_SIZE': '2'}, 'without MPI_LOCALRANKID'),
         ({'PET_NNODES': '2', 'PET_NODE_RANK': '0'}, 'without PET_MASTER_ADDR'),
