@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -166,37 +166,6 @@ def _pmi(read: Reader, by: str) -> Start | None:
     return _mpi(read, by, ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'))
 
 
-def _slurm_ranks(read: Reader, by: str) -> Start | None:
-    """Start of a step with more tasks than nodes: one task per rank. The batch script of a job is no step."""
-    if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
-        return None
-    # more tasks than nodes: this task is a rank; otherwise it is a node (`_slurm_node`)
-    names, tasks = expand_hostlist(read.text('SLURM_STEP_NODELIST')), read.number('SLURM_STEP_NUM_TASKS', 1)
-    if tasks <= len(names):
-        return None
-    # node rank and local rank follow from the rank only if nodes are equal and ranks consecutive
-    each, rank = tasks // len(names), read.number('SLURM_PROCID')
-    if read.text('SLURM_STEP_TASKS_PER_NODE') not in (str(each), f'{each}(x{len(names)})'):
-        raise ValueError(
-            f'SLURM_STEP_TASKS_PER_NODE={read.text("SLURM_STEP_TASKS_PER_NODE")}: nodes must have equal numbers of ranks; '
-            f'start the step with srun --ntasks-per-node={max(1, each)}'
-        )
-    if rank // each != read.number('SLURM_NODEID'):
-        raise ValueError(
-            f'SLURM_PROCID={rank} is on node SLURM_NODEID={read.text("SLURM_NODEID")}: ranks of a node must be consecutive; '
-            'start the step with srun --distribution=block'
-        )
-    port = 10000 + (read.number('SLURM_JOB_ID') * 31 + read.number('SLURM_STEP_ID')) % 20000  # the same for all tasks
-    numbers = _number(read, 'SLURM_PROCID'), ('SLURM_STEP_NUM_TASKS', tasks), _number(read, 'SLURM_LOCALID')
-    rendezvous = {'MASTER_ADDR': names[0], 'MASTER_PORT': str(port)}
-    start = _as_rank(read, by, *numbers, ('SLURM_STEP_TASKS_PER_NODE', each), rendezvous)
-    shown = read.shown(
-        'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID', 'SLURM_LOCALID', 'MASTER_ADDR', 'MASTER_PORT'
-    )
-    ips = Setting(','.join(names), f'SLURM_STEP_NODELIST={read.text("SLURM_STEP_NODELIST")}')
-    return replace(start, unit='task', variables=shown, settings={**start.settings, 'ips': ips})
-
-
 # One process per node, which starts its ranks.
 
 
@@ -241,14 +210,51 @@ def _compare_with_torch(read: Reader, by: str, nodes: tuple[str, int], rank: tup
         raise ValueError(f'RANK={read.text("RANK")} contradicts {rank[0]}={rank[1]} of {by}: unset RANK')
 
 
-def _slurm_nodes(read: Reader, by: str) -> Start | None:
-    """Start of a step with one task on each of its nodes."""
+def _slurm(read: Reader, by: str) -> Start | None:
+    """Start of a step: one task on each of its nodes is a node, more are ranks. The batch script of a job is no step."""
     if not read.has('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'):
         return None
-    list_, tasks = read.setting('SLURM_STEP_NODELIST'), _number(read, 'SLURM_STEP_NUM_TASKS', 1)
-    names = Setting(','.join(expand_hostlist(list_.value)), list_.origin)
+    tasks, node = _number(read, 'SLURM_STEP_NUM_TASKS', 1), _number(read, 'SLURM_NODEID')
+    list_ = read.setting('SLURM_STEP_NODELIST')
+    names = expand_hostlist(list_.value)
+    _check_step(read, names, tasks[1])
+    ips = Setting(','.join(names), list_.origin)
+    # another port for each step, the same for its tasks, with room for further ones: steps of several jobs may share nodes
+    port = str(10000 + (read.number('SLURM_JOB_ID') * 31 + read.number('SLURM_STEP_ID')) % 2000 * 10)
     shown = ('SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST', 'SLURM_PROCID')
-    return _as_node(read, by, tasks, _number(read, 'SLURM_PROCID'), None, shown, names=names, unit='task')
+    if tasks[1] <= len(names):
+        start = _as_node(read, by, tasks, node, None, shown, names=ips, unit='task')
+        return replace(start, settings={**start.settings, 'start_port': Setting(port, read.shown('SLURM_JOB_ID')[0])})
+    each = tasks[1] // len(names)
+    if read.text('SLURM_STEP_TASKS_PER_NODE') not in (str(each), f'{each}(x{len(names)})'):
+        raise ValueError(
+            f'SLURM_STEP_TASKS_PER_NODE={read.text("SLURM_STEP_TASKS_PER_NODE")}: nodes must have equal numbers of ranks; '
+            f'start the step with srun --ntasks={each * len(names)} --ntasks-per-node={each}'
+        )
+    # by node, as ranks of a node must be consecutive: SLURM_PROCID counts in turns over the nodes with --distribution=cyclic
+    local = _number(read, 'SLURM_LOCALID')
+    rank = ('SLURM_NODEID and SLURM_LOCALID', node[1] * each + local[1])
+    rendezvous = {'MASTER_ADDR': names[0], 'MASTER_PORT': port}
+    start = _as_rank(read, by, rank, tasks, local, ('SLURM_STEP_TASKS_PER_NODE', each), rendezvous)
+    variables = read.shown(*shown, 'SLURM_LOCALID', 'MASTER_ADDR', 'MASTER_PORT')
+    return replace(start, unit='task', variables=variables, settings={**start.settings, 'ips': ips})
+
+
+def _check_step(read: Reader, names: Sequence[str], tasks: int) -> None:
+    """Raise ValueError if the variables of the step, which `sbatch` hands on to a job submitted within it, are not of this job.
+
+    A step of one task does not matter: this node is alone in both.
+    """
+    nodes = expand_hostlist(read.variables.get('SLURM_JOB_NODELIST') or ','.join(names))
+    for name, own, agree in (
+        ('SLURM_STEP_NUM_TASKS', 'SLURM_NTASKS', (read.variables.get('SLURM_NTASKS') or str(tasks)) == str(tasks)),
+        ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', set(names) <= set(nodes)),
+    ):
+        if tasks > 1 and not agree:
+            raise ValueError(
+                f'{name}={read.text(name)} contradicts {own}={read.text(own)}: if this job was submitted within a step of '
+                f'another one, start this command with srun, or unset {name} to run on this node alone; if not, unset {own}'
+            )
 
 
 def _pet(read: Reader, by: str) -> Start | None:
@@ -437,8 +443,7 @@ CONTRACTS = (
     Contract('hand (RANK, WORLD_SIZE)', _ranks_here),
     Contract('Open MPI', _open_mpi),
     Contract('MPICH or Intel MPI', _pmi),
-    Contract('SLURM', _slurm_ranks),
-    Contract('SLURM', _slurm_nodes),
+    Contract('SLURM', _slurm),
     Contract('Kubeflow (PET_NNODES)', _pet),
     Contract('another scheduler', _node_rank),
     Contract('SkyPilot', _skypilot),

@@ -131,12 +131,13 @@ def _flags_of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
     """Flags set by a launcher of nodes, except those that are given."""
     settings = {name: setting.value for name, setting in start.settings.items() if values[name] is None}
     listed = values['ips'] is not None or (values['master'] is None and 'ips' in settings)  # else the nodes meet at --master
-    names = {'nproc_per_node'} | ({'ips'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set())
+    names = {'nproc_per_node'} | (
+        {'ips', 'start_port'} if listed else {'nnodes', 'master', 'rank'} if start.nodes != 1 else set()
+    )
     flags: dict[str, Any] = {name: value for name, value in settings.items() if name in names}
     if start.nodes == 1:
         flags.pop('ips', None)
-    if 'rank' in flags:
-        flags['rank'] = int(flags['rank'])
+    flags |= {name: int(flags[name]) for name in ('rank', 'start_port') if name in flags}
     if 'nproc_per_node' in flags:  # `auto` and `gpu`: each device, as without the flag
         number = flags.pop('nproc_per_node')
         devices_decide = values['gpus'] is not None or not (number.isdecimal() or number == 'cpu')

@@ -24,7 +24,14 @@ STEP = {  # of `srun -N2 -n4 --ntasks-per-node=2`, SLURM 22.05, as task 3 sees i
     'SLURM_STEP_NUM_TASKS': '4',
     'SLURM_STEP_TASKS_PER_NODE': '2(x2)',
 }
-NODE_STEP = {**STEP, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_STEP_TASKS_PER_NODE': '1(x2)', 'SLURM_PROCID': '1'}
+NODE_STEP = {
+    **STEP,
+    'SLURM_NTASKS': '2',
+    'SLURM_STEP_NUM_TASKS': '2',
+    'SLURM_STEP_TASKS_PER_NODE': '1(x2)',
+    'SLURM_PROCID': '1',
+    'SLURM_LOCALID': '0',
+}
 BATCH = {name: value for name, value in STEP.items() if '_STEP_' not in name} | {'SLURM_PROCID': '0', 'SLURM_NODEID': '0'}
 TORCHRUN = {
     'RANK': '3',
@@ -53,7 +60,9 @@ def rank_flags(environment: dict[str, str], *words: str) -> dict[str, object]:
     """The flags that say which ranks there are, those that are set."""
     found = vars(flags(environment, *words))
     return {
-        name: found[name] for name in ('gpus', 'nproc_per_node', 'ips', 'nnodes', 'master', 'rank') if found[name] is not None
+        name: found[name]
+        for name in ('gpus', 'nproc_per_node', 'ips', 'nnodes', 'master', 'rank', 'start_port')
+        if found[name] is not None
     }
 
 
@@ -86,7 +95,7 @@ def refusal(environment: dict[str, str], *words: str) -> str:
                 'LOCAL_RANK': '1',
                 'LOCAL_WORLD_SIZE': '2',
                 'MASTER_ADDR': 'gpu01',
-                'MASTER_PORT': '10217',  # 10000 + 7 * 31
+                'MASTER_PORT': '12170',  # 10000 + 7 * 31 * 10
             },
         ),
         (
@@ -143,7 +152,7 @@ def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, ex
 @pytest.mark.parametrize(
     ('environment', 'by', 'flags_of_it'),
     [
-        ({**STEP, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_PROCID': '1'}, 'SLURM', {'ips': 'gpu01,gpu02'}),
+        (NODE_STEP, 'SLURM', {'ips': 'gpu01,gpu02', 'start_port': 12170}),  # 10000 + 7 * 31 * 10
         (
             KUBEFLOW,
             'Kubeflow (PET_NNODES)',
@@ -388,6 +397,42 @@ def test_ranks_that_contradict_the_job_around_them_are_refused_with_both_values(
     assert 'if those of' in output
 
 
+def test_tasks_that_slurm_counts_in_turns_over_the_nodes_are_numbered_by_node() -> None:
+    """Tasks 0 and 2 of `srun -N2 -n4 --distribution=cyclic` are on the first node, 1 and 3 on the second."""
+    places = {0: ('0', '0'), 1: ('1', '0'), 2: ('0', '1'), 3: ('1', '1')}
+    starts = [
+        detect({**STEP, 'SLURM_PROCID': str(task), 'SLURM_NODEID': node, 'SLURM_LOCALID': local})
+        for task, (node, local) in places.items()
+    ]
+    assert [start.exports['RANK'] for start in starts] == ['0', '2', '1', '3']
+    assert [start.exports['LOCAL_RANK'] for start in starts] == ['0', '0', '1', '1']
+
+
+@pytest.mark.parametrize(
+    ('environment', 'message'),
+    [
+        ({**STEP, 'SLURM_NTASKS': '1', 'SLURM_PROCID': '0'}, 'SLURM_STEP_NUM_TASKS=4 contradicts SLURM_NTASKS=1'),
+        ({**NODE_STEP, 'SLURM_JOB_NODELIST': 'gpu07'}, 'SLURM_STEP_NODELIST=gpu[01-02] contradicts SLURM_JOB_NODELIST=gpu07'),
+    ],
+)
+def test_the_step_in_which_a_job_was_submitted_is_not_the_step_of_the_job(environment: dict[str, str], message: str) -> None:
+    assert f'{message}: if this job was submitted within a step of another one, start this command with srun' in refusal(
+        environment
+    )
+    alone = {**environment, 'SLURM_STEP_NUM_TASKS': '1', 'SLURM_STEP_NODELIST': 'gpu01', 'SLURM_NODEID': '0'}
+    assert detect(alone).count == 1  # of `salloc` with an interactive step, say
+
+
+def test_steps_of_several_jobs_on_one_node_meet_at_different_ports() -> None:
+    steps = [(job, step) for job in range(7, 27) for step in range(2)]
+    ports = {
+        detect({**NODE_STEP, 'SLURM_JOB_ID': str(job), 'SLURM_STEP_ID': str(step)}).settings['start_port'].value
+        for job, step in steps
+    }
+    assert len(ports) == len(steps)
+    assert rank_flags(NODE_STEP, '--start_port', '7000')['start_port'] == 7000
+
+
 def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
     met = detect(STEP).at('gpu02:7000', None).exports
     assert (met['MASTER_ADDR'], met['MASTER_PORT']) == ('gpu02', '7000')
@@ -409,13 +454,13 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
         ({**TORCHRUN, 'RANK': 'x'}, 'RANK=x: expected a number, at least 0'),
         ({**TORCHRUN, 'RANK': '4'}, 'RANK=4 with WORLD_SIZE=4: numbers start at 0'),
         (
-            {**STEP, 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '2,1'},
-            'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must',
+            {**STEP, 'SLURM_NTASKS': '3', 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '2,1'},
+            'SLURM_STEP_TASKS_PER_NODE=2,1: nodes must have equal numbers of ranks; '
+            'start the step with srun --ntasks=2 --ntasks-per-node=1',
         ),
-        ({**STEP, 'SLURM_NODEID': '0'}, 'start the step with srun --distribution=block'),
         ({**STEP, 'WORLD_SIZE': '8'}, 'WORLD_SIZE=8 contradicts SLURM_STEP_NUM_TASKS=4 of SLURM'),
         ({**NODE_STEP, 'WORLD_SIZE': '5'}, 'WORLD_SIZE=5 contradicts SLURM_STEP_NUM_TASKS=2 of SLURM: unset WORLD_SIZE'),
-        ({**NODE_STEP, 'WORLD_SIZE': '8', 'RANK': '3'}, 'RANK=3 contradicts SLURM_PROCID=1 of SLURM: unset RANK'),
+        ({**NODE_STEP, 'WORLD_SIZE': '8', 'RANK': '3'}, 'RANK=3 contradicts SLURM_NODEID=1 of SLURM: unset RANK'),
         (
             {
                 'OMPI_COMM_WORLD_RANK': '0',
