@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 
@@ -173,3 +174,36 @@ def test_tasks_of_slurm_are_nodes_or_ranks(slurm: Slurm) -> None:  # noqa: F811
     batch = slurm.start('sbatch', '--wait', 'batch.sh')
     assert batch.end() == 0, (slurm.folder / 'batch.txt').read_text()
     assert 'in the batch script of SLURM job' in (slurm.folder / 'batch.txt').read_text()
+
+
+@pytest.mark.long
+def test_steps_of_slurm_in_turns_at_once_and_around_torchrun(slurm: Slurm) -> None:  # noqa: F811
+    train = (sys.executable, '-m', 'phalanx', 'train', *TINY, *SHORT, 'norm_sync=node')
+    ranks = ('-N2', '-n4', '--ntasks-per-node=2')
+    cyclic = slurm.start('srun', *ranks, '--distribution=cyclic', *train, '--save_dir', 'cyclic')
+    assert cyclic.end() == 0, cyclic.output
+    block = slurm.start('srun', *ranks, '--distribution=block', *train, '--save_dir', 'block')
+    assert block.end() == 0, block.output
+    assert losses(slurm.folder / 'cyclic') == losses(slurm.folder / 'block')
+
+    (slurm.folder / 'two.sh').write_text(
+        '#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=2 --output=two.txt\n'
+        + ''.join(
+            f'srun -n2 --ntasks-per-node=1 --overlap {shlex.join(train)} --nproc_per_node 1 --save_dir {name} &\n'
+            for name in 'ab'
+        )
+        + 'wait %1 && wait %2\n'
+    )
+    at_once = slurm.start('sbatch', '--wait', 'two.sh')
+    assert at_once.end() == 0, (slurm.folder / 'two.txt').read_text()
+
+    alone = slurm.start('srun', '-N2', '-n2', sys.executable, '-m', 'torch.distributed.run', '--standalone', '-m', *train[2:])
+    assert alone.end() != 0
+    assert 'SLURM has started 2 processes, and in each of them torchrun a run of its own' in alone.output
+
+    # a job that is submitted within a step gets the variables of that step
+    batch = f'#!/bin/sh\n#SBATCH --nodes=1 --output=within.txt\n{shlex.join(train)} --save_dir within\n'
+    (slurm.folder / 'within.sh').write_text(batch)
+    within = slurm.start('srun', '-N2', '-n2', '--overlap', 'sh', '-c', '[ $SLURM_PROCID = 1 ] || sbatch --wait within.sh')
+    assert within.end() != 0
+    assert 'SLURM_STEP_NODELIST=gpu[01-02] contradicts SLURM_JOB_NODELIST=' in (slurm.folder / 'within.txt').read_text()

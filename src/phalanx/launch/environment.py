@@ -386,14 +386,18 @@ def _vertex(read: Reader, by: str) -> Start | None:
 
 
 def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
-    """Start by RANK and WORLD_SIZE, which must agree with a service that describes its whole job, if one does.
+    """Start by RANK and WORLD_SIZE, which must agree with a scheduler that has started several processes, if one has.
 
-    Raises ValueError with both values. A start by an unknown launcher takes the name of the service.
+    Raises ValueError with both values. A start by an unknown launcher takes the name of the scheduler.
     """
-    others = {name: value for name, value in environment.items() if name not in ('RANK', 'WORLD_SIZE')}
-    jobs = [contract.read(Reader(others, contract.name), contract.name) for contract in CONTRACTS if contract.read in OF_JOBS]
-    job = next((job for job in jobs if job is not None), None)
-    if job is None or not start.per:
+    others = {name: value for name, value in environment.items() if name not in TORCH}
+    jobs = [job for contract in CONTRACTS if contract.read in OF_JOBS and (job := _read_if_valid(contract, others))]
+    job = next((job for job in jobs if job.count > 1), None)
+    # workers of Ray are not the processes that a scheduler has started
+    if job is None or not start.per or start.by == 'Ray' or STARTED_BY in environment:
+        return start
+    if 'TORCHELASTIC_RUN_ID' in environment:
+        _compare_torchrun(start, job, environment)
         return start
     pairs = [(start.settings.get(name), job.settings.get(name), name) for name in ('nnodes', 'rank')]
     contradictions = [
@@ -410,6 +414,30 @@ def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
             f'If RANK and WORLD_SIZE are right, unset {names}; if those of {job.by} are, unset RANK, WORLD_SIZE and LOCAL_RANK'
         )
     return replace(start, by=job.by) if start.by.startswith('another') else start
+
+
+def _compare_torchrun(start: Start, job: Start, environment: Mapping[str, str]) -> None:
+    """Raise ValueError if torchrun, started by a scheduler in several processes, has joined the ranks of this one only.
+
+    `--standalone` names the run by a random UUID; without `--nnodes`, ranks meet at a loopback address. Nodes that can meet are
+    numbered in an order of torchrun's own, and with `--nnodes MIN:MAX` there may be fewer.
+    """
+    master, run = environment.get('MASTER_ADDR', ''), environment['TORCHELASTIC_RUN_ID']
+    is_standalone = start.nodes == 1 and re.fullmatch(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', run)
+    if is_standalone or (is_loopback(master) and start.nodes != job.count):
+        names = ' '.join(variable.partition('=')[0] for variable in job.variables)
+        raise ValueError(
+            f'{job.by} has started {job.count} processes, and in each of them {start.by} a run of its own '
+            f'(WORLD_SIZE={start.count}, MASTER_ADDR={master}): leave {start.by} out, or let all of them meet '
+            f'(torchrun --nnodes, accelerate --num_machines); if several runs are meant, unset {names}'
+        )
+
+
+def _read_if_valid(contract: Contract, variables: Mapping[str, str]) -> Start | None:
+    try:
+        return contract.read(Reader(variables, contract.name), contract.name)
+    except ValueError:  # incomplete, but RANK and WORLD_SIZE are set
+        return None
 
 
 def _json(read: Reader, name: str) -> Any:
@@ -437,7 +465,8 @@ class Contract(NamedTuple):
     read: Callable[[Reader, str], Start | None]
 
 
-OF_JOBS = (_skypilot, _dstack, _sagemaker, _aws_batch)  # services whose variables describe a whole job
+TORCH = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')
+OF_JOBS = (_open_mpi, _pmi, _slurm, _pet, _skypilot, _dstack, _sagemaker, _aws_batch)  # whose variables describe a whole job
 CONTRACTS = (
     Contract('another launcher', _torchrun),
     Contract('hand (RANK, WORLD_SIZE)', _ranks_here),

@@ -433,6 +433,58 @@ def test_steps_of_several_jobs_on_one_node_meet_at_different_ports() -> None:
     assert rank_flags(NODE_STEP, '--start_port', '7000')['start_port'] == 7000
 
 
+LONE_TORCHRUN = {  # of `torchrun --standalone --nproc-per-node 2`
+    'RANK': '1',
+    'LOCAL_RANK': '1',
+    'WORLD_SIZE': '2',
+    'LOCAL_WORLD_SIZE': '2',
+    'TORCHELASTIC_RUN_ID': 'a',
+    'MASTER_ADDR': 'localhost',
+    'MASTER_PORT': '29500',
+}
+MPI = {
+    f'OMPI_COMM_WORLD_{name}': value for name, value in {'RANK': '1', 'SIZE': '2', 'LOCAL_RANK': '0', 'LOCAL_SIZE': '1'}.items()
+}
+
+
+@pytest.mark.parametrize(
+    ('around', 'by', 'count'),
+    [
+        (NODE_STEP, 'SLURM', 2),
+        (STEP, 'SLURM', 4),
+        (MPI, 'Open MPI', 2),
+        (KUBEFLOW, 'Kubeflow (PET_NNODES)', 2),
+        (DSTACK, 'dstack', 2),
+    ],
+    ids=['slurm', 'slurm, tasks per node', 'mpi', 'trainjob', 'dstack'],
+)
+def test_torchrun_that_joins_one_node_in_each_of_several_processes_is_refused(
+    around: dict[str, str], by: str, count: int
+) -> None:
+    assert f'{by} has started {count} processes, and in each of them torchrun a run of its own' in refusal(
+        LONE_TORCHRUN | around
+    )
+    standalone = {'MASTER_ADDR': 'gpu01', 'TORCHELASTIC_RUN_ID': '4f210727-bc86-4d00-b5c0-748eb3dc1e58'}
+    assert 'in each of them torchrun a run of its own (WORLD_SIZE=2, MASTER_ADDR=gpu01): leave torchrun out' in refusal(
+        LONE_TORCHRUN | around | standalone
+    )
+
+
+@pytest.mark.parametrize(
+    'environment',
+    [
+        {**NODE_STEP, **TORCHRUN, 'TORCHELASTIC_RUN_ID': 'a'},  # two agents that meet
+        {**NODE_STEP, **LONE_TORCHRUN, 'MASTER_ADDR': 'gpu01'},  # --nnodes 1:2 after the loss of a node
+        {**DSTACK, **TORCHRUN, 'TORCHELASTIC_RUN_ID': 'a', 'DSTACK_NODE_RANK': '0'},  # numbered by the names of the nodes
+        {**NODE_STEP, **LONE_TORCHRUN, 'SLURM_STEP_NUM_TASKS': '1', 'SLURM_STEP_NODELIST': 'gpu01'},
+        {**STEP, **TORCHRUN, 'LOCAL_WORLD_SIZE': ''},  # tasks that name their ranks themselves
+        {**NODE_STEP, **LONE_TORCHRUN, 'TORCHELASTIC_RUN_ID': '', 'RAY_ADDRESS': 'a'},  # workers of Ray
+    ],
+)
+def test_ranks_that_meet_or_are_alone_are_accepted_in_steps_of_slurm(environment: dict[str, str]) -> None:
+    assert detect(environment).per == 'rank'
+
+
 def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
     met = detect(STEP).at('gpu02:7000', None).exports
     assert (met['MASTER_ADDR'], met['MASTER_PORT']) == ('gpu02', '7000')
