@@ -13,8 +13,10 @@ def main(words: list[str] | None = None) -> int:
     from phalanx.cli.main import main
     from phalanx.system.output import protect_output
     from phalanx.system.process import fast_imports, run_and_exit
-    from phalanx.system.stops import interrupting_signal
+    from phalanx.system.stops import interrupt_at_stops, interrupting_signal
 
+    if os.getpid() == 1:  # the first process of a container, to which the kernel delivers no signal without a handler
+        interrupt_at_stops()
     words = sys.argv[1:] if words is None else words
     output = protect_output()
 

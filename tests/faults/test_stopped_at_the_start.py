@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from faults.started import Started, left
-from running import TINY, free_port
+from running import TINY, clean_environment, free_port
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,24 @@ def test_a_launcher_that_is_stopped_before_its_ranks_run_clears_up(number: int, 
     assert run.end(600) == 128 + number
     assert not list(temporary.glob('phalanx-launch-*'))
     assert not run.descendants()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which('unshare') is None, reason='needs root and unshare')
+def test_the_first_process_of_a_container_is_stopped_before_it_trains(tmp_path: Path) -> None:
+    """The kernel delivers no signal without a handler to a process with the number 1."""
+    (tmp_path / 'stop.py').write_text('import os, signal\nassert os.getpid() == 1\nos.kill(1, signal.SIGTERM)\n')
+    inside = ('unshare', '--pid', '--fork', '--mount-proc', sys.executable, '-m', 'phalanx')
+    done = subprocess.run(
+        [*inside, 'train', *TINY[:1], '--plugin', 'stop.py', *TINY[1:], 'train.steps=1', 'evaluate.enabled=false'],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if 'unshare failed' in done.stderr:
+        pytest.skip('there can be no process namespace here')
+    assert (done.returncode, done.stderr) == (143, 'phalanx: stopped by SIGTERM\n')
 
 
 def test_a_rank_of_another_launcher_that_waits_for_the_others_is_stopped_in_one_line(tmp_path: Path) -> None:
