@@ -140,6 +140,8 @@ def test_a_wrong_request_gets_the_reason(file: Path) -> None:
         for wrong in ({'image': image, 'threshold': 0.5}, {'image': 3}, [image], {'image': 'é'}):
             status, output = asked(server.port, '/predict', json.dumps(wrong).encode(), 'application/json')
             assert (status, 'and nothing else' in output['detail']) == (422, True)
+        status, output = asked(server.port, '/predict', b'[' * 9000, 'application/json')  # deeper than Python's stack
+        assert (status, 'and nothing else' in output['detail']) == (422, True)
         status, output = asked(server.port, '/predict?threshold=0.5', picture(7))
         assert (status, output['detail']) == (422, 'threshold: there are no parameters; each result has its score')
         form = b'--end\r\nContent-Disposition: form-data; name="image"\r\n\r\nphoto.png\r\n--end--\r\n'

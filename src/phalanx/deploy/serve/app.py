@@ -1,7 +1,6 @@
 """HTTP service: `/` (a page to drop an image on), `/predict`, `/health`, `/metrics`."""
 
 import base64
-import binascii
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -94,7 +93,7 @@ async def read_image_bytes(request: Request, data: bytes) -> bytes:
         match json.loads(data):
             case {'image': str(image), **others} if not others:
                 return base64.b64decode(image, validate=True)
-    except (json.JSONDecodeError, binascii.Error, UnicodeDecodeError, ValueError):
+    except (ValueError, RecursionError):
         pass  # as any other object
     raise ValueError('the JSON object is {"image": "..."} and nothing else: the bytes of an image file in base64')
 
