@@ -14,6 +14,7 @@ from PIL import Image as Picture
 
 from phalanx.config.arguments import PLUGINS
 from phalanx.data.external import seed_global_generators
+from phalanx.engine.plugins import load_plugins
 from phalanx.families.catalog import CATALOGS
 from phalanx.report.trackers import TRACKERS
 from running import losses, run_here
@@ -126,6 +127,35 @@ def test_faults_of_a_plugin_are_reported_with_its_file(tmp_path: Path, capfd: py
         os.environ.pop(PLUGINS, None)
         assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / name)) == 2
         assert message in capfd.readouterr().err
+
+
+def test_a_plugin_that_was_edited_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook opens the same recipe again in the same process, here within a second."""
+    file = tmp_path / 'edited.py'
+    monkeypatch.setenv(PLUGINS, str(file))
+    for scale in ('2', '3'):
+        net = f'def net(num_classes):\n    return {scale}\n'
+        file.write_text(f"{net}\nPLUGIN = {{'segmentation': {{'models': {{'edited': net}}}}}}")
+        load_plugins()
+        assert CATALOGS['segmentation']['models']['edited'](5) == int(scale)
+    load_plugins()  # unchanged
+    file.write_text("PLUGIN = {'segmentation': {'models': {'renamed': print}}}")
+    load_plugins()
+    assert 'edited' not in CATALOGS['segmentation']['models']
+    del CATALOGS['segmentation']['models']['renamed']
+
+
+def test_two_plugins_with_one_file_name_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The second was taken for the first."""
+    for folder in 'ab':
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 'part.py').write_text('PLUGIN = {}')
+    plugins = ('--plugin', str(tmp_path / 'a/part.py'), '--plugin', str(tmp_path / 'b/part.py'))
+    os.environ.pop(PLUGINS, None)
+    assert run_here('config', 'pp_liteseg_digits', *plugins) == 2
+    assert capfd.readouterr().err == (
+        f'--plugin {tmp_path}/b/part.py: {tmp_path}/a/part.py has the same file name; rename one of them\n'
+    )
 
 
 def test_a_foreign_transform_draws_from_the_seed_of_its_sample_and_leaves_the_generators_alone() -> None:

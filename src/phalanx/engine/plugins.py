@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from phalanx.config.arguments import PLUGINS
@@ -20,12 +21,17 @@ from phalanx.nn.backbones import BACKBONES
 from phalanx.report.trackers import TRACKERS
 from phalanx.system.errors import RequestError
 
+SOURCE = '_phalanx_source'  # name in the module of a plugin: the bytes that it was made from
 OF_ALL_FAMILIES: dict[str, dict[str, Any]] = {'backbones': BACKBONES, 'trackers': TRACKERS}
 
 
 def load_plugins() -> None:
     """Add the parts of all plugins to the catalogs, once. Raises RequestError naming the file and the fix."""
-    for path in filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)):
+    files = dict.fromkeys(filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)))
+    stems = dict[str, str]()
+    for path in files:
+        if (other := stems.setdefault(Path(path).stem, path)) != path:
+            raise RequestError(f'--plugin {path}: {other} has the same file name; rename one of them')
         _add(_module(Path(path)), path)
     for entry in _installed(tuple(sys.path)):
         _add(entry.load(), f'the plugin {entry.name} ({entry.value})')
@@ -38,21 +44,39 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
 
 
 def _module(path: Path) -> Any:
-    """Import a file once. The module name is a function of the path, so that workers can unpickle its classes."""
-    name = f'phalanx_plugin_{path.stem}'
-    # A failed import must not leave a half-initialised module behind.
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = spec_from_file_location(name, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
+    """Import a file once, and again when it has changed: in a notebook it is edited between two trainings.
+
+    The module name is a function of the path, so that workers can unpickle its classes.
+    """
+    name, place = f'phalanx_plugin_{path.stem}', str(path.absolute())
+    source = path.read_bytes() if path.is_file() else None
+    before = sys.modules.get(name)
+    if before is not None and (before.__file__, vars(before)[SOURCE]) == (place, source):
+        return before
+    spec = spec_from_file_location(name, place)
+    if source is None or spec is None:
         raise RequestError(f'--plugin {path}: no such Python file')
+    if before is not None:
+        _remove(before)
     module = sys.modules[name] = module_from_spec(spec)
+    vars(module)[SOURCE] = source
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader, whose cache tells files apart by whole seconds.
+        exec(compile(source, place, 'exec'), vars(module))  # noqa: S102 - a plugin is code of the user
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[name]  # a failed import must not leave a half-initialised module behind
         raise
     return module
+
+
+def _remove(plugin: ModuleType) -> None:
+    """Take the parts of a plugin out of the catalogs, before those of its changed file are added."""
+    for family, kinds in vars(plugin).get('PLUGIN', {}).items():
+        catalogs = [(OF_ALL_FAMILIES[family], kinds)] if family in OF_ALL_FAMILIES else []
+        catalogs += [(CATALOGS[family][kind], kinds[kind]) for kind in kinds if kind in CATALOGS.get(family, {})]
+        for catalog, builders in catalogs:
+            for name in [name for name, build in builders.items() if catalog.get(name) is build]:
+                del catalog[name]
 
 
 def _add(plugin: Any, where: str) -> None:
