@@ -50,6 +50,9 @@ class Trained:
         self.network.to(self._device).eval()
         self.class_names = tuple(next(iter(job.task.labels()), ()))
 
+    def __repr__(self) -> str:
+        return f'<Trained: {self.weights}>'  # the last line of a cell shows it
+
     def __call__(self, images: AnImage | Sequence[AnImage], *, batch_size: int = 8) -> Any:
         """Return the result of an image, or the results of a list of images in order, `batch_size` of equal size at a time.
 

@@ -1,5 +1,6 @@
 """Models by name, over all families."""
 
+import logging
 from pathlib import Path
 
 from torch import nn
@@ -10,14 +11,16 @@ from phalanx.engine.plugins import load_plugins
 from phalanx.families.catalog import models
 from phalanx.weights.reading import load_own_weights, load_weights
 
+log = logging.getLogger('phalanx')
+
 
 def create_model(name: str, *, num_classes: int, weights: str | Path | None = None, **options: object) -> nn.Module:
     """Build the network `name` with random weights; `options` are those of its builder, such as `backbone='stdc2'`.
 
     `weights`: initial weights, as for `train.init_from`: a file, an address, or a name from `phalanx weights`. Tensors whose
-    names and shapes match are loaded; a head for another number of classes stays random. Raises ValueError for an unknown name
-    or choice, with the nearest known one, TypeError for an unknown option, and CheckpointError for weights that cannot be
-    loaded or belong to another network.
+    names and shapes match are loaded; a head for another number of classes stays random, and a warning names what did. Raises
+    ValueError for an unknown name or choice, with the nearest known one, TypeError for an unknown option, and CheckpointError
+    for weights that cannot be loaded or belong to another network.
     """
     load_plugins()
     known = models()
@@ -31,5 +34,6 @@ def create_model(name: str, *, num_classes: int, weights: str | Path | None = No
     model: nn.Module = known[name](num_classes, **(options | checked))
     load_own_weights(model)
     if weights is not None:
-        load_weights(model, weights, misshapen='skip').announce()
+        for note in load_weights(model, weights, misshapen='skip').notes:
+            log.warning('%s', note)
     return model

@@ -50,6 +50,7 @@ def test_training_from_python_gives_what_the_command_gives(trained: phalanx.Trai
 def test_a_trained_model_says_what_it_is(trained: phalanx.Trained, folder: Path) -> None:
     assert trained.class_names == ('background', *'0123456789')
     assert (trained.step, trained.weights) == (2, f'{folder}, step 2 (best), as trained')
+    assert repr(trained) == f'<Trained: {folder}, step 2 (best), as trained>'
     other = phalanx.load_run(folder, weights=folder / 'best' / 'model.safetensors', device='cpu')
     assert (other.step, other.weights) == (None, str(folder / 'best' / 'model.safetensors'))
 

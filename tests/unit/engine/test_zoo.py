@@ -26,10 +26,14 @@ def test_a_model_that_cannot_be_is_refused_with_what_can(
         create_model(name, num_classes=num_classes, **options)
 
 
-def test_a_model_starts_from_weights_for_other_classes(tmp_path: Path) -> None:
+def test_a_model_starts_from_weights_for_other_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     theirs = create_model('pp_liteseg', num_classes=5)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / 'five.safetensors')
     ours = create_model('pp_liteseg', num_classes=3, weights=tmp_path / 'five.safetensors')
     state, other = ours.state_dict(), theirs.state_dict()
     differing = {name for name in state if not torch.equal(state[name], other[name])}
     assert differing == {f'heads.{head}.classify.weight' for head in range(3)}
+    (warning,) = caplog.messages
+    assert (
+        'five.safetensors: 3 tensors are of another shape and stay as initialised: heads.0.classify.weight is [5, ' in warning
+    )
