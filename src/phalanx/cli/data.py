@@ -22,7 +22,7 @@ from phalanx.engine.job import Job
 from phalanx.families.curated import Rewritable, Surveyed
 from phalanx.report.terminal import terminal
 from phalanx.system.cores import count_cores
-from phalanx.system.disk import write_atomically
+from phalanx.system.disk import check_writable, write_atomically
 from phalanx.system.errors import RequestError, describe_error
 
 TRIAL_SAMPLES = 8  # collated as one trial batch, of different sizes if there are any
@@ -41,9 +41,10 @@ def check(given: argparse.Namespace) -> int:
     # read everything, write the page, then print
     job = open_with_notes(given.recipe, collect_assignments(given))
     workers = min(8, count_cores()) if given.workers is None else given.workers
+    place = given.page or job.folder / 'data.html'
+    check_writable(place, '--page FILE writes the page elsewhere')
     try:
         census = _census(job, given.limit, workers)
-        place = given.page or job.folder / 'data.html'
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, render_page(census, job.name).encode())
     except (OSError, RuntimeError) as error:  # the page cannot be written, or a worker was killed

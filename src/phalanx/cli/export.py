@@ -1,7 +1,6 @@
 """`phalanx export`: the network of a trained run as an ONNX, OpenVINO or torch file."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from phalanx.engine.folder import describe_weights
 from phalanx.engine.job import Job
 from phalanx.paddle.options import EXPORTED, take_assigned, take_weights
 from phalanx.report.trackers import Run, send_exports
+from phalanx.system.disk import check_writable
 from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
 from phalanx.system.paths import parse_path
 
@@ -49,8 +49,7 @@ def command(words: Sequence[str]) -> int:
     out = given.out or (parse_path(folders[-1]) if folders else job.folder) / f'model{FORMATS[given.format]}'
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
-    if out.parent.is_dir() and not os.access(out.parent, os.W_OK):
-        raise RequestError(f'{out.parent}: cannot be written to; --out FILE writes the model elsewhere')
+    check_writable(out, '--out FILE writes the model elsewhere')
     try:
         # export, with the check against the network inside
         options = Options(

@@ -21,6 +21,13 @@ LOCK = 'lock'  # file in a run folder, locked while a run writes there
 LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
+def check_writable(file: Path, cure: str) -> None:
+    """Raise RequestError if `file` cannot be made, as on a read-only disk: told before the work, not after it."""
+    folder = next((folder for folder in file.absolute().parents if folder.is_dir()), Path('/'))
+    if not os.access(folder, os.W_OK):
+        raise RequestError(f'{folder}: cannot be written to; {cure}')
+
+
 def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Write a file atomically: after an OSError, `path` is as it was before.
 

@@ -37,12 +37,15 @@ def test_an_exported_file_that_does_not_exist_is_answered_with_those_that_do(cap
     assert "runs/mime/model.onnx: there is no such file; did you mean 'runs/mine/model.onnx'?" in message
 
 
-def test_an_export_to_a_folder_that_cannot_be_written_to_is_refused_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_folder_that_cannot_be_written_to_is_reported_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, 'access', lambda *_: False)  # as on a read-only disk, also for root
+    folder = tmp_path / 'runs/mine'
     assert run_here('export', 'pp_liteseg_digits', '--out', 'runs/mine/model.onnx') == 2
-    assert capsys.readouterr().err == 'runs/mine: cannot be written to; --out FILE writes the model elsewhere\n'
+    assert capsys.readouterr().err == f'{folder}: cannot be written to; --out FILE writes the model elsewhere\n'
+    assert run_here('data', 'check', 'pp_liteseg_digits', '--page', 'runs/mine/new/data.html') == 2
+    assert capsys.readouterr().err == f'{folder}: cannot be written to; --page FILE writes the page elsewhere\n'
 
 
 def test_predictions_go_to_the_folder_results_by_default() -> None:
