@@ -26,7 +26,8 @@ def is_archive(data: bytes) -> bool:
     if data.startswith(ZIP):
         # torch and numpy write zip archives themselves: those are weight files, not archives of them.
         names = zip_names(data)
-        return bool(names) and not any(name.endswith(('.npy', '/data.pkl')) for name in names)  # arrays of numpy, of torch
+        ours = ('.npy', '/data.pkl', '/archive_format')  # of numpy, torch.save, torch.export
+        return bool(names) and not any(name.endswith(ours) for name in names)
     return data.startswith(GZIP) or _is_tar(data)
 
 

@@ -52,7 +52,6 @@ OTHERS = {  # files that are not weights, by suffix
     '.onnx': 'is an exported network; give the weights that it was exported from',
     '.yml': 'is a configuration, not weights',
     '.distcp': f'is a part of a checkpoint of torch.distributed; {JOIN} joins them',
-    '.pt2': "is a program of torch.export; torch.save(torch.export.load(FILE).state_dict, 'weights.pth') saves its weights",
 }
 
 

@@ -15,7 +15,10 @@ from phalanx.weights.matching import shorten
 from phalanx.weights.unwrapping import StoredWeights, find_tensors
 
 ALONE = "torch.save(torch.load(FILE, weights_only=False)['state_dict'], 'weights.pth'), or of a whole network, .state_dict()"
-PROGRAM = "save its weights alone: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')"
+PROGRAMS = {  # by a member that only their files have
+    'constants.pkl': ('TorchScript', 'jit.load(FILE).state_dict()'),
+    'archive_format': ('torch.export', 'export.load(FILE).state_dict'),
+}
 # Classes of the settings and logs that training scripts save beside their weights.
 RECORDS = re.compile(
     r'argparse\.Namespace$|(pathlib|datetime|collections|typing|numpy|omegaconf|addict|easydict|yacs|mmengine|mmcv)\.|'
@@ -46,8 +49,12 @@ def read_torch(data: bytes, key: str | None) -> StoredWeights:
     records, others = ['argparse.Namespace'], []
     if data.startswith(ZIP):
         check_unpacked_size(data)
-        if any(name.endswith('/constants.pkl') for name in zip_names(data)):
-            raise RefusedError(f'is a program of TorchScript, not weights; where you trust it, {PROGRAM}')
+        for member, (kind, program) in PROGRAMS.items():
+            if any(name.endswith(f'/{member}') for name in zip_names(data)):
+                raise RefusedError(
+                    f'is a program of {kind}, not weights; where you trust it, save its weights alone: '
+                    f"torch.save(torch.{program}, 'weights.pth')"
+                )
         found = _classes_in(data)
         records = [name for name in found if RECORDS.match(name)]
         others = sorted(set(found) - set(records))

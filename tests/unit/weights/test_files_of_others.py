@@ -7,6 +7,7 @@ import collections
 import os
 import pickle
 import re
+import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -166,8 +167,9 @@ def test_files_that_are_no_weights_are_refused_with_what_they_are(tmp_path: Path
     (tmp_path / 'tensors.pkl').write_bytes(pickle.dumps(state))
     (tmp_path / 'model.h5').write_bytes(b'\x89HDF\r\n\x1a\n')
     (tmp_path / 'model.safetensors.index.json').write_text('{"weight_map": {}}')
-    for name in ('__0_0.distcp', 'model.pt2'):
-        (tmp_path / name).write_bytes(b'PK\x03\x04')
+    (tmp_path / '__0_0.distcp').write_bytes(b'PK\x03\x04')
+    torch.export.save(torch.export.export(network().eval(), (torch.zeros(1, 3, 8, 8),)), tmp_path / 'model.pt2')
+    shutil.copy(tmp_path / 'model.pt2', tmp_path / 'model.pt')
     reasons = {
         'script.pt': 'is a program of TorchScript, not weights; .*torch.jit.load',
         'model-00001-of-00002.safetensors': 'is one of several parts of the weights: join them',
@@ -175,7 +177,8 @@ def test_files_that_are_no_weights_are_refused_with_what_they_are(tmp_path: Path
         'model.h5': r'is none of the files of weights that are read: \.safetensors, ',
         'model.safetensors.index.json': 'is none of the files of weights that are read',
         '__0_0.distcp': 'is a part of a checkpoint of torch.distributed; .*dcp_to_torch',
-        'model.pt2': r'is a program of torch.export; .*torch\.export\.load',
+        'model.pt2': 'is a program of torch.export, not weights; .*torch.export.load',
+        'model.pt': 'is a program of torch.export, not weights; .*torch.export.load',
     }
     for name, reason in reasons.items():
         with pytest.raises(CheckpointError, match=f'{re.escape(name)}: {reason}'):
