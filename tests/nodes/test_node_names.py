@@ -124,3 +124,12 @@ def test_a_call_inside_a_group_over_two_nodes_uses_the_card_between_them(nodes: 
     """The name of the host is in no list, so that gloo, left alone, takes a loopback address for the groups that are added."""
     started = [start(node, DEBIAN[i], '-c', PROGRAM, CARD=node.card, **rank(i, 'gpu01')) for i, node in enumerate(nodes[:2])]
     assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output
+
+
+def test_a_script_of_ranks_that_another_launcher_starts_uses_the_card_between_the_nodes(nodes: list[Node]) -> None:
+    script = 'import torch.distributed as d\nd.init_process_group("gloo")\nd.barrier()\nd.destroy_process_group()\n'
+    for node in nodes[:2]:
+        (node.folder / 'script.py').write_text(script)
+    words = ('-m', 'phalanx', 'launch', 'script.py')
+    started = [start(node, DEBIAN[i], *words, **rank(i, 'gpu01')) for i, node in enumerate(nodes[:2])]
+    assert [one.end() for one in started] == [0, 0], started[0].output + started[1].output

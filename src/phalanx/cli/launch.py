@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from phalanx.cli.ranks import patience_with_names
+from phalanx.cli.ranks import find_network, patience_with_names
 from phalanx.cli.train_options import train_parser
 from phalanx.config.arguments import parse_recipe_words
 from phalanx.config.read import ConfigError
@@ -67,6 +67,7 @@ def command(words: Sequence[str]) -> int:
         # the ranks of this node: those of the launcher, of the flags, or one per device
         apply_start(start.at(flags.master, flags.start_port))
         if start.per == 'rank':  # a foreign launcher has started this rank already: become the script
+            find_network(start, flags.join_timeout)
             os.execvp(started[0], started)
         if not flags.asks_for_ranks:
             flags = replace(flags, nproc_per_node=max(1, torch.cuda.device_count()))
