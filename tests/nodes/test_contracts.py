@@ -74,6 +74,10 @@ def _vertex(node: int) -> dict[str, str]:
     return {'CLUSTER_SPEC': json.dumps({'cluster': pools, 'task': {'type': f'workerpool{node}', 'index': 0}})}
 
 
+def _leader_worker_set(node: int) -> dict[str, str]:
+    return {'LWS_GROUP_SIZE': '2', 'LWS_WORKER_INDEX': str(node), 'LWS_LEADER_ADDRESS': '10.78.0.1'}
+
+
 def _open_mpi(rank: int) -> dict[str, str]:
     variables = {'RANK': rank, 'SIZE': 4, 'LOCAL_RANK': rank % 2, 'LOCAL_SIZE': 2}
     return {f'OMPI_COMM_WORLD_{name}': str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
@@ -95,7 +99,7 @@ def _azure(rank: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()} | {'MASTER_ADDR': '10.78.0.1'}
 
 
-PER_NODE = (_kubeflow, _counted, _jobset, _listed, _dstack, _sagemaker, _aws_batch, _vertex)
+PER_NODE = (_kubeflow, _counted, _jobset, _listed, _dstack, _sagemaker, _aws_batch, _vertex, _leader_worker_set)
 PER_RANK = (_torchrun, _azure, _open_mpi, _mpich)
 
 

@@ -385,6 +385,17 @@ def _vertex(read: Reader, by: str) -> Start | None:
     return _as_node(read, by, ('nodes of CLUSTER_SPEC', len(nodes)), ('index of CLUSTER_SPEC', rank), master, ('CLUSTER_SPEC',))
 
 
+def _leader_worker_set(read: Reader, by: str) -> Start | None:
+    """Group of pods of LeaderWorkerSet, which sets all three variables from version 0.6 on."""
+    shown = ('LWS_GROUP_SIZE', 'LWS_WORKER_INDEX', 'LWS_LEADER_ADDRESS')
+    if not read.has('LWS_GROUP_SIZE'):
+        return None
+    nodes = _number(read, 'LWS_GROUP_SIZE', 1)
+    if nodes[1] == 1:
+        return _as_node(read, by, nodes, None, None, shown)
+    return _as_node(read, by, nodes, _number(read, 'LWS_WORKER_INDEX'), read.master('LWS_LEADER_ADDRESS'), shown)
+
+
 def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
     """Start by RANK and WORLD_SIZE, which must agree with a scheduler that has started several processes, if one has.
 
@@ -480,4 +491,5 @@ CONTRACTS = (
     Contract('SageMaker', _sagemaker),
     Contract('AWS Batch', _aws_batch),
     Contract('Vertex AI', _vertex),
+    Contract('LeaderWorkerSet', _leader_worker_set),
 )

@@ -233,10 +233,16 @@ def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, ex
             'Vertex AI',
             {'nnodes': '3', 'master': 'a:2222', 'rank': 2},
         ),
+        (
+            {'LWS_GROUP_SIZE': '2', 'LWS_WORKER_INDEX': '1', 'LWS_LEADER_ADDRESS': 'set-0.set.default'},
+            'LeaderWorkerSet',
+            {'nnodes': '2', 'master': 'set-0.set.default:6170', 'rank': 1},
+        ),
     ],
     ids=[
         *('slurm', 'trainjob', 'elastic trainjob', 'trainjob of one node', 'pytorchjob with nprocPerNode', 'pytorchjob'),
         *('volcano', 'pai-dlc', 'by hand', 'skypilot', 'dstack', 'sagemaker', 'aws batch', 'aws batch, main node', 'vertex'),
+        'leaderworkerset',
     ],
 )
 def test_a_process_per_node_starts_the_ranks_of_its_node(
