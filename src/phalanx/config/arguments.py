@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from phalanx.config.read import check_alternatives
 from phalanx.system.paths import normalise_path, parse_path
 
 Assignments = list[tuple[str, str]]  # `KEY=VALUE`, and the words of the command line, for messages
@@ -114,6 +113,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def collect_assignments(arguments: argparse.Namespace, others: Assignments | None = None) -> Assignments:
     """Assignments after `--set`, then `others`. Raises ConfigError if two of them say one thing, such as steps and epochs."""
+    from phalanx.config.read import check_alternatives  # here: the options of the launcher do without yaml
+
     assigned = [*((word, f'--set {word}') for word in arguments.set), *(others or ())]
     check_alternatives(assigned)
     return assigned

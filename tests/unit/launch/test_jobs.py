@@ -214,5 +214,5 @@ def test_the_files_that_the_dockerfile_copies_are_enough_to_install_the_package(
         pytest.skip('the build needs hatchling, which cannot be installed')
     assert done.returncode == 0, done.stderr
     help_ = 'import phalanx.launch.options as o; o.launch_parser().parse_args(["train", "pp_liteseg_digits"])'
-    subprocess.run([str(tmp_path / 'venv/bin/python'), '-c', help_], check=True, cwd=tmp_path)
+    subprocess.run([str(tmp_path / 'venv/bin/python'), '-I', '-c', help_], check=True, cwd=tmp_path)
     assert list((tmp_path / 'venv').glob('lib/*/site-packages/phalanx/recipes/**/*.yml'))
