@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import drawn
+from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import Tree, read_bytes
@@ -66,6 +67,16 @@ def test_a_file_too_large_to_be_read_is_named_with_the_cure(name: str, mebibytes
     os.truncate(tmp_path / name, (mebibytes << 20) + 1)  # sparse: takes no place on the disk
     with pytest.raises(AnnotationError, match=rf'{name}: has more than {mebibytes} MiB; split it into several files'):
         read_bytes(tmp_path / name)
+
+
+def test_a_csv_file_that_ends_in_a_damaged_record_gives_no_boxes(tmp_path: Path) -> None:
+    drawn.draw(tmp_path / 'a.png', 1)
+    rows = ['image,xmin,ymin,xmax,ymax,label', *['a,1,2,5,4,cat'] * 1500, f'"a{"," * 200_000}']
+    (tmp_path / 'boxes.csv').write_text('\n'.join(rows))
+    found = AnnotationSet()
+    find_csv(Tree(tmp_path), found)
+    assert 'is not CSV: field larger than field limit' in found.left_out[0]
+    assert found.by_image() == []
 
 
 def test_a_text_in_csv_may_hold_ends_of_lines(tmp_path: Path) -> None:

@@ -59,22 +59,36 @@ def find_csv(tree: Tree, found: AnnotationSet) -> None:
     found.class_names = _class_order(tree)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch(), tree.doubting(path):
-            rows = _rows(path, tree, found)  # one after the other: Open Images has 14 million
-            first = list(islice(rows, MEASURED))
-            unit, images = _unit(row for _, row in first), dict[str, Path]()
-            for number, row in chain(first, rows):
-                with found.left_out.catch():
-                    where, name = f'{path}:{number}', row['image']
-                    image = images.get(name) or images.setdefault(name, tree.image(name, path, where))
-                    with found.dropping(image):
-                        label = row.get('label') or (f'class_{row["number"]}' if row.get('number') else '')
-                        _add(row | {'label': names.get(label, label), 'unit': unit}, where, path, image, tree, found, marked)
+            _read_file(path, names, tree, found, marked)
     if any(instances for _, instances in marked.values()) and found.samples:  # of another file, about whole images
         found.notes.append(f'texts or labels of whole images beside objects, not used: {len(found.samples)}')
         found.samples.clear()
     texts = [sample.text for sample in found.samples]
     found.are_classes &= 2 * len(set(texts)) <= len(texts)  # few words again and again
     found.samples += [Sample(image, split, tuple(instances)) for image, (split, instances) in marked.items()]
+
+
+def _read_file(
+    path: Path, names: Mapping[str, str], tree: Tree, found: AnnotationSet, marked: dict[Path, tuple[SplitName, list[Instance]]]
+) -> None:
+    """Add the rows of a file, one after the other: Open Images has 14 million. `names`: of classes, by their codes.
+
+    Raises AnnotationError for a file that is damaged somewhere; then its images are not used, as they may have more objects.
+    """
+    rows = _rows(path, tree, found)
+    first = list(islice(rows, MEASURED))
+    unit, images = _unit(row for _, row in first), dict[str, Path]()
+    try:
+        for number, row in chain(first, rows):
+            with found.left_out.catch():
+                where, name = f'{path}:{number}', row['image']
+                image = images.get(name) or images.setdefault(name, tree.image(name, path, where))
+                with found.dropping(image):
+                    label = row.get('label') or (f'class_{row["number"]}' if row.get('number') else '')
+                    _add(row | {'label': names.get(label, label), 'unit': unit}, where, path, image, tree, found, marked)
+    except AnnotationError:
+        found.dropped.update(images.values())
+        raise
 
 
 def _descriptions(tree: Tree) -> dict[str, str]:
