@@ -22,7 +22,7 @@ LONGEST_TMPDIR = 107 - len('/pymp-xxxxxxxx/listener-xxxxxxxx')
 
 
 def check_writable(file: Path, cure: str) -> None:
-    """Raise RequestError if `file` cannot be made, as on a read-only disk: told before the work, not after it."""
+    """Raise RequestError if `file` cannot be made, as on a read-only disk: reported before the work, not after it."""
     folder = next((folder for folder in file.absolute().parents if folder.is_dir()), Path('/'))
     if not os.access(folder, os.W_OK):
         raise RequestError(f'{folder}: cannot be written to; {cure}')

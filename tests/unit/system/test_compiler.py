@@ -33,7 +33,7 @@ def test_a_user_whose_home_cannot_be_written_keeps_them_below_tmpdir(monkeypatch
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='needs root to become a user without an entry in /etc/passwd')
-def test_a_user_without_a_home_folder_is_told_to_set_one_only_where_it_is_needed() -> None:
+def test_a_user_without_a_home_folder_is_asked_for_one_only_where_it_is_needed() -> None:
     program = (
         'import os, pwd\n'
         'from phalanx.system.compiler import use_own_cache\n'
