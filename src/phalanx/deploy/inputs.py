@@ -7,14 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
 from phalanx.config.read import did_you_mean
 from phalanx.data import pdf
 from phalanx.data.image import Pages
 from phalanx.data.samples import Image, SampleError
 from phalanx.data.video import VIDEOS
+from phalanx.report.terminal import track
 from phalanx.system.buckets import SCHEMES, StorePath
 from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.paths import parse_path
@@ -137,8 +135,7 @@ class Inputs:
 
     def each(self) -> Iterator[tuple[Path, Path]]:
         """Iterate over (file, path of its results without suffix), with a progress bar."""
-        hidden = not sys.stderr.isatty()
-        for file, stem in track(self.files.items(), self.verb, console=Console(stderr=True), transient=True, disable=hidden):
+        for file, stem in track(self.files.items(), self.verb):
             yield file, self.out / stem
 
     def pages(self, file: Path, stem: Path, work: Callable[[Image, Path], None]) -> int:

@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
-from rich.progress import track
-
 import phalanx
 from phalanx.data.image import Pages
 from phalanx.data.samples import SampleError
@@ -35,6 +32,7 @@ from phalanx.deploy.read import Reader
 from phalanx.deploy.tables import TableReader, write_tables
 from phalanx.report.page import render
 from phalanx.report.readable import MISSING, pluralize
+from phalanx.report.terminal import track
 from phalanx.runtime.prepare import MAX_SIDE
 from phalanx.system.disk import write_atomically
 from phalanx.system.errors import describe_error
@@ -124,8 +122,7 @@ def read_files(options: Options, files: dict[Path, Path], out: Path, workers: in
 
     def unread() -> Iterator[Page]:
         nonlocal reused
-        hidden = not sys.stderr.isatty()
-        for file, stem in track(files.items(), 'reading', console=Console(stderr=True), transient=True, disable=hidden):
+        for file, stem in track(files.items(), 'reading'):
             try:
                 pages = list_pages(file, stem, out, settings)
             except (SampleError, OSError) as error:

@@ -1,8 +1,8 @@
 """Console and tables shared by commands and runs."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console, OverflowMethod
@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.readable import format_number
+
+Item = TypeVar('Item')
 
 
 class Terminal(Console):
@@ -30,6 +32,14 @@ def terminal() -> Console:
     """
     is_terminal = sys.stdout.isatty()
     return Terminal(width=None if is_terminal else 160, force_interactive=None if is_terminal else False, force_jupyter=False)
+
+
+def track(items: Iterable[Item], about: str) -> Iterable[Item]:
+    """Iterate over `items` with a bar on standard error, if that is a terminal, whatever FORCE_COLOR says."""
+    from rich import progress  # here: a training has no such bar
+
+    hidden = not sys.stderr.isatty()
+    return progress.track(items, about, console=Console(stderr=True), transient=True, disable=hidden)
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], title: str = '', overflow: OverflowMethod = 'ellipsis') -> Table:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import unicodedata
 from array import array
 from collections import Counter
@@ -17,8 +16,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
 from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
@@ -29,6 +26,7 @@ from phalanx.data.image import find_background, read_image
 from phalanx.data.samples import SampleError
 from phalanx.data.shapes import Corners, Polygon, corners_of
 from phalanx.data.texts import ILLEGIBLE
+from phalanx.report.terminal import track
 from phalanx.runtime.reading import cut_out
 from phalanx.system.paths import normalise_path
 
@@ -113,10 +111,8 @@ def write(
             written.notes.append(f'boxes without an outline, painted as rectangles: {bare}')
     # one list or annotation file per split
     texts_of, suffix = WRITERS[family]
-    console, hidden = Console(stderr=True), not sys.stderr.isatty()
     for split, samples in lists.items():
-        shown = track(samples, f'writing {split}', console=console, transient=True, disable=hidden)
-        texts, written.counts[split] = texts_of(written, split, shown)
+        texts, written.counts[split] = texts_of(written, split, track(samples, f'writing {split}'))
         file = out / f'{split}{suffix}'
         with file.open('w', encoding='utf-8') as opened:
             opened.writelines(texts)
