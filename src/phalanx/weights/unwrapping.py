@@ -11,11 +11,14 @@ from torch import Tensor
 from phalanx.paddle.pdparams import RefusedError
 from phalanx.weights.matching import Weights, shorten
 
-EMA = ('state_dict_ema', 'ema_state_dict', 'model_ema_state_dict', 'model_ema', 'params_ema', 'ema_model', 'ema')
+EMA = ('state_dict_ema', 'ema_state_dict', 'model_ema_state_dict', 'model_ema', 'params_ema', 'ema_model', 'ema_net', 'ema')
 PLAIN = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'params', 'module', 'shadow')
 # Parts of names added by torch.compile, Lightning Fabric, FSDP and activation checkpointing, at any depth.
 WRAPPERS = ('_orig_mod', '_forward_module', '_fsdp_wrapped_module', '_checkpoint_wrapped_module')
 MOST_LEVELS = 6
+# Entries of the weights as trained in files whose `state_dict` is the EMA, those of MMEngine's EMAHook and of Lightning's
+# WeightAveraging, each with an entry that only these files have.
+AS_TRAINED = {'ema_state_dict': 'message_hub', 'current_model_state': 'averaging_state'}
 COUNTERS = ('n_averaged', 'steps', 'num_updates')  # entries beside the tensors of an average
 
 
@@ -33,7 +36,7 @@ def find_tensors(saved: Any, key: str | None) -> StoredWeights:
 
     Raises RefusedError if there are none.
     """
-    remarks: list[str] = []
+    saved, remarks = _separate_weights_as_trained(saved, key)
     if key is not None and _has_tensors(_entries(saved).get(key)):
         saved, key = saved[key], None
     # Descend into nested entries, an EMA before the weights as trained.
@@ -76,6 +79,22 @@ def unwrap(stored: StoredWeights, own: Collection[str]) -> StoredWeights:
         others = {} if len(matches) > 1 else {n: value for n, value in weights.items() if not n.startswith(f'{matches[0]}.')}
         weights = {**_strip_prefix(weights, matches[0]), **{n: value for n, value in others.items() if n not in COUNTERS}}
     return StoredWeights(weights, None, tuple(remarks))
+
+
+def _separate_weights_as_trained(saved: Any, key: str | None) -> tuple[Any, list[str]]:
+    """Remove the weights as trained beside an EMA in `state_dict`, unless `key` selects them; also returns remarks."""
+    for trained, other in AS_TRAINED.items():
+        if not _has_tensors(_entries(saved).get('state_dict')) or not {trained, other} <= _entries(saved).keys():
+            continue
+        if key == trained:
+            return saved, [f'`{trained}` has the weights as trained; the EMA is in `state_dict`']
+        remarks = (
+            []
+            if key
+            else [f'using the EMA, `state_dict`, not the weights as trained, `{trained}`; #key={trained} selects those']
+        )
+        return {name: entry for name, entry in saved.items() if name != trained}, remarks
+    return saved, []
 
 
 def _choice(names: list[str]) -> list[str]:

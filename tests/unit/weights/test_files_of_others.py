@@ -85,6 +85,30 @@ def test_a_checkpoint_of_mmengine_is_read_with_its_log(tmp_path: Path, state: St
     assert_all_ones(load(tmp_path / 'iter_100.pth'))
 
 
+@pytest.mark.parametrize(
+    ('trained', 'prefix', 'counter', 'others'),
+    [
+        ('ema_state_dict', 'module.', {'steps': torch.tensor(3)}, {'message_hub': {}, 'meta': {'mmengine_version': '0.10.7'}}),
+        ('current_model_state', '', {}, {'averaging_state': {'n_averaged': torch.tensor(3)}, 'callbacks': {}}),
+    ],
+)
+def test_weights_as_trained_are_not_taken_for_the_ema_that_the_library_saved_as_state_dict(
+    tmp_path: Path, state: State, trained: str, prefix: str, counter: State, others: dict[str, object]
+) -> None:
+    """Files of MMEngine 0.10.7 with EMAHook, and of Lightning 2.6.6 with EMAWeightAveraging."""
+    raw = {f'{prefix}{name}': torch.zeros_like(tensor) for name, tensor in state.items()} | counter
+    file = tmp_path / 'epoch_2.pth'
+    torch.save({'state_dict': state, trained: raw, **others}, file)
+    model = network()
+    loaded = load_weights(model, str(file))
+    assert_all_ones(model)
+    assert f'not the weights as trained, `{trained}`; #key={trained} selects those' in str(loaded.remarks)
+    model = network()
+    loaded = load_weights(model, f'{file}#key={trained}')
+    assert all((tensor == 0).all() for tensor in model.state_dict().values())
+    assert f'`{trained}` has the weights as trained' in str(loaded.remarks)
+
+
 class Command:
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ('touch executed',)
