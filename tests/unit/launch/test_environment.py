@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from phalanx.launch.environment import detect, expand_hostlist
+from phalanx.launch.contracts import expand_hostlist
+from phalanx.launch.environment import detect
 from phalanx.launch.flags import Flags, add_flags
 
 PODS = {'MASTER_ADDR': 'job-master-0', 'MASTER_PORT': '23456'}
