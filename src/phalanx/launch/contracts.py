@@ -114,21 +114,71 @@ def _ranks_here(read: Reader, name: str) -> Start | None:
     return _as_rank(read, name, rank, world, rank, world)
 
 
-def _mpi(read: Reader, by: str, names: tuple[str, str, str, str]) -> Start | None:
-    """Start by MPI: one process per rank, or per node if each node has one. MPI does not set MASTER_ADDR."""
+class Launcher(NamedTuple):
+    """Launcher of MPI programs: the variables that it sets in each process, and commands with which it does as needed."""
+
+    names: tuple[str, str, str, str]  # rank, number of ranks, rank within the node, ranks of the node (Flux: number of nodes)
+    address: str  # hands on the address of the node of rank 0
+    equal: str  # starts N ranks on each node
+
+
+# In this order: jsrun sets variables of Open MPI as well, Flux those of PMI, and PALS may start the daemons of Open MPI.
+LAUNCHERS: Mapping[str, Launcher] = {
+    'Flux': Launcher(
+        ('FLUX_TASK_RANK', 'FLUX_JOB_SIZE', 'FLUX_TASK_LOCAL_ID', 'FLUX_JOB_NNODES'),
+        'flux run --env=MASTER_ADDR=10.0.0.1',
+        'flux run --tasks-per-node=N',
+    ),
+    'jsrun': Launcher(
+        ('JSM_NAMESPACE_RANK', 'JSM_NAMESPACE_SIZE', 'JSM_NAMESPACE_LOCAL_RANK', 'JSM_NAMESPACE_LOCAL_SIZE'),
+        'jsrun -E MASTER_ADDR=10.0.0.1',
+        'jsrun -r 1 -a N',
+    ),
+    'Open MPI': Launcher(
+        ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_SIZE'),
+        'mpiexec -x MASTER_ADDR=10.0.0.1',
+        'mpiexec --npernode N',
+    ),
+    'MVAPICH2': Launcher(
+        ('MV2_COMM_WORLD_RANK', 'MV2_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_LOCAL_RANK', 'MV2_COMM_WORLD_LOCAL_SIZE'),
+        'mpirun_rsh -hostfile FILE MASTER_ADDR=10.0.0.1 COMMAND',
+        'mpirun_rsh -hostfile FILE, with each node N times in FILE',
+    ),
+    'PALS': Launcher(
+        ('PALS_RANKID', 'PMI_SIZE', 'PALS_LOCAL_RANKID', 'PMI_LOCAL_SIZE'),
+        'mpiexec --env MASTER_ADDR=10.0.0.1',
+        'mpiexec --ppn N',
+    ),
+    'MPICH or Intel MPI': Launcher(
+        ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'), 'mpiexec -genv MASTER_ADDR 10.0.0.1', 'mpiexec -ppn N'
+    ),
+}
+
+
+def _mpi(read: Reader, by: str) -> Start | None:
+    """Start by one of LAUNCHERS: one process per rank, or per node if each node has one. They do not set MASTER_ADDR."""
+    names, address, equal = LAUNCHERS[by]
+    # srun and Flux set variables of PMI and PALS as well, without MPI_LOCALRANKID; mpiexec within them sets it
+    others = 'PMI_SIZE' in names and (read.has('SLURM_STEP_NUM_TASKS') or read.has('FLUX_TASK_RANK'))
+    if not read.has(names[0]) or (others and not read.has('MPI_LOCALRANKID')):
+        return None
     rank, world, local, size = (_number(read, name, least) for name, least in zip(names, (0, 1, 0, 1), strict=True))
     if world[1] == 1:
         return None
-    address, equal = ('-x MASTER_ADDR=10.0.0.1', '--npernode') if by == 'Open MPI' else ('-genv MASTER_ADDR 10.0.0.1', '-ppn')
-    if world[1] % size[1]:  # a node with one process would take itself for one of as many nodes
-        raise ValueError(
-            f'{world[0]}={world[1]} with {size[0]}={size[1]}: nodes must have equal numbers of ranks (mpiexec {equal} N)'
-        )
+    if by in ('Flux', 'jsrun'):
+        _check_inner(read, by, rank, world)
+    uneven = world[1] % size[1]  # a node with one process would take itself for one of as many nodes
+    if size[0] == 'FLUX_JOB_NNODES':
+        size = (f'{world[0]}/{size[0]}', max(1, world[1] // size[1]))
+        uneven = uneven or local[1] >= size[1]
+    if uneven:
+        counts = ' with '.join(read.shown(names[1], names[3]))
+        raise ValueError(f'{counts}: nodes must have equal numbers of ranks ({equal})')
     head = '127.0.0.1' if size[1] == world[1] else read.variables.get('AZ_BATCH_MASTER_NODE', '').rpartition(':')[0]
     if not head and not read.has('MASTER_ADDR'):
         raise ValueError(
             f'{by} started {world[1]} processes on several nodes without MASTER_ADDR, the address of the node of rank 0: '
-            f'set it for all of them (mpiexec {address})'
+            f'set it for all of them ({address})'
         )
     if size[1] == 1:
         master = read.master() if read.has('MASTER_ADDR') else Setting(f'{head}:{START_PORT}', 'AZ_BATCH_MASTER_NODE')
@@ -136,18 +186,16 @@ def _mpi(read: Reader, by: str, names: tuple[str, str, str, str]) -> Start | Non
     return _as_rank(read, by, rank, world, local, size, {'MASTER_ADDR': head})
 
 
-def _open_mpi(read: Reader, by: str) -> Start | None:
-    if not read.has('OMPI_COMM_WORLD_SIZE'):
-        return None
-    prefix = 'OMPI_COMM_WORLD_'
-    return _mpi(read, by, (f'{prefix}RANK', f'{prefix}SIZE', f'{prefix}LOCAL_RANK', f'{prefix}LOCAL_SIZE'))
-
-
-def _pmi(read: Reader, by: str) -> Start | None:
-    """MPICH and Intel MPI. `srun --mpi=pmi2` sets PMI_RANK too, but no local rank: that is SLURM's contract."""
-    if not read.has('PMI_SIZE') or (read.has('SLURM_STEP_NUM_TASKS') and not read.has('MPI_LOCALRANKID')):
-        return None
-    return _mpi(read, by, ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'))
+def _check_inner(read: Reader, by: str, rank: tuple[str, int], world: tuple[str, int]) -> None:
+    """Raise ValueError if mpiexec and Flux or jsrun, one within the other, count this process differently."""
+    for prefix in ('OMPI_COMM_WORLD_', 'PMI_'):
+        for word, (name, number) in (('RANK', rank), ('SIZE', world)):
+            inner = f'{prefix}{word}'
+            if read.has(inner) and read.number(inner) != number:
+                raise ValueError(
+                    f'{name}={number} of {by} contradicts {inner}={read.text(inner)} of mpiexec: leave one of them out, '
+                    f'or unset the variables of the one that did not start this process'
+                )
 
 
 # One process per node, which starts its ranks.
@@ -396,12 +444,12 @@ class Contract(NamedTuple):
 
 TORCH = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')
 OF_TORCH = (_torchrun, _ranks_here, _node_rank)  # which read these
-OF_JOBS = (_open_mpi, _pmi, _slurm, _pet, _skypilot, _dstack, _sagemaker, _aws_batch)  # whose variables describe a whole job
+# whose variables describe a whole job
+OF_JOBS = (_mpi, _slurm, _pet, _skypilot, _dstack, _sagemaker, _aws_batch, _vertex, _leader_worker_set)
 CONTRACTS = (
     Contract('another launcher', _torchrun),
     Contract('hand (RANK, WORLD_SIZE)', _ranks_here),
-    Contract('Open MPI', _open_mpi),
-    Contract('MPICH or Intel MPI', _pmi),
+    *(Contract(name, _mpi) for name in LAUNCHERS),
     Contract('SLURM', _slurm),
     Contract('Kubeflow (PET_NNODES)', _pet),
     Contract('another scheduler', _node_rank),

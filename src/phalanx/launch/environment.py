@@ -41,7 +41,9 @@ def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
     if 'TORCHELASTIC_RUN_ID' in environment:
         _compare_torchrun(start, job, environment)
         return start
-    pairs = [(start.settings.get(name), job.settings.get(name), name) for name in ('nnodes', 'rank')]
+    # on Vertex AI, nothing says that RANK and CLUSTER_SPEC number the nodes alike
+    compared = ('nnodes',) if job.by == 'Vertex AI' else ('nnodes', 'rank')
+    pairs = [(start.settings.get(name), job.settings.get(name), name) for name in compared]
     contradictions = [
         f'{own.origin} ({describe(name, own.value)}), but {other.origin} of {job.by} ({describe(name, other.value)})'
         for own, other, name in pairs
