@@ -177,7 +177,7 @@ def test_tasks_of_slurm_are_nodes_or_ranks(slurm: Slurm) -> None:  # noqa: F811
     )
     batch = slurm.start('sbatch', '--wait', 'batch.sh')
     assert batch.end() == 0, (slurm.folder / 'batch.txt').read_text()
-    assert 'in the batch script of SLURM job' in (slurm.folder / 'batch.txt').read_text()
+    assert 'in the script of SLURM job' in (slurm.folder / 'batch.txt').read_text()
 
 
 @pytest.mark.long

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
-from phalanx.launch.contracts import CONTRACTS, OF_JOBS, OF_TORCH, TORCH, Contract
-from phalanx.launch.names import is_loopback
+from phalanx.launch.contracts import CONTRACTS, OF_JOBS, OF_TORCH, TORCH, Contract, expand_hostlist
+from phalanx.launch.names import is_loopback, read_hostfile
 from phalanx.launch.start import OURS, STARTED_BY, Reader, Start, describe
 
 
@@ -24,7 +27,7 @@ def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
         start = contract.read(Reader(environment, contract.name), contract.name)
         if start is not None:
             return _compare_with_job(start, environment) if contract.read in OF_TORCH else start
-    return Start(note=_batch_script_note(environment))
+    return Start(note=_note_on_script(environment))
 
 
 def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
@@ -84,12 +87,60 @@ def _read_if_valid(contract: Contract, variables: Mapping[str, str]) -> Start | 
         return None
 
 
-def _batch_script_note(environment: Mapping[str, str]) -> str:
-    """Note for the batch script of a SLURM job: it runs on the first node only."""
-    nodes = environment.get('SLURM_JOB_NUM_NODES', '1')
-    if 'SLURM_JOB_ID' not in environment or 'SLURM_STEP_ID' in environment or nodes == '1':
-        return ''
-    return (
-        f'in the batch script of SLURM job {environment["SLURM_JOB_ID"]}, which has {nodes} nodes: this runs on one of them '
-        '(srun COMMAND runs on all)'
-    )
+class Script(NamedTuple):
+    """Scheduler that runs the script of a job on the first node of the job only."""
+
+    name: str
+    job: str  # variable with the name of the job
+    nodes: Callable[[Mapping[str, str]], list[str]]
+    cure: str  # runs a command on all of them
+
+
+def _note_on_script(environment: Mapping[str, str]) -> str:
+    """Note for the script of a job of several nodes."""
+    for script in SCRIPTS:
+        nodes = script.nodes(environment) if script.job in environment else []
+        if len(nodes) > 1:
+            names = ', '.join(nodes if len(nodes) < 6 else [*nodes[:4], '...', nodes[-1]])
+            return (
+                f'in the script of {script.name} job {environment[script.job]}, which has {len(nodes)} nodes ({names}): '
+                f'this runs on one of them ({script.cure} runs on all)'
+            )
+    return ''
+
+
+def _nodes_of_slurm(environment: Mapping[str, str]) -> list[str]:
+    return [] if 'SLURM_STEP_ID' in environment else expand_hostlist(environment.get('SLURM_JOB_NODELIST', ''))
+
+
+def _nodes_of_flux(environment: Mapping[str, str]) -> list[str]:
+    """Nodes of the instance, which no variable names."""
+    if 'FLUX_TASK_RANK' in environment:
+        return []
+    try:
+        command = ('flux', 'getattr', 'hostlist')
+        asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return list(dict.fromkeys(expand_hostlist(asked.stdout.strip())))  # a node may have several brokers
+
+
+def _nodes_in(variable: str) -> Callable[[Mapping[str, str]], list[str]]:
+    """Function that reads the names at the beginning of lines in the file that a variable names."""
+
+    def read(environment: Mapping[str, str]) -> list[str]:
+        try:
+            return read_hostfile(Path(environment[variable]))
+        except (KeyError, OSError):  # not on the first node
+            return []
+
+    return read
+
+
+SCRIPTS = (
+    Script('SLURM', 'SLURM_JOB_ID', _nodes_of_slurm, 'srun COMMAND'),
+    Script('Flux', 'FLUX_URI', _nodes_of_flux, 'flux run -N NODES COMMAND'),
+    Script('PBS', 'PBS_JOBID', _nodes_in('PBS_NODEFILE'), '--ssh --hostfile $PBS_NODEFILE, or mpiexec,'),
+    Script('LSF', 'LSB_JOBID', _nodes_in('LSB_DJOB_HOSTFILE'), '--ssh --hostfile $LSB_DJOB_HOSTFILE, jsrun or mpiexec'),
+    Script('Grid Engine', 'JOB_ID', _nodes_in('PE_HOSTFILE'), '--ssh --hostfile $PE_HOSTFILE, or mpiexec,'),
+)

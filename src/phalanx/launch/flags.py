@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.launch.environment import detect
-from phalanx.launch.names import START_PORT
+from phalanx.launch.names import START_PORT, read_hostfile
 from phalanx.launch.start import Setting, Start
 from phalanx.system.cores import count_cores
 from phalanx.system.paths import parse_path
@@ -87,7 +87,7 @@ class Flags:
                 values[name] = kind(environment[variable])
                 origins[name] = f'{variable}={environment[variable]}'
         if values['hostfile'] is not None and values['ips'] is None:
-            values['ips'], origins['ips'] = ','.join(_read_hostfile(values['hostfile'])), f'--hostfile {values["hostfile"]}'
+            values['ips'], origins['ips'] = _read_nodes(values['hostfile']), f'--hostfile {values["hostfile"]}'
         # values must agree with the launcher that started this process, and are completed from it
         start.check({name: Setting(str(values[name]), origin) for name, origin in origins.items()})
         return cls(**values | (_flags_of_node(start, values) if start.per == 'node' else {}))
@@ -145,13 +145,12 @@ def _flags_of_node(start: Start, values: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def _read_hostfile(file: Path) -> list[str]:
-    """Addresses in a hostfile, one per line, without later words (`slots=8`) and comments. Raises ValueError."""
+def _read_nodes(file: Path) -> str:
+    """Nodes in a hostfile, separated by commas. Raises ValueError."""
     try:
-        lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
+        nodes = read_hostfile(file)
     except OSError as error:
         raise ValueError(f'--hostfile {file}: {error.strerror}') from None
-    hosts = [words[0] for words in lines if words]
-    if not hosts:
+    if not nodes:
         raise ValueError(f'--hostfile {file}: names no node')
-    return hosts
+    return ','.join(nodes)

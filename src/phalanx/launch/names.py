@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 START_PORT = 6170  # default of PaddlePaddle; further ports count up from it
 LOOKUP = 2  # seconds for a reverse lookup: a working resolver answers within them
@@ -25,6 +26,12 @@ def split_nodes(text: str) -> list[str]:
     if wrong := [name for name in names if ' ' in name or name.startswith('[') or name.count(':') == 1]:
         raise ValueError(f'--ips {text}: {wrong[0]!r} is no name or address; commas separate nodes, --start_port sets the port')
     return names
+
+
+def read_hostfile(file: Path) -> list[str]:
+    """Nodes that begin the lines of a hostfile, each once: some have a line for each slot of a node. Raises OSError."""
+    lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
+    return list(dict.fromkeys(words[0] for words in lines if words))
 
 
 def is_loopback(name: str) -> bool:

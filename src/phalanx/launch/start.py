@@ -57,8 +57,13 @@ class Start:
         unset = dict.fromkeys(('RANK', 'WORLD_SIZE'))
         return {**unset, 'MASTER_ADDR': None, 'MASTER_PORT': None, STARTED_BY: self.by} if self.per else {**unset}
 
-    def at(self, master: str | None, port: int | None) -> Start:
-        """Copy of this start that meets at the address and port of flags, unless the launcher determines them."""
+    def at(self, master: str | None, port: int | None, nodes: str | None = None) -> Start:
+        """Copy of this start that meets at the address and port of flags, unless the launcher determines them.
+
+        With flags for several `nodes`, their list or number, the note does not apply.
+        """
+        if not self.per and nodes is not None:
+            return replace(self, note='')
         if self.per != 'rank' or 'master' in self.settings or not self.exports:
             return self
         host, _, number = (master or '').rpartition(':')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,37 @@ KUBEFLOW = {
     'PET_NODE_RANK': '1',
     'PET_MASTER_ADDR': 'job-node-0-0.job',
     'PET_MASTER_PORT': '29500',
+}
+LWS = {'LWS_GROUP_SIZE': '2', 'LWS_WORKER_INDEX': '1', 'LWS_LEADER_ADDRESS': 'set-0.set.default'}
+VERTEX = {
+    'CLUSTER_SPEC': '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}, '
+    '"task": {"type": "workerpool1", "index": 1}}'
+}
+FLUX = {  # of `flux run -N2 -n4 --env=MASTER_ADDR=node1`, Flux 0.88, as task 3 sees it
+    'FLUX_JOB_ID': 'ƒgbTpX9',
+    'FLUX_JOB_NNODES': '2',
+    'FLUX_JOB_SIZE': '4',
+    'FLUX_TASK_LOCAL_ID': '1',
+    'FLUX_TASK_RANK': '3',
+    'FLUX_URI': 'local:///tmp/flux-ixmkX4/local-1',
+    'MASTER_ADDR': 'node1',
+    'PMI_FD': '22',
+    'PMI_RANK': '3',
+    'PMI_SIZE': '4',
+}
+ONE_OF_FLUX = {name: '1' for name in FLUX if name.startswith('FLUX_JOB')} | {'FLUX_TASK_RANK': '0', 'FLUX_TASK_LOCAL_ID': '0'}
+COUNTS = {'RANK': '3', 'SIZE': '4', 'LOCAL_RANK': '1', 'LOCAL_SIZE': '2'}
+OPEN_MPI = {f'OMPI_COMM_WORLD_{name}': value for name, value in COUNTS.items()}
+JSRUN = {f'JSM_NAMESPACE_{name}': value for name, value in COUNTS.items()} | OPEN_MPI  # of IBM Spectrum MPI
+MVAPICH2 = {f'MV2_COMM_WORLD_{name}': value for name, value in COUNTS.items()}
+PALS = {f'PMI_{name}': value for name, value in COUNTS.items()} | {'PALS_RANKID': '3', 'PALS_LOCAL_RANKID': '1'}
+FOUR_RANKS = {
+    'RANK': '3',
+    'WORLD_SIZE': '4',
+    'LOCAL_RANK': '1',
+    'LOCAL_WORLD_SIZE': '2',
+    'MASTER_ADDR': 'node1',
+    'MASTER_PORT': '6170',
 }
 
 
@@ -116,6 +148,10 @@ def refusal(environment: dict[str, str], *words: str) -> str:
                 'MASTER_PORT': '6170',
             },
         ),
+        (FLUX, 'started by Flux: 4 processes on 2 nodes, one per rank', FOUR_RANKS),
+        ({**JSRUN, 'MASTER_ADDR': 'node1'}, 'started by jsrun: 4 processes on 2 nodes, one per rank', FOUR_RANKS),
+        ({**MVAPICH2, 'MASTER_ADDR': 'node1'}, 'started by MVAPICH2: 4 processes on 2 nodes, one per rank', FOUR_RANKS),
+        ({**PALS, 'MASTER_ADDR': 'node1'}, 'started by PALS: 4 processes on 2 nodes, one per rank', FOUR_RANKS),
         (
             {'PMI_RANK': '5', 'PMI_SIZE': '8', 'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '4', 'MASTER_ADDR': '10.0.0.1'},
             'started by MPICH or Intel MPI: 8 processes on 2 nodes, one per rank',
@@ -141,7 +177,7 @@ def refusal(environment: dict[str, str], *words: str) -> str:
             },
         ),
     ],
-    ids=['torchrun', 'accelerate', 'azure', 'slurm', 'open mpi', 'mpich', 'by hand'],
+    ids=[*('torchrun', 'accelerate', 'azure', 'slurm', 'open mpi', 'flux', 'jsrun', 'mvapich2', 'pals', 'mpich', 'by hand')],
 )
 def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, exports: dict[str, str]) -> None:
     start = detect(environment)
@@ -226,24 +262,18 @@ def test_a_process_per_rank_is_a_rank(environment: dict[str, str], line: str, ex
             'AWS Batch',
             {'nnodes': '2', 'master': 'localhost:6170', 'rank': 0},
         ),
+        (VERTEX, 'Vertex AI', {'nnodes': '3', 'master': 'a:2222', 'rank': 2}),
+        (LWS, 'LeaderWorkerSet', {'nnodes': '2', 'master': 'set-0.set.default:6170', 'rank': 1}),
         (
-            {
-                'CLUSTER_SPEC': '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}, '
-                '"task": {"type": "workerpool1", "index": 1}}'
-            },
-            'Vertex AI',
-            {'nnodes': '3', 'master': 'a:2222', 'rank': 2},
-        ),
-        (
-            {'LWS_GROUP_SIZE': '2', 'LWS_WORKER_INDEX': '1', 'LWS_LEADER_ADDRESS': 'set-0.set.default'},
-            'LeaderWorkerSet',
-            {'nnodes': '2', 'master': 'set-0.set.default:6170', 'rank': 1},
+            {**FLUX, 'FLUX_JOB_SIZE': '2', 'FLUX_TASK_RANK': '1', 'FLUX_TASK_LOCAL_ID': '0', 'PMI_SIZE': '2', 'PMI_RANK': '1'},
+            'Flux',
+            {'nnodes': '2', 'master': 'node1:6170', 'rank': 1},
         ),
     ],
     ids=[
         *('slurm', 'trainjob', 'elastic trainjob', 'trainjob of one node', 'pytorchjob with nprocPerNode', 'pytorchjob'),
         *('volcano', 'pai-dlc', 'by hand', 'skypilot', 'dstack', 'sagemaker', 'aws batch', 'aws batch, main node', 'vertex'),
-        'leaderworkerset',
+        *('leaderworkerset', 'flux'),
     ],
 )
 def test_a_process_per_node_starts_the_ranks_of_its_node(
@@ -286,10 +316,60 @@ def test_one_process_that_nobody_else_started_decides_for_itself(environment: di
     assert rank_flags(environment, '--nproc_per_node', '2') == {'nproc_per_node': 2}
 
 
-def test_a_batch_script_of_several_nodes_gets_a_note_that_it_runs_on_one() -> None:
+@pytest.mark.parametrize(
+    ('environment', 'by', 'count'),
+    [
+        ({**STEP, **FLUX}, 'Flux', 4),  # a Flux that srun has started
+        ({**STEP, **PALS}, 'SLURM', 4),  # srun --mpi=cray_shasta
+        ({**PALS, **OPEN_MPI, 'PMI_SIZE': '2', 'MASTER_ADDR': 'a'}, 'Open MPI', 4),  # whose daemons PALS has started
+        ({**ONE_OF_FLUX, **OPEN_MPI, 'MASTER_ADDR': 'a'}, 'Open MPI', 4),
+        ({**ONE_OF_FLUX, 'PALS_RANKID': '0'}, '', 1),
+    ],
+    ids=['flux in slurm', 'pals variables of srun', 'mpirun by pals', 'mpirun in flux', 'one task of flux'],
+)
+def test_of_several_launchers_the_innermost_has_started_this_process(environment: dict[str, str], by: str, count: int) -> None:
+    start = detect(environment)
+    assert (start.by, start.count) == (by, count)
+
+
+def test_the_script_of_a_job_of_several_nodes_gets_a_note_that_it_runs_on_one() -> None:
     assert str(detect(BATCH)) == (
-        'in the batch script of SLURM job 7, which has 2 nodes: this runs on one of them (srun COMMAND runs on all)'
+        'in the script of SLURM job 7, which has 2 nodes (gpu01, gpu02): this runs on one of them (srun COMMAND runs on all)'
     )
+
+
+@pytest.mark.parametrize(
+    ('name', 'job', 'variable', 'lines'),
+    [
+        ('PBS', 'PBS_JOBID', 'PBS_NODEFILE', 'node1\nnode1\nnode2\nnode2\n'),  # select=2:mpiprocs=2
+        ('Grid Engine', 'JOB_ID', 'PE_HOSTFILE', 'node1 2 all.q@node1 UNDEFINED\nnode2 2 all.q@node2 UNDEFINED\n'),
+        ('LSF', 'LSB_JOBID', 'LSB_DJOB_HOSTFILE', 'node1\nnode1\nnode2\nnode2\n'),
+    ],
+)
+def test_a_file_of_nodes_gives_the_note_and_is_its_cure(tmp_path: Path, name: str, job: str, variable: str, lines: str) -> None:
+    file = tmp_path / 'nodes'
+    file.write_text(lines)
+    environment = {job: '2', variable: str(file)}
+    note = str(detect(environment))
+    assert note.startswith(f'in the script of {name} job 2, which has 2 nodes (node1, node2): this runs on one of them')
+    assert f'--ssh --hostfile ${variable}, ' in note
+    assert rank_flags(environment, '--ssh', '--hostfile', str(file)) == {'ips': 'node1,node2'}
+    assert str(detect(environment).at(None, None, 'node1,node2')) == ''
+    file.write_text(lines.split()[0])
+    assert str(detect(environment)) == ''
+    assert str(detect({job: '2'})) == ''
+
+
+def test_the_script_of_a_flux_job_asks_flux_for_its_nodes(tmp_path: Path) -> None:
+    command = tmp_path / 'flux'
+    command.write_text('#!/bin/sh\n[ "$*" = "getattr hostlist" ] && echo "node[1-12]"\n')
+    command.chmod(0o755)
+    script = {'FLUX_URI': 'local:///tmp/flux-xu29m5/local-0', 'PATH': str(tmp_path)}
+    assert 'which has 12 nodes (node1, node2, node3, node4, ..., node12): this runs on one of them (flux run' in str(
+        detect(script)
+    )
+    assert str(detect(script | ONE_OF_FLUX)) == ''
+    assert str(detect(script | {'PATH': '/nowhere'})) == ''
 
 
 def test_a_rank_of_our_own_launcher_is_known_by_its_parent() -> None:
@@ -363,6 +443,9 @@ COUNTED = {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': '10.0.0.1'}  # nodes
         ({**TORCHRUN, **DSTACK}, 'dstack: 4 processes on 2 nodes, one per rank'),
         ({**COUNTED, **DSTACK}, 'dstack: 2 processes on 2 nodes, one per node, which starts its ranks'),
         ({**COUNTED, **SAGEMAKER}, 'SageMaker: 2 processes on 2 nodes, one per node, which starts its ranks'),
+        ({**COUNTED, **LWS}, 'LeaderWorkerSet: 2 processes on 2 nodes, one per node, which starts its ranks'),
+        ({**COUNTED, 'WORLD_SIZE': '3', **VERTEX}, 'Vertex AI: 3 processes on 3 nodes, one per node'),  # RANK is another number
+        ({**TORCHRUN, **FLUX}, 'Flux: 4 processes on 2 nodes, one per rank'),
         ({**COUNTED, 'KUBERNETES_SERVICE_HOST': 'k', **DSTACK}, 'Kubernetes: 2 processes on 2 nodes, one per node, which'),
     ],
 )
@@ -386,6 +469,9 @@ def test_ranks_that_agree_with_the_job_around_them_are_accepted(environment: dic
             'RANK=3 (node rank 1), but SM_CURRENT_HOST=algo-1 of SageMaker (node rank 0)',
         ),
         ({**COUNTED, 'WORLD_SIZE': '16', **SAGEMAKER}, 'WORLD_SIZE=16 (16 nodes), but SM_HOSTS=2 of SageMaker (2 nodes)'),
+        ({**COUNTED, 'RANK': '0', **LWS}, 'RANK=0 (node rank 0), but LWS_WORKER_INDEX=1 of LeaderWorkerSet (node rank 1)'),
+        ({**COUNTED, **VERTEX}, 'WORLD_SIZE=2 (2 nodes), but nodes of CLUSTER_SPEC=3 of Vertex AI (3 nodes)'),
+        ({**TORCHRUN, 'RANK': '1', **FLUX}, 'RANK=1 (node rank 0), but FLUX_TASK_RANK=3 of Flux (node rank 1)'),
         (
             {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', **DSTACK},
             'RANK=1 (node rank 0), but DSTACK_NODE_RANK=1 of dstack (node rank 1)',
@@ -539,6 +625,25 @@ def test_tasks_of_slurm_meet_at_the_address_of_a_flag() -> None:
             'set it for all of them (mpiexec -genv MASTER_ADDR 10.0.0.1)',
         ),
         ({'PMI_RANK': '0', 'PMI_SIZE': '2'}, 'without MPI_LOCALRANKID'),
+        (
+            {**FLUX, 'MASTER_ADDR': ''},
+            'Flux started 4 processes on several nodes without MASTER_ADDR, the address of the node of rank 0: set it for '
+            'all of them (flux run --env=MASTER_ADDR=10.0.0.1)',
+        ),
+        (
+            {**FLUX, 'FLUX_JOB_SIZE': '5', 'PMI_SIZE': '5'},
+            'FLUX_JOB_SIZE=5 with FLUX_JOB_NNODES=2: nodes must have equal numbers of ranks (flux run --tasks-per-node=N)',
+        ),
+        ({**FLUX, 'FLUX_TASK_RANK': '2', 'PMI_RANK': '2', 'FLUX_TASK_LOCAL_ID': '2'}, 'FLUX_JOB_SIZE=4 with FLUX_JOB_NNODES=2'),
+        (
+            {**FLUX, **OPEN_MPI, 'OMPI_COMM_WORLD_SIZE': '8'},
+            'FLUX_JOB_SIZE=4 of Flux contradicts OMPI_COMM_WORLD_SIZE=8 of mpiexec: leave one of them out',
+        ),
+        ({**FLUX, **OPEN_MPI, 'OMPI_COMM_WORLD_RANK': '0'}, 'FLUX_TASK_RANK=3 of Flux contradicts OMPI_COMM_WORLD_RANK=0'),
+        (JSRUN, 'set it for all of them (jsrun -E MASTER_ADDR=10.0.0.1)'),
+        (MVAPICH2, 'set it for all of them (mpirun_rsh -hostfile FILE MASTER_ADDR=10.0.0.1 COMMAND)'),
+        (PALS, 'set it for all of them (mpiexec --env MASTER_ADDR=10.0.0.1)'),
+        ({'PALS_RANKID': '0', 'PALS_LOCAL_RANKID': '0'}, 'PALS started this process without PMI_SIZE'),  # mpiexec --pmi=pmix
         ({'PET_NNODES': '2', 'PET_NODE_RANK': '0'}, 'without PET_MASTER_ADDR'),
         ({**KUBEFLOW, 'PET_NPROC_PER_NODE': 'many'}, 'PET_NPROC_PER_NODE=many: expected a number'),
         (
