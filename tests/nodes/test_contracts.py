@@ -156,6 +156,24 @@ def test_mpi_starts_the_ranks_of_two_nodes(nodes: list[Node]) -> None:
 
 
 @pytest.mark.long
+def test_flux_starts_the_ranks_of_two_nodes(nodes: list[Node]) -> None:
+    """Two brokers on one node count as two."""
+    if shutil.which('flux') is None:
+        pytest.skip('needs flux of flux-framework/flux-core')
+    expected = _losses_of_the_list(nodes)
+    train = (sys.executable, '-m', 'phalanx', *_train('flux'))
+    flux = ('flux', 'start', '--test-size=2', 'flux', 'run', '-N2')
+    ranks = nodes[0].start(*flux, '-n4', '--env=MASTER_ADDR=127.0.0.1', *train)
+    assert ranks.end() == 0, ranks.output
+    assert 'started by Flux: 4 processes on 2 nodes, one per rank' in ranks.output
+    assert losses(nodes[0].folder / 'flux') == expected
+
+    alone = nodes[0].start(*flux, '-n4', *train)
+    assert alone.end() != 0
+    assert 'Flux started 4 processes on several nodes without MASTER_ADDR' in alone.output
+
+
+@pytest.mark.long
 def test_tasks_of_slurm_are_nodes_or_ranks(slurm: Slurm) -> None:  # noqa: F811
     train = (sys.executable, '-m', 'phalanx', 'train', *TINY, *SHORT)
     per_node = slurm.start('srun', '-N2', '-n2', *train, '--nproc_per_node', '2', '--save_dir', 'nodes')
