@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.launch.contracts import CONTRACTS, OF_JOBS, OF_TORCH, TORCH, Contract, expand_hostlist
+from phalanx.launch.contracts import CONTRACTS, LAUNCHERS, OF_JOBS, OF_TORCH, TORCH, Contract, expand_hostlist
 from phalanx.launch.names import is_loopback, read_hostfile
 from phalanx.launch.start import OURS, STARTED_BY, Reader, Start, describe
 
@@ -27,7 +27,7 @@ def detect(environment: Mapping[str, str], parent: int | None = None) -> Start:
         start = contract.read(Reader(environment, contract.name), contract.name)
         if start is not None:
             return _compare_with_job(start, environment) if contract.read in OF_TORCH else start
-    return Start(note=_note_on_script(environment))
+    return Start(note=_note_on_job(environment))
 
 
 def _compare_with_job(start: Start, environment: Mapping[str, str]) -> Start:
@@ -96,8 +96,16 @@ class Script(NamedTuple):
     cure: str  # runs a command on all of them
 
 
-def _note_on_script(environment: Mapping[str, str]) -> str:
-    """Note for the script of a job of several nodes."""
+def _note_on_job(environment: Mapping[str, str]) -> str:
+    """Note for the script of a job of several nodes, and for a process that it has started with a command of its scheduler."""
+    if any(launcher.names[0] in environment for launcher in LAUNCHERS.values()):
+        return ''  # one process was asked for
+    for job, remote, name in (
+        ('PBS_JOBID', environment.get('PBS_TASKNUM', '1') != '1', 'pbsdsh in PBS'),
+        ('JOB_ID', 'PE' in environment and 'PE_HOSTFILE' not in environment, 'qrsh in Grid Engine'),
+    ):
+        if job in environment and remote:
+            return f'a process of {name} job {environment[job]}: without --ips, each of them does a run of its own'
     for script in SCRIPTS:
         nodes = script.nodes(environment) if script.job in environment else []
         if len(nodes) > 1:
@@ -115,8 +123,6 @@ def _nodes_of_slurm(environment: Mapping[str, str]) -> list[str]:
 
 def _nodes_of_flux(environment: Mapping[str, str]) -> list[str]:
     """Nodes of the instance, which no variable names."""
-    if 'FLUX_TASK_RANK' in environment:
-        return []
     try:
         command = ('flux', 'getattr', 'hostlist')
         asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
@@ -131,7 +137,7 @@ def _nodes_in(variable: str) -> Callable[[Mapping[str, str]], list[str]]:
     def read(environment: Mapping[str, str]) -> list[str]:
         try:
             return read_hostfile(Path(environment[variable]))
-        except (KeyError, OSError):  # not on the first node
+        except (KeyError, OSError):
             return []
 
     return read

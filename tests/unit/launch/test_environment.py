@@ -69,6 +69,7 @@ FLUX = {  # of `flux run -N2 -n4 --env=MASTER_ADDR=node1`, Flux 0.88, as task 3 
 }
 ONE_OF_FLUX = {name: '1' for name in FLUX if name.startswith('FLUX_JOB')} | {'FLUX_TASK_RANK': '0', 'FLUX_TASK_LOCAL_ID': '0'}
 COUNTS = {'RANK': '3', 'SIZE': '4', 'LOCAL_RANK': '1', 'LOCAL_SIZE': '2'}
+ONE_OF_MPICH = {'PMI_RANK': '0', 'PMI_SIZE': '1', 'MPI_LOCALRANKID': '0', 'MPI_LOCALNRANKS': '1'}
 OPEN_MPI = {f'OMPI_COMM_WORLD_{name}': value for name, value in COUNTS.items()}
 JSRUN = {f'JSM_NAMESPACE_{name}': value for name, value in COUNTS.items()} | OPEN_MPI  # of IBM Spectrum MPI
 MVAPICH2 = {f'MV2_COMM_WORLD_{name}': value for name, value in COUNTS.items()}
@@ -358,6 +359,21 @@ def test_a_file_of_nodes_gives_the_note_and_is_its_cure(tmp_path: Path, name: st
     file.write_text(lines.split()[0])
     assert str(detect(environment)) == ''
     assert str(detect({job: '2'})) == ''
+    file.write_text(lines)
+    assert str(detect(environment | ONE_OF_MPICH)) == ''
+
+
+@pytest.mark.parametrize(
+    ('environment', 'by'),
+    [
+        ({'PBS_JOBID': '0.node1', 'PBS_NODENUM': '0', 'PBS_TASKNUM': '00000002'}, 'pbsdsh in PBS job 0.node1'),
+        ({'JOB_ID': '2', 'JOB_NAME': 'petask', 'NHOSTS': '1', 'PE': 'mpi'}, 'qrsh in Grid Engine job 2'),
+    ],
+)
+def test_processes_that_a_job_script_started_on_its_nodes_get_a_note(environment: dict[str, str], by: str) -> None:
+    assert str(detect(environment)) == f'a process of {by}: without --ips, each of them does a run of its own'
+    assert str(detect(environment).at(None, None, 'node1,node2')) == ''
+    assert str(detect(environment | ONE_OF_MPICH)) == ''
 
 
 def test_the_script_of_a_flux_job_asks_flux_for_its_nodes(tmp_path: Path) -> None:
