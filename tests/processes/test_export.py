@@ -130,6 +130,14 @@ def test_a_file_for_torch_gives_the_outputs_of_the_network(family_runs: dict[str
         phalanx.cli.export.command([str(run), '--format', 'torch_export', '--precision', 'int8'])
 
 
+def test_a_file_without_variable_sizes_takes_one_image_of_one_size(family_runs: dict[str, Path], tmp_path: Path) -> None:
+    file, run = tmp_path / 'net.onnx', family_runs['segmentation']
+    assert phalanx.cli.export.command([str(run), '--dynamic', 'none', '--image_size', '64,96', '--out', str(file)]) == 0
+    session = onnxruntime.InferenceSession(file)
+    assert session.get_inputs()[0].shape == [1, 3, 64, 96]
+    assert session.get_outputs()[0].shape == [1, 11, 64, 96]
+
+
 def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, Path], tmp_path: Path) -> None:
     """PP-YOLOE halves its input five times."""
     with pytest.raises(RequestError, match=r'the network does not accept images of height 50 and width 80: .* multiples of 32'):

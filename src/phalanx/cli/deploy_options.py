@@ -10,7 +10,7 @@ from phalanx.system.paths import parse_path, parse_place
 FORMAT_HELP = 'openvino: an .xml file and a .bin file beside it; torch_export: what torch.export.load reads'
 PRECISION_HELP = 'of the network in the file; int8 is calibrated on training images (`phalanx eval` the file then)'
 POST_PROCESSING_HELP = 'put the suppression of boxes, or the choice of classes, characters or tokens, into the graph'
-DYNAMIC_HELP = 'which sizes may vary, of batch,height,width (default: all that differ between images)'
+DYNAMIC_HELP = 'which sizes may vary, of batch,height,width, or none (default: all that differ between images)'
 OPSET_HELP = f"version of ONNX's operators, for a runtime that is older ({OLDEST_OPSET} or later; default: as torch recommends)"
 
 READ_EXAMPLES = (
@@ -95,9 +95,9 @@ def serve_parser() -> Parser:
 
 
 def _axes(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(',')))
+    names = () if text == 'none' else tuple(dict.fromkeys(text.split(',')))
     if unknown := [name for name in names if name not in AXES]:
-        raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(AXES)}')
+        raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(AXES)}; `none` alone fixes all')
     return names
 
 
