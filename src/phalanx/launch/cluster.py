@@ -119,9 +119,7 @@ def _ranks_here(flags: Flags, available: int) -> tuple[Cluster, list[str]]:
         if nproc is not None and available and nproc > available:
             raise ValueError(f'--nproc_per_node {nproc}: this node has {available} CUDA devices')
         crowded = nproc is not None and not available and nproc > count_cores()
-        warning = (
-            f'--nproc_per_node {nproc}: there are {count_cores()} cores here; ranks on the CPU share them, so expect slow steps'
-        )
+        warning = f'--nproc_per_node {nproc}: ranks on the CPU share its cores ({count_cores()}), so expect slow steps'
         return Cluster(nproc or max(available, 1)), [warning] if crowded else []
     # --gpus: one rank per device; every mistake is an error, since a wrong device is hard to notice
     devices = [part.strip() for part in gpus.strip(' ').removesuffix(',').split(',')]

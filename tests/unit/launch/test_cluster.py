@@ -55,7 +55,7 @@ def test_more_ranks_than_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr('phalanx.launch.cluster.count_cores', lambda: 4)
     assert Cluster.from_flags(flags('--nproc_per_node', '4'), 0, HERE)[1] == []
     assert Cluster.from_flags(flags('--nproc_per_node', '8'), 8, HERE)[1] == []
-    warning = '--nproc_per_node 5: there are 4 cores here; ranks on the CPU share them, so expect slow steps'
+    warning = '--nproc_per_node 5: ranks on the CPU share its cores (4), so expect slow steps'
     assert Cluster.from_flags(flags('--nproc_per_node', '5'), 0, HERE)[1] == [warning]
 
 
