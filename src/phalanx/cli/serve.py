@@ -34,9 +34,10 @@ def command(words: Sequence[str]) -> int:
     if 'bands' in model.guide['preparation']:
         raise RequestError(f'{file}: is for images of other bands than RGB; `phalanx predict` and phalanx.runtime take those')
     app = create_app(Batcher(model, most=given.batch, room=given.queue), file=file, most_bytes=given.max_mib * 2**20)
-    with listen(given.host, given.port) as listening:
-        host = f'[{given.host}]' if ':' in given.host else given.host
-        print(f'{file}: open http://{host}:{listening.getsockname()[1]}/ and drop images there; Ctrl-C stops it', flush=True)
+    host = given.host.strip('[]')  # an IPv6 address may come as in a URL
+    with listen(host, given.port) as listening:
+        shown = f'[{host}]' if ':' in host else host
+        print(f'{file}: open http://{shown}:{listening.getsockname()[1]}/ and drop images there; Ctrl-C stops it', flush=True)
         config = uvicorn.Config(app, log_level='warning', access_log=False, timeout_graceful_shutdown=30)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])

@@ -189,6 +189,15 @@ def test_a_port_in_use_is_refused_with_a_free_one(file: Path) -> None:
             command([str(file), '--port', str(port)])
 
 
+def test_an_ipv6_address_may_have_the_brackets_of_urls(file: Path) -> None:
+    try:
+        taken = socket.create_server(('::1', 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f'there is no IPv6 here: {error}')
+    with taken, pytest.raises(RequestError, match=r'port \d+ is in use'):
+        command([str(file), '--host', '[::1]', '--port', str(taken.getsockname()[1])])
+
+
 def test_an_address_of_another_machine_is_refused(file: Path) -> None:
     with pytest.raises(RequestError, match=r'--host 192\.0\.2\.1 --port 8000: Cannot assign requested address'):
         command([str(file), '--host', '192.0.2.1'])
