@@ -162,7 +162,7 @@ def test_evaluation_is_that_of_the_original(golden: Golden) -> None:
     model = golden.network()
     raw = assert_evaluates_as_the_original(golden, model)
     golden.assert_close('eval_boxes', decode_boxes(raw))
-    assert_evaluates_as_the_original(golden, model.fuse())
+    assert_evaluates_as_the_original(golden, model.switch_to_deploy())
     assert raw.num_per_level == (20, 80, 320)
 
 

@@ -16,15 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 from doubled import InDouble
 from phalanx.config.bind import key_types
 from phalanx.data.samples import Draw
+from phalanx.deploy.export import Options, export
 from phalanx.engine.job import open_job
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
@@ -170,6 +173,8 @@ SIZES = SIZES._replace(name='images of different sizes', sets=(*SIZES.sets, 'tra
 # PP-LiteSeg trains on two ranks in test_same_training.py, the distillation below.
 FEW = {'segformer', 'ppyoloe plus=True', SIZES.name, 'db', 'slanet'}
 TRACED = {'slanet'}
+SMALLEST = next(case for case in CASES if case.name == 'segformer')
+SMALLEST = SMALLEST._replace(name='smallest segformer', sets=(*SMALLEST.sets, 'model.backbone=mit_b0'))
 
 
 def parameters(cases: Iterable[Case], few: set[str]) -> list[Any]:
@@ -225,6 +230,21 @@ def test_every_network_is_traced_as_one_graph(case: Case, tmp_path: Path) -> Non
     breaks = [reason for reason in counters['graph_break'] if not re.search('LSTM|GRU|RNN', reason)]
     assert not breaks
     assert counters['stats']['unique_graphs'] >= 1
+
+
+@pytest.mark.parametrize('case', parameters((SMALLEST, *(case for case in CASES if case.is_usual)), {SMALLEST.name}))
+def test_every_network_is_exported(case: Case, tmp_path: Path) -> None:
+    """Without the comparison, which a network that has not been trained may fail by rounding."""
+    demo, _, *own = case.recipe()
+    job = open_job(demo, [(text, text) for text in own], tmp_path)
+    save_file(job.task.model().state_dict(), tmp_path / 'drawn.safetensors')
+    options = Options(weights=tmp_path / 'drawn.safetensors', image_size=(96, 128), dynamic=(), check=False)
+    written = export(job, tmp_path / 'model.onnx', options)
+    session = onnxruntime.InferenceSession(written.file)
+    (images,) = session.get_inputs()
+    shape = [size if isinstance(size, int) else free for size, free in zip(images.shape, (1, 3, 96, 128), strict=True)]
+    outputs = session.run(None, {images.name: np.zeros(shape, np.float32)})
+    assert all(np.isfinite(output).all() for output in outputs)
 
 
 def test_every_family_has_its_demo_here() -> None:

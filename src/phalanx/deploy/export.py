@@ -61,7 +61,7 @@ TIES = 1e-3  # share of integer outputs (choices) that may differ
 class Fusable(Protocol):
     """Network with a re-parameterised form, for evaluation only."""
 
-    def fuse(self) -> nn.Module:
+    def switch_to_deploy(self) -> nn.Module:
         """Change this network to that form and return it."""
 
 
@@ -110,7 +110,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     expected = [run_network(exported.network, images) for images in trials]
     if isinstance(model, Fusable):
         # Outputs are compared with those before fusing, so that a mistake in `fuse` shows up, too.
-        model.fuse()
+        model.switch_to_deploy()
     program = trace(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
     # Write and check in a folder aside, then move the files into place: both or neither.

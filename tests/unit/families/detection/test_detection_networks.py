@@ -139,7 +139,7 @@ def test_a_fused_network_computes_the_same_with_fewer_convolutions(plus: bool) -
         expected = model(images)
         convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
         blocks = sum(isinstance(module, RepBlock) for module in model.modules())
-        found = model.fuse()(images)
+        found = model.switch_to_deploy()(images)
     assert expected.logits.std() > 0.1  # the comparison means something
     torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.distances, expected.distances, rtol=0, atol=1e-4)

@@ -95,7 +95,7 @@ class DETR(nn.Module):
         logits, boxes = raw.decoded.layers[-1]
         return in_pixels(boxes, raw.size), logits.float().sigmoid()
 
-    def fuse(self) -> Self:
+    def switch_to_deploy(self) -> Self:
         """Re-parameterise: the network then computes the same with fewer convolutions, for evaluation only."""
         fuse(self.eval())
         return self

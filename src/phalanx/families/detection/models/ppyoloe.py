@@ -65,7 +65,7 @@ class PPYOLOE(nn.Module):
         """Boxes [B, A, 4] in pixels of the input, and scores [B, A, K]."""
         return decode_boxes(raw), raw.logits.float().sigmoid()
 
-    def fuse(self) -> Self:
+    def switch_to_deploy(self) -> Self:
         """Re-parameterise: the network then computes the same with fewer convolutions, for evaluation only."""
         fuse(self.eval())
         return self

@@ -38,7 +38,7 @@ class DB(nn.Module):
         maps: Maps | RefinedMaps = self.head(self.neck([features[index] for index in self.map_indices]))
         return maps
 
-    def fuse(self) -> Self:
+    def switch_to_deploy(self) -> Self:
         """Merge re-parameterised convolutions in place: same results, faster, but for evaluation only; return this network."""
         merge(self.eval())
         return self
