@@ -149,9 +149,11 @@ def test_a_size_that_the_network_cannot_take_is_refused(family_runs: dict[str, P
 
 def test_integers_are_calibrated_on_training_images_as_the_file_takes_them(family_runs: dict[str, Path]) -> None:
     job = open_job(str(family_runs['detection']))
-    images = list(calibration(job, job.task.export(job.task.model())))
+    exported = job.task.export(job.task.model())
+    images = list(calibration(job, exported, ['batch', 3, 'height', 'width']))
     assert len(images) == 8  # all of the training split
     assert {image.shape for image in images} == {(3, 64, 96)}
+    assert {image.shape for image in calibration(job, exported, [1, 3, 32, 'width'])} == {(3, 32, 96)}
 
 
 def test_operators_that_are_too_old_are_refused() -> None:

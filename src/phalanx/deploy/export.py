@@ -164,7 +164,7 @@ def write_checked_onnx(
     # First in float32, where any difference is a fault of the export; then in the requested precision.
     shapes, measured = differences(TOLERANCE)
     if options.precision != 'fp32':
-        lower_precision(job, exported, file, options)
+        lower_precision(job, exported, file, options, shapes[INPUT])
         shapes, measured = differences(TOLERANCES[options.precision])
     # Post-processing comes last: its outputs (boxes after NMS) cannot be compared one by one.
     if exported.in_graph is not None:
@@ -231,27 +231,32 @@ def run_network(network: nn.Module, images: Tensor) -> Arrays:
     return [output.numpy() for output in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
-def lower_precision(job: Job, exported: Export, file: Path, options: Options) -> None:
-    """Convert the network in a file to the requested precision. Raises ExportError."""
+def lower_precision(job: Job, exported: Export, file: Path, options: Options, shape: Sequence[int | str]) -> None:
+    """Convert the network in a file, which takes images of this `shape`, to the requested precision. Raises ExportError."""
     try:
         compact.check(file, options.precision)
         if options.precision == 'fp16':
             compact.to_float16(file)
         else:
-            for layer, loss in compact.quantise(file, calibration(job, exported)).items():
+            for layer, loss in compact.quantise(file, calibration(job, exported, shape)).items():
                 print(f'{layer} stays in float: in 8 bits it would lose {loss:.1%} of its output', file=sys.stderr)
     except (ValueError, RuntimeError, OSError, SampleError) as error:
         raise ExportError(f'--precision {options.precision}: {error}') from None
 
 
-def calibration(job: Job, exported: Export) -> Iterator[Floats]:
-    """CALIBRATION training images, spread over the data set, prepared as inputs of the file. Raises SampleError."""
+def calibration(job: Job, exported: Export, shape: Sequence[int | str]) -> Iterator[Floats]:
+    """CALIBRATION training images, spread over the data set, prepared as inputs of a file with this `shape`.
+
+    They are resized where it fixes a side that differs between images. Raises SampleError.
+    """
     # Prepared by the runtime itself, so that ranges are those of its inputs.
     family = FAMILIES[job.resolved.value['task'].value]({'preparation': exported.preparation, 'reading': exported.reading})
     dataset = job.task.dataset('train')
     step = max(1, len(dataset) // CALIBRATION)
     for index in range(0, len(dataset), step)[:CALIBRATION]:
-        yield family.prepare(dataset.original(Draw(index, 0, 0, job.recipe.train.seed)))
+        images = torch.from_numpy(family.prepare(dataset.original(Draw(index, 0, 0, job.recipe.train.seed))))[None]
+        sides = [side if isinstance(side, int) else own for side, own in zip(shape[2:], images.shape[2:], strict=True)]
+        yield F.interpolate(images, sides)[0].numpy()
 
 
 def compare(
