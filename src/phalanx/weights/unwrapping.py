@@ -88,12 +88,8 @@ def _separate_weights_as_trained(saved: Any, key: str | None) -> tuple[Any, list
             continue
         if key == trained:
             return saved, [f'`{trained}` has the weights as trained; the EMA is in `state_dict`']
-        remarks = (
-            []
-            if key
-            else [f'using the EMA, `state_dict`, not the weights as trained, `{trained}`; #key={trained} selects those']
-        )
-        return {name: entry for name, entry in saved.items() if name != trained}, remarks
+        remark = f'using the EMA, `state_dict`, not the weights as trained, `{trained}`; #key={trained} selects those'
+        return {name: entry for name, entry in saved.items() if name != trained}, [] if key else [remark]
     return saved, []
 
 
