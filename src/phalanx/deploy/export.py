@@ -109,7 +109,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     trials = make_trials(example_images(job.task, options.image_size, options.check), varying, least)
     expected = [run_network(exported.network, images) for images in trials]
     if isinstance(model, Fusable):
-        # Outputs are compared with those before fusing, so that a mistake in `fuse` shows up, too.
+        # Outputs are compared with those before fusing, so that a mistake in fusing shows up, too.
         model.switch_to_deploy()
     program = trace(exported.network, trials[0], varying)
     out.parent.mkdir(parents=True, exist_ok=True)
