@@ -14,6 +14,7 @@ from PIL import Image
 
 import drawn
 from phalanx.curation.prepare.formats import choose_format, find_annotations
+from phalanx.curation.prepare.label_maps import paint_labels
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree
@@ -531,3 +532,85 @@ def test_an_image_inside_a_labelme_file_is_explained() -> None:
     drawn.draw(Path('mine/other.png'), 0)
     content = {'imagePath': 'a.png', 'imageData': 'AAAA', 'shapes': []}
     assert 'labelme_export_json' in read({'a.json': json.dumps(content)})[2]
+
+
+# Written by Supervisely's SDK 6.
+SUPERVISELY: list[dict[str, Any]] = [
+    {'classTitle': 'tilted', 'points': [[20, 10], [44, 30]], 'angle': 1.5707963267948966, 'geometryType': 'oriented_bbox'},
+    {
+        'classTitle': 'parts',
+        'parts': [
+            {'exterior': [[2, 2], [12, 2], [12, 12], [2, 12]], 'interior': [[[4, 4], [8, 4], [8, 8], [4, 8]]]},
+            {'exterior': [[20, 2], [24, 2], [24, 6], [20, 6]], 'interior': []},
+        ],
+        'geometryType': 'multipolygon',
+    },
+    {
+        'classTitle': 'glow',
+        'bitmap': {
+            'origin': [30, 10],
+            'data': 'eJzrDPBz5+WS4mJgYOD19HAJAtIiQMzFASQYJtopWgEpppIgv2AGhrLJZy2APHFPF8eQijnJf843cM7Y0GG4wURodVECK6PebsZpb+6/9'
+            'wZp9HT1c1nnlNAEAJH0GJo=',
+        },
+        'geometryType': 'alpha_mask',
+    },
+]
+
+
+def test_turned_boxes_several_polygons_and_alpha_masks_of_supervisely_are_objects() -> None:
+    files = {'ann/a.png.json': {'size': {'height': 48, 'width': 64}, 'tags': [], 'objects': SUPERVISELY}}
+    rows, found, _ = read(files, 'img/a.png')
+    assert rows == {'img/a.png': ('', [('tilted', 22, 8, 42, 32), ('parts', 2, 2, 24, 12), ('glow', 30, 10, 50, 20)])}
+    parts = replace(found.samples[0], instances=found.samples[0].instances[1:2])
+    assert (paint_labels(parts, ('background', 'parts')) == 1).sum() == 100 - 16 + 16
+
+
+def test_a_shape_of_supervisely_without_an_area_is_named() -> None:
+    graph = {'classTitle': 'pose', 'nodes': {'a': {'loc': [10, 10]}, 'b': {'loc': [30, 40]}}, 'geometryType': 'graph'}
+    files = {'ann/a.png.json': {'size': {'height': 48, 'width': 64}, 'tags': [], 'objects': [graph]}}
+    assert "objects[0] ('pose'): is a graph, so the image is not used; rectangle, " in read(files, 'img/a.png')[2]
+
+
+def test_flags_of_fiftyone_in_kitti_files_are_words() -> None:
+    rows, _, _ = read({'labels/a.txt': 'traffic_light 0 True 0 16 12 48 36 0 0 0 0 0 0 0'}, 'data/a.png')
+    assert rows == {'data/a.png': ('', [('traffic_light', *HALF[1:])])}
+
+
+def test_attributes_of_fiftyone_beside_the_keys_of_coco_are_counted_as_unused() -> None:
+    box = BOX | {'area': 12.0, 'iscrowd': 0, 'color': 'red', 'occluded': True}
+    said = read({'labels.json': coco(box)}, 'data/a.png')[2]
+    assert "1 attributes 'color'" in said and "1 attributes 'occluded'" in said and 'area' not in said
+
+
+def test_the_classes_of_open_images_have_their_names_in_the_folders_of_fiftyone() -> None:
+    head = 'ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside'
+    files = {
+        'train/labels/detections.csv': f'{head}\na,xclick,/m/0k4j,1,0.25,0.75,0.25,0.75,0,0,0,0,0\n',
+        'train/metadata/classes.csv': '/m/0k4j,car\n/m/07yv9,Vehicle\n',
+    }
+    assert read(files, 'train/data/a.png')[0] == {'train/data/a.png': ('train', [HALF])}
+
+
+def test_masks_are_paired_without_the_word_behind_their_names_and_preferred_to_boxes() -> None:
+    """Files like those of Supervisely's Pascal VOC, which does not name black in its colors.txt."""
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[10:20, 10:30] = (15, 138, 28)
+    pixels[20:22, 10:30] = (224, 224, 192)
+    path = Path('mine/SegmentationClass/a_class.png')
+    path.parent.mkdir(parents=True)
+    Image.fromarray(pixels).save(path)
+    files = {'Annotations/a.xml': voc('<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>4</xmax><ymax>6</ymax></bndbox>')}
+    _, found, _ = read(
+        files | {'colors.txt': 'neutral 224 224 192\ncat 15 138 28\n'}, 'JPEGImages/a.png', family='segmentation'
+    )
+    meaning = find_meaning('segmentation', found)
+    assert meaning and meaning.class_names == ('background', 'cat') and meaning.values == {(0, 0, 0): 0, (15, 138, 28): 1}
+
+
+def test_a_file_with_none_of_the_colours_in_the_masks_is_refused() -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[10:20, 10:30] = (15, 90, 138)
+    save_mask(pixels, 'a.png')
+    _, found, _ = read({'colors.txt': 'neutral 224 224 192\ncat 15 138 28\n'}, FIRST)
+    with pytest.raises(ValueError, match=r'colors\.txt: names none of the colours in the masks, #0f5a8a'):
+        find_meaning('segmentation', found)

@@ -20,6 +20,10 @@ from phalanx.data.coco import Key, parse_categories, parse_key, parse_object
 from phalanx.data.coco_file import PARTS, Block, StoredPolygons, check_parts, place_of_polygons, read_place, read_polygons
 from phalanx.data.shapes import Polygon, Shape, polygon, sized_runs
 
+KEYS = {  # of annotations
+    *('id', 'image_id', 'category_id', 'bbox', 'area', 'iscrowd', 'ignore', 'segmentation', 'score', 'attributes'),
+    *('keypoints', 'num_keypoints'),
+}
 OUTLINES = 'outlines that cannot be used, of boxes that can'
 CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
 
@@ -149,6 +153,7 @@ class _Objects:
                 known = len(self.notes.get(OUTLINES, ()))
                 instances = [self._instance(entry, key, size, where, drawn)]
                 self.found.count_attributes(entry.get('attributes'))
+                self.found.count_attributes({key: entry[key] for key in entry.keys() - KEYS})  # of FiftyOne
                 if len(reasons := self.notes.get(OUTLINES, [])) > known:
                     self.found.without_outline.setdefault(image, reasons[-1])
             for instance in instances:

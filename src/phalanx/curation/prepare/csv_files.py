@@ -40,7 +40,7 @@ NAMED = {
 }
 NUMBERS = {'cx', 'cy', 'x0', 'y0', 'x1', 'y1', 'width', 'height'}
 OBJECTS = {'x0', 'cx', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
-DESCRIPTIONS = 'class-descriptions'  # beginning of the file that names the classes of Open Images
+CODE = re.compile(r'/[a-z]/\w+$')  # of a class of Open Images
 PIXELS, SHARES = 'pixels', 'shares'
 MOST_SHARE = 2  # a box in shares may leave its image a little, and is clipped
 TRIED = 10  # lines that are looked at for the names of images
@@ -92,22 +92,24 @@ def _read_file(
 
 
 def _descriptions(tree: Tree) -> dict[str, str]:
-    """Name by code (`/m/01yrx`) of the classes of Open Images."""
-    lines = [
-        line for path in tree.having('.csv') if path.name.startswith(DESCRIPTIONS) for line in read_text(path).splitlines()
-    ]
-    return {row[0]: row[1].strip() for row in csv.reader(lines) if len(row) == 2}
+    """Name by code (`/m/01yrx`) of the classes of Open Images; FiftyOne calls their file `classes.csv`."""
+    rows = [row for path in tree.having('.csv') if 'class' in path.stem.lower() for row in _class_rows(path)]
+    return {row[0]: row[1].strip() for row in rows if len(row) == 2 and CODE.match(row[0])}
 
 
 def _class_order(tree: Tree) -> tuple[str, ...]:
     """Class names by the numbers behind them in RetinaNet's `classes.csv`; empty without such a file."""
     for path in tree.having('.csv'):
-        if 'class' in path.stem.lower() and not path.name.startswith(DESCRIPTIONS):
-            rows = [row for row in csv.reader(read_text(path).splitlines()) if any(row)]
+        if 'class' in path.stem.lower():
+            rows = _class_rows(path)
             numbers = {row[1].strip(): row[0].strip() for row in rows if len(row) == 2}
             if rows and numbers.keys() == {str(number) for number in range(len(rows))}:
                 return tuple(numbers[str(number)] for number in range(len(rows)))
     return ()
+
+
+def _class_rows(path: Path) -> list[list[str]]:
+    return [row for row in csv.reader(read_text(path).splitlines()) if any(row)]
 
 
 def _add(

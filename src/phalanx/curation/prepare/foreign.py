@@ -27,6 +27,7 @@ LABELBOX = 'an export of Labelbox', 'convert it to COCO (Roboflow imports it)'
 DARWIN = 'an export of V7 Darwin', COCO
 ENCORD = 'an export of Encord', COCO
 BDD = 'a list of BDD100K', 'convert it to COCO (python -m bdd100k.label.to_coco)'
+FIFTYONE = 'a data set of FiftyOne', 'export COCODetectionDataset or ImageSegmentationDirectory'
 DETECTIONS = 'a list of detections', 'annotations in COCO have images and categories, too'
 TOOLS: tuple[Foreign, ...] = tuple(
     Foreign(frozenset(keys.split()), about, instead)
@@ -61,6 +62,10 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('messages', ('a list of prompts for a language model', COCO)),
         ('image spans', ('a data set of Prodigy', TO_COCO)),
         ('externalId labels', ('an export of Kili', 'export COCO, VOC or YOLO')),
+        ('classes labels', FIFTYONE),
+        ('name media_type sample_fields', FIFTYONE),
+        ('type description index', FIFTYONE),
+        ('type features', ('GeoJSON', 'convert it to COCO, or paint its shapes into masks')),
         ('task_id params response', ('tasks of Scale AI', TO_COCO)),
         ('dataset created_at description', ('a release of Segments.ai', 'convert it to COCO (segments.utils.export_dataset)')),
         ('image_id category_id bbox score', DETECTIONS),

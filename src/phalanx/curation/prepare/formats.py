@@ -169,8 +169,12 @@ def _relabel(sample: Sample, label: str) -> Sample:
 
 
 def choose_format(held: dict[str, AnnotationSet], family: Family | None) -> tuple[str, AnnotationSet, Family] | None:
-    """Choose the format that annotates most images for `family` (None: any); return format, samples and family, or None."""
-    for name, found in held.items():
+    """Choose the format that annotates most images for `family` (None: any); return format, samples and family, or None.
+
+    For segmentation, formats with masks or outlines come before boxes.
+    """
+    ordered = [*held.items()] if family != 'segmentation' else sorted(held.items(), key=lambda item: not item[1].has_outlines())
+    for name, found in ordered:
         possible = found.families()
         if possible and (family is None or family in possible):
             if family == 'text_detection':  # an image of a single line is no page

@@ -59,7 +59,8 @@ def find_masks(tree: Tree, found: AnnotationSet) -> None:
     for mask in tree.images:
         if of_masks[mask]:
             stem = (own_stem(mask, tree) or mask.stem).lower()
-            known = of_stem.get(stem) or of_stem.get(_without_word(stem)) or of_stem.get(CITYSCAPES.sub('', stem)) or []
+            names = stem, _without_word(stem), CITYSCAPES.sub('', stem), re.sub(r'[_. -][a-z]+$', '', stem)  # `a_class`
+            known = next((of_stem[name] for name in names if name in of_stem), [])
             if not known:
                 found.left_out.append(f'{mask}: there is no image that is named like this mask')
                 continue
@@ -174,7 +175,7 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
         values: dict[Colour | int, int] = {grey: int(grey > 0) for grey in greys}
         return Meaning(tuple(names), values, is_plain=False, is_blurred=blurred, by_colour=by_colour, notes=(note,))
     if coloured:
-        return replace(_assign_colours(found, colours), by_colour=by_colour)
+        return replace(_assign_colours(found, colours, classes_from), by_colour=by_colour)
     numbers = sorted(value for value in found if isinstance(value, int) and value != VOID)
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
@@ -319,13 +320,21 @@ def _known_classes(masks: Sequence[Path], found: Collection[Colour | int]) -> Me
     return None
 
 
-def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str]) -> Meaning:
+def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str], classes_from: Path | None) -> Meaning:
+    """Classes by the names that the file `classes_from` has for colours, if it has some. Raises AnnotationError."""
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
-        void = (VOID_NAME, 'unlabelled', 'unlabeled')
+        void, black = (VOID_NAME, 'unlabelled', 'unlabeled', 'neutral'), (0, 0, 0)
+        if black in colours and black not in named and BACKGROUND not in named.values():
+            named = {black: BACKGROUND} | {**named}
         names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
         values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
         unknown = [format_colour(colour) for colour in colours if colour not in named]
+        if unknown and not any(name != BACKGROUND for colour, name in named.items() if colour in colours and name in names):
+            raise AnnotationError(
+                f'{classes_from}: names none of the colours in the masks, {", ".join(unknown[:5])}; correct it, or name the '
+                'folder of other masks with --masks'
+            )
         notes = (f'colours that no file names are ignored: {", ".join(unknown[:5])}',) if unknown else ()
         return Meaning(names, values, is_plain=False, notes=notes)
     if len(colours) > FEW:

@@ -160,6 +160,10 @@ class AnnotationSet:
                 of_image[sample.image].append(sample)
         return list(of_image.values())
 
+    def has_outlines(self) -> bool:
+        """True if masks or outlines show objects pixel by pixel, at least some."""
+        return any(sample.mask or any(one.outline for one in sample.instances) for sample in self.samples)
+
     def families(self) -> list[Family]:
         """Families that these samples can train, the likeliest first."""
         samples = self.samples

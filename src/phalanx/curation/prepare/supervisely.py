@@ -1,16 +1,18 @@
 """Annotations of Supervisely: a JSON file `ann/NAME.jpg.json` per image `img/NAME.jpg`."""
 
 import base64
+import math
 import zlib
 from typing import Any
 
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
-from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member, shorten
-from phalanx.data.shapes import Shape, bounding_box, polygon
+from phalanx.data.checks import AnnotationError, check_floats, check_size, get_member, parse_numbers, shorten
+from phalanx.data.shapes import Polygon, bounding_box, corners_of, polygon, rotate
 
 MOST_BITMAP = 2**24  # bytes of a bitmap once decompressed; it is a PNG file
+SHAPES = 'rectangle, oriented_bbox, polygon, multipolygon, bitmap, alpha_mask'  # those with an area
 
 
 def find_supervisely(tree: Tree, found: AnnotationSet) -> None:
@@ -41,22 +43,37 @@ def _count_tags(content: dict[str, Any], found: AnnotationSet) -> None:
 def _instance(entry: Any, size: tuple[int, int], where: str) -> Instance:
     label = get_member(entry, 'classTitle', str, where)
     where, kind = f'{where} ({label!r})', entry.get('geometryType')
-    if kind == 'bitmap':
-        return _bitmap(label, get_member(entry, 'bitmap', dict, where), size, where)
-    points = get_member(entry, 'points', dict, where)
-    exterior = get_member(points, 'exterior', list, where)
-    if kind == 'rectangle' and len(exterior) == 2:
-        return Instance(label, bounding_box(polygon([*exterior, exterior[0]], size, where).points.tolist()))
-    if kind != 'polygon':
-        raise AnnotationError(f'{where}: is a {kind}; rectangle, polygon and bitmap can be used')
-    return Instance(label, bounding_box(polygon(exterior, size, where).points.tolist()), (_with_holes(points, size, where),))
+    match kind:
+        case 'bitmap' | 'alpha_mask':
+            return _bitmap(label, get_member(entry, 'bitmap', dict, where), size, where)
+        case 'rectangle':
+            return Instance(label, bounding_box(_two_corners(get_member(entry, 'points', dict, where).get('exterior'), where)))
+        case 'oriented_bbox':
+            (x0, y0), (x1, y1) = _two_corners(entry.get('points'), where)
+            degrees = math.degrees(parse_numbers(entry.get('angle'), 1, f'{where}: angle', 'radians')[0])  # clockwise
+            corners = rotate(corners_of(x0, y0, x1, y1), degrees, ((x0 + x1) / 2, (y0 + y1) / 2))
+            return Instance(label, bounding_box(corners), (), corners)
+        case 'polygon' | 'multipolygon':
+            parts = entry.get('parts') if kind == 'multipolygon' else [entry.get('points')]
+            if not isinstance(parts, list) or not parts:
+                raise AnnotationError(f'{where}: expected its parts, got {shorten(parts)}')
+            shapes = tuple(_with_holes(part, size, where) for part in parts)
+            return Instance(label, bounding_box([point for shape in shapes for point in shape.points.tolist()]), shapes)
+    raise AnnotationError(f'{where}: is a {kind}, so the image is not used; {SHAPES} can be used')
 
 
-def _with_holes(points: dict[str, Any], size: tuple[int, int], where: str) -> Shape:
+def _two_corners(points: object, where: str) -> list[list[float]]:
+    """Opposite corners of a rectangle. Raises AnnotationError."""
+    if not isinstance(points, list) or len(points) != 2:
+        raise AnnotationError(f'{where}: expected two corners, got {shorten(points)}')
+    return [check_floats(corner, 2, where) for corner in points]
+
+
+def _with_holes(part: Any, size: tuple[int, int], where: str) -> Polygon:
     """Polygon that walks to each hole and back; by the even-odd rule the connections cancel out."""
-    exterior = points['exterior']
-    walk = [*exterior, exterior[0]]
-    holes = points.get('interior') or []
+    exterior = get_member(part, 'exterior', list, where)
+    walk = [*exterior, *exterior[:1]]
+    holes = part.get('interior') or []
     if not isinstance(holes, list) or not all(isinstance(hole, list) and hole for hole in holes):
         raise AnnotationError(f'{where}: interior: expected a list of holes with points, got {shorten(holes)}')
     for hole in holes:
