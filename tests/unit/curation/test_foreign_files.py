@@ -40,6 +40,8 @@ def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> s
             {'classes': None, 'labels': {'a': [{'label': 'car', 'bounding_box': [0.1, 0.1, 0.3, 0.5]}]}},
             'FiftyOne',
         ),
+        ('a.json', {'file_name': 'a.png', 'predictions': [{'category_id': 1, 'bbox': [1, 2, 3, 4]}]}, 'Lightly'),
+        ('odvg.jsonl', {'filename': 'a.png', 'height': 48, 'width': 64, 'detection': {'instances': []}}, 'ODVG'),
         ('metadata.json', {'name': 'x', 'media_type': 'image', 'sample_fields': {}}, 'a data set of FiftyOne'),
         ('manifest.json', {'type': 'eta.core.datasets', 'description': '', 'index': []}, 'a data set of FiftyOne'),
         ('a.geojson.json', {'type': 'FeatureCollection', 'features': []}, 'GeoJSON'),

@@ -614,3 +614,14 @@ def test_a_file_with_none_of_the_colours_in_the_masks_is_refused() -> None:
     _, found, _ = read({'colors.txt': 'neutral 224 224 192\ncat 15 138 28\n'}, FIRST)
     with pytest.raises(ValueError, match=r'colors\.txt: names none of the colours in the masks, #0f5a8a'):
         find_meaning('segmentation', found)
+
+
+def test_classes_numbered_from_1_beside_names_from_0_are_refused() -> None:
+    """Files as sahi makes them of COCO: without this, all classes would be the next ones, and the last one unknown."""
+    files = {
+        'data.yml': 'names: [cat, traffic light]\nnc: 2\ntrain: train\n',
+        'train/a.txt': '1 0.5 0.725 0.5 0.45\n',
+        'train/b.txt': '2 0.3 0.5 0.3 0.6\n',
+    }
+    rows, _, said = read(files, 'train/a.png', 'train/b.png')
+    assert not rows and 'the labels have classes 1 to 2, but the names are numbered 0 to 1; number them from 1' in said

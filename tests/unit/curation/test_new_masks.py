@@ -40,6 +40,7 @@ def classes() -> list[str]:
         ('labels.txt', '__ignore__\n_background_\nbolt\nnut\n'),
         ('_classes.csv', 'Pixel Value, Class\n0, background\n1, bolt\n2, nut\n'),
         ('id2label.json', '{"0": "background", "2": "nut", "1": "bolt"}'),
+        ('class_id_to_name.json', '{"0": "background", "1": "bolt", "2": "nut"}'),
         ('classes.txt', '0: background\n1: bolt\n2: nut\n'),
         ('classes.txt', '0 background\n1 bolt\n2 nut\n'),
     ],

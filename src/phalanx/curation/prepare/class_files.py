@@ -13,7 +13,7 @@ from phalanx.data.checks import AnnotationError, check_unique, read_json, shorte
 
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
-    'id2label.json',  # of Hugging Face: names by number
+    *('id2label.json', 'class_id_to_name.json'),  # of Hugging Face, labelformat: names by number
     *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt'),
 )
 

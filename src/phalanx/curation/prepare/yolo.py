@@ -1,7 +1,7 @@
 """Annotations of YOLO: a text file per image, in fractions of its width and height."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
     for path in tree.having('.txt'):
         stem = next((one for one in spellings(path.stem) if tree.has_stem(one)), path.stem)
         files[fold(stem)].append(path)
-    kinds, highest, poses, used = Counter[str](), -1, PoseGuess(), set[Path]()
+    kinds, numbers, poses, used = Counter[str](), set[int](), PoseGuess(), set[Path]()
     for image in tree.images:
         # of several files with this stem, the nearest one belongs to the image
         candidates = [path for path in files.get(fold(image.stem), []) if _belongs(path, image, tree)]
@@ -44,21 +44,23 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
             rows = _rows(path, next(iter(shapes), 0))
             size = tree.size(image)
             kinds.update(row.kind for row in rows)
-            highest = max([highest, *(row.label for row in rows)])
+            numbers.update(row.label for row in rows)
             for row in rows:
                 poses.add(row)
             instances = [_instance(row, size, names, f'{path}: object {n}') for n, row in enumerate(rows, 1)]
             found.samples.append(Sample(image, tree.split_of(image), tuple(instances)))
-    if highest < 0:  # text files of something else, or of images that are not here
+    if not numbers:  # text files of something else, or of images that are not here
         found.samples.clear()
         _report_strangers(tree.having('.txt'), tree, found)
         return
-    if not shapes:
-        try:
+    highest = max(numbers)
+    try:
+        _check_numbers(numbers, names, tree.root)
+        if not shapes:
             poses.check(f'{tree.root}')
-        except AnnotationError as error:
-            found.left_out.append(str(error))
-            found.samples.clear()
+    except AnnotationError as error:
+        found.left_out.insert(0, str(error))
+        found.samples.clear()
     labels = {path.parent for path in used}
     others = {path for same in files.values() for path in same if path.parent in labels} - used
     found.left_out += [f'{path}: there is no image {path.stem!r}' for path in sorted(others) if _is_stranger(path, tree)]
@@ -69,6 +71,16 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
         found.notes.append(f'{count} boxes have a confidence behind them, which is not used: were they drawn by a person?')
     if not names:
         found.notes.append(f'no data.yaml or classes.txt names the classes: they are called class_0 to class_{highest}')
+
+
+def _check_numbers(numbers: Collection[int], names: Mapping[int, str], root: Path) -> None:
+    """Raise AnnotationError for classes 1 to n beside names 0 to n - 1, as sahi makes them of COCO: they would be shifted."""
+    count = len(names)
+    if [*names] == [*range(count)] and (min(numbers), max(numbers)) == (1, count):
+        raise AnnotationError(
+            f'{root}: the labels have classes 1 to {count}, but the names are numbered 0 to {count - 1}; number them from 1 in '
+            'data.yaml (names: {1: ...}), or correct the labels'
+        )
 
 
 def _is_stranger(path: Path, tree: Tree) -> bool:
