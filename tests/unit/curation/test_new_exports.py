@@ -625,3 +625,37 @@ def test_classes_numbered_from_1_beside_names_from_0_are_refused() -> None:
     }
     rows, _, said = read(files, 'train/a.png', 'train/b.png')
     assert not rows and 'the labels have classes 1 to 2, but the names are numbered 0 to 1; number them from 1' in said
+
+
+@pytest.mark.parametrize(
+    ('numbers', 'mapping', 'values'),
+    [
+        ((0, 85, 255), '__background__,0\ncat,85\ntraffic light,255\n', {0: 0, 85: 1, 255: 2}),  # semantic_mask_grey
+        ((0, 1, 2), '__background__,0\ncat,1\ntraffic light,2\n', {0: 0, 1: 1, 2: 2}),  # semantic_mask_index
+        (
+            ((0, 0, 0), (255, 50, 50), (50, 255, 255)),
+            '__background__,0 0 0\ncat,255 50 50\ntraffic light,50 255 255\n',
+            {(0, 0, 0): 0, (255, 50, 50): 1, (50, 255, 255): 2},
+        ),
+    ],
+)
+def test_masks_of_v7_have_the_classes_of_their_mapping(numbers: tuple[Any, ...], mapping: str, values: dict[Any, int]) -> None:
+    save_mask(np.array(numbers, np.uint8).repeat(16, 0)[:, None].repeat(64, 1), 'a.png')
+    _, found, _ = read({'class_mapping.csv': f'class_name,class_color\n{mapping}'}, FIRST)
+    meaning = find_meaning('segmentation', found)
+    assert meaning and meaning.class_names == ('background', 'cat', 'traffic light') and meaning.values == values
+
+
+def test_a_mask_for_each_object_of_v7_belongs_to_the_class_of_its_line() -> None:
+    for number, rows in enumerate((slice(10, 20), slice(20, 30))):
+        pixels = np.zeros((48, 64), np.uint8)
+        pixels[rows, 10:30] = 255
+        save_mask(pixels, f'a_0000{number}.png')
+    lines = 'image_id,mask_id,class_name\na,a_00000,cat\na,a_00001,traffic light\n'
+    rows, _, _ = read({'instance_mask_annotations.csv': lines}, FIRST, family='segmentation')
+    assert rows == {FIRST: ('', [('cat', 10, 10, 30, 20), ('traffic light', 10, 20, 30, 30)])}
+
+
+def test_v7_names_the_classes_of_yolo_in_darknet_labels() -> None:
+    files = {'labels/darknet.labels': 'cat\ntraffic light\n', 'labels/a.txt': '1 0.5 0.5 0.5 0.5\n'}
+    assert read(files, FIRST)[0] == {FIRST: ('', [('traffic light', *HALF[1:])])}

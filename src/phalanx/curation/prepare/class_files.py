@@ -14,8 +14,9 @@ from phalanx.data.checks import AnnotationError, check_unique, read_json, shorte
 CLASS_FILES = (
     *('classes.txt', 'class_names.txt', 'labels.txt', '_classes.csv'),  # names, in order or behind numbers
     *('id2label.json', 'class_id_to_name.json'),  # of Hugging Face, labelformat: names by number
-    *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'label_colors.txt', 'colors.txt'),
+    *('labelmap.txt', 'label_map.txt', 'class_dict.csv', 'class_mapping.csv', 'label_colors.txt', 'colors.txt'),
 )
+HEADERS = (['Pixel', 'Value', 'Class'], ['class_name', 'class_color'])  # of Roboflow, of V7
 
 
 def find_class_file(tree: Tree) -> Path | None:
@@ -36,7 +37,7 @@ def read_class_file(file: Path | None) -> ClassFile:
     names = []
     lines = read_text(file).splitlines() if file else []
     for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
-        line = ','.join(fields).strip()
+        line = re.sub(r'(?<!\w)_(_?)background_\1(?!\w)', BACKGROUND, ','.join(fields).strip())  # of labelme2voc, V7
         words = re.split(r'[,:\s]+', line.strip(' ,:'))
         behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', line)
         before = re.fullmatch(r'(\d+)[,\s]+(\d+)[,\s]+(\d+)[,:\s]+(.*)', line)
@@ -44,11 +45,11 @@ def read_class_file(file: Path | None) -> ClassFile:
             colours[(int(before[1]), int(before[2]), int(before[3]))] = before[4].strip()
         elif behind:
             colours[(int(behind[2]), int(behind[3]), int(behind[4]))] = behind[1].strip()
-        elif words[1:] != ['r', 'g', 'b'] and words != ['Pixel', 'Value', 'Class']:
+        elif words[1:] != ['r', 'g', 'b'] and words not in HEADERS:
             names.append(line)
     check_unique(names, f'{file}')
     # labelme2voc: `__ignore__` is 255 in its masks, and the numbers begin behind it
-    names = [BACKGROUND if name == '_background_' else name for name in names if name != '__ignore__']
+    names = [name for name in names if name != '__ignore__']
     return ClassFile(list(colours.values()) or names, {} if colours else _parse_numbers(names), colours)
 
 
@@ -68,6 +69,9 @@ def _parse_numbers(lines: Sequence[str]) -> dict[int, str]:
 
     Without a comma or colon the numbers must be 0, 1, ...: `1 euro` and `2 euro` are names.
     """
+    behind = [re.fullmatch(r'(\D.*?)\s*,\s*(\d+)', line) for line in lines]  # of V7
+    if lines and all(behind):
+        return dict(sorted((int(match[2]), match[1]) for match in behind if match))
     found = [re.fullmatch(r'(\d+)(\s*[,:;]\s*|\s+)(\D.*)', line) for line in lines]
     numbered = {int(match[1]): match[3].strip() for match in found if match}
     if len(numbered) < len(lines):

@@ -25,7 +25,9 @@ KEYS = {  # of annotations
     *('keypoints', 'num_keypoints'),
 }
 OUTLINES = 'outlines that cannot be used, of boxes that can'
-CROWDS = 'crowds, ignored in detection (supervision writes single objects with holes as crowds; set iscrowd to 0 for these)'
+CROWDS = (
+    'crowds, ignored in detection (supervision and V7 write single objects with holes as crowds; set iscrowd to 0 for these)'
+)
 
 
 def read_coco(files: Sequence[Path], images: Path, *, outlined: bool) -> AnnotationSet:

@@ -12,6 +12,7 @@ from phalanx.data.samples import Image
 
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff', '.jpg', '.jpeg', '.webp')
 VOID_NAME = 'void'  # the name of a colour that is not a class
+VOID_NAMES = (VOID_NAME, 'unlabelled', 'unlabeled', 'neutral')  # in files of other tools; neutral: Supervisely
 
 Colour = tuple[int, int, int]
 

@@ -30,7 +30,7 @@ NAMED = {
     'box': 'bbox boundingbox',
     'runs': 'encodedpixels rle annotation',
     'number': 'classid categoryid labelid',
-    'bitmap': 'maskpath',
+    'bitmap': 'maskpath maskid',
     'region': 'regionshapeattributes',
     'attributes': 'regionattributes',
     'group': 'isgroupof',
@@ -288,6 +288,10 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
         places = [names.index(name) for name in known.split() if name in names]
         if key == 'image':
             places = [p for p in places if any(p < len(line) and _is_image(line[p], tree) for line in lines)]
+        if key == 'bitmap':  # of V7, a `mask_id` is a file; other tools number their masks
+            places = [
+                p for p in places if names[p] != 'maskid' or any(p < len(line) and _is_image(line[p], tree) for line in lines)
+            ]
         if key == 'image' and not places:  # by its content
             width = min(map(len, lines), default=0)
             unnamed = [p for p in range(min(width, len(header))) if not _is_image(header[p], tree)]

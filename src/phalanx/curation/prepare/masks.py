@@ -15,7 +15,7 @@ import PIL.Image
 import PIL.ImageOps
 
 from phalanx.curation.prepare.class_files import find_class_file, read_class_file
-from phalanx.curation.prepare.colours import VOID_NAME, Colour, count_colours, format_colour
+from phalanx.curation.prepare.colours import VOID_NAME, VOID_NAMES, Colour, count_colours, format_colour
 from phalanx.curation.prepare.label_maps import BACKGROUND, MOST, VOID
 from phalanx.curation.prepare.samples import AnnotationSet, LeftOut, Sample
 from phalanx.curation.prepare.tree import Tree
@@ -180,7 +180,8 @@ def infer_meaning(masks: Sequence[Path], classes_from: Path | None) -> Meaning:
     if len(numbers) > MOST:
         raise AnnotationError(f'{masks[0]}: masks have {len(numbers)} different numbers; {MOST} classes fit')
     is_ignored = VOID in found
-    if is_ignored and not names and not numbered and _are_levels(numbers):
+    is_named = numbered.get(VOID, VOID_NAME).lower() not in VOID_NAMES
+    if is_ignored and (is_named or (not names and not numbered and _are_levels(numbers))):
         numbers, is_ignored = [*numbers, VOID], False
     meaning = _name_numbers(numbers, names, numbered, classes_from)
     ignored = (f'255 in the masks is ignored: {pixels[VOID] / pixels.total():.1%} of the pixels',) if is_ignored else ()
@@ -324,10 +325,10 @@ def _assign_colours(found: Iterable[Colour | int], named: Mapping[Colour, str], 
     """Classes by the names that the file `classes_from` has for colours, if it has some. Raises AnnotationError."""
     colours = {value if isinstance(value, tuple) else (value, value, value) for value in found}
     if named:
-        void, black = (VOID_NAME, 'unlabelled', 'unlabeled', 'neutral'), (0, 0, 0)
+        black = (0, 0, 0)
         if black in colours and black not in named and BACKGROUND not in named.values():
             named = {black: BACKGROUND} | {**named}
-        names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in void))
+        names = tuple(dict.fromkeys(name for name in named.values() if name.lower() not in VOID_NAMES))
         values: dict[Colour | int, int] = {colour: names.index(name) for colour, name in named.items() if name in names}
         unknown = [format_colour(colour) for colour in colours if colour not in named]
         if unknown and not any(name != BACKGROUND for colour, name in named.items() if colour in colours and name in names):

@@ -139,7 +139,7 @@ class AnnotationSet:
     def count_attributes(self, attributes: object) -> None:
         """Count the attributes of an object (a mapping from name to value) that are set and not used."""
         if isinstance(attributes, dict):
-            is_set = {name for name, value in attributes.items() if value not in (None, False, '', 'False', 'false')}
+            is_set = {name for name, value in attributes.items() if value not in (None, False, '', 'False', 'false', {}, [])}
             self.unused.update(f'attributes {name!r}' for name in is_set - USED_ATTRIBUTES)
 
     @contextmanager

@@ -13,7 +13,7 @@ from phalanx.data.shapes import polygon
 from phalanx.data.yolo import PoseGuess, YoloRow, distinct_lines, keypoint_fields, names_in, parse_row
 
 MOST_CLASSES = 10_000
-NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels')
+NAMES = ('classes.txt', 'obj.names', 'labels.txt', 'classes.names', '_darknet.labels', 'darknet.labels')
 
 
 def read_yolo(tree: Tree, found: AnnotationSet) -> None:
