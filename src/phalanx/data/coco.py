@@ -31,7 +31,7 @@ class CocoObject(NamedTuple):
     image: Key
     category: Key
     box: Box  # x0, y0, x1, y1
-    corners: list[list[float]]  # of a rotated box (CVAT's attribute `rotation`); else empty
+    corners: list[list[float]]  # of a rotated box (the attribute `rotation` of CVAT and Encord); else empty
     area: float  # as annotated: of the outline, by which COCO's size classes are defined; else NaN
     ignored: bool  # a crowd, or COCO's `ignore`
     has_keypoints: bool
@@ -109,13 +109,13 @@ def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dic
         box = (x, y, x + width, y + height)
     else:
         box = _box_of_outline(outline, where)
-    # CVAT turns a box about its centre, clockwise
-    attributes, corners = entry.get('attributes'), list[list[float]]()
-    if isinstance(attributes, dict) and attributes.get('rotation') and not outline:
+    # CVAT and Encord turn a box about its centre, clockwise; Encord adds an outline that is not turned, with the same area
+    attributes, corners, area = entry.get('attributes'), list[list[float]](), entry.get('area')
+    is_box = isinstance(area, int | float) and math.isclose(area, (box[2] - box[0]) * (box[3] - box[1]), rel_tol=1e-6)
+    if isinstance(attributes, dict) and attributes.get('rotation') and (is_box or not outline):
         (degrees,) = parse_numbers(attributes['rotation'], 1, f'{where}: rotation', 'degrees')
         corners = rotate(corners_of(*box), degrees, ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)) if degrees % 360 else []
         box = bounding_box(corners) if corners else box
-    area = entry.get('area')
     return CocoObject(
         image,
         category,

@@ -41,6 +41,7 @@ def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> s
             'FiftyOne',
         ),
         ('a.json', {'file_name': 'a.png', 'predictions': [{'category_id': 1, 'bbox': [1, 2, 3, 4]}]}, 'Lightly'),
+        ('a.ndjson', {'type': 'dataset', 'task': 'detect', 'name': 'x', 'class_names': {'0': 'car'}}, 'NDJSON of Ultralytics'),
         ('odvg.jsonl', {'filename': 'a.png', 'height': 48, 'width': 64, 'detection': {'instances': []}}, 'ODVG'),
         ('metadata.json', {'name': 'x', 'media_type': 'image', 'sample_fields': {}}, 'a data set of FiftyOne'),
         ('manifest.json', {'type': 'eta.core.datasets', 'description': '', 'index': []}, 'a data set of FiftyOne'),

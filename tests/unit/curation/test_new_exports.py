@@ -659,3 +659,23 @@ def test_a_mask_for_each_object_of_v7_belongs_to_the_class_of_its_line() -> None
 def test_v7_names_the_classes_of_yolo_in_darknet_labels() -> None:
     files = {'labels/darknet.labels': 'cat\ntraffic light\n', 'labels/a.txt': '1 0.5 0.5 0.5 0.5\n'}
     assert read(files, FIRST)[0] == {FIRST: ('', [('traffic light', *HALF[1:])])}
+
+
+def test_boxes_of_encord_are_turned_with_their_outlines_and_images_found_by_their_titles() -> None:
+    """Encord's SDK writes the box and an outline before the rotation, and file names of hashes."""
+    turned = {
+        'id': 0,
+        'image_id': 0,
+        'category_id': 1,
+        'bbox': [20.0, 10.0, 20.0, 10.0],
+        'area': 200.0,
+        'iscrowd': 0,
+        'segmentation': [[20.0, 10.0, 40.0, 10.0, 40.0, 20.0, 20.0, 20.0]],
+        'keypoints': None,
+        'attributes': {'rotation': 90.0, 'classifications': {}},
+    }
+    image = {'id': 0, 'image_title': 'a.png', 'file_name': 'images/ff566c47-e2ea-dab4-69fe-785a6b1ecc4e.png'}
+    rows, found, _ = read({'labels.json': coco(turned, **image)}, 'photos/a.png')
+    assert rows == {'photos/a.png': ('', [('car', 25, 5, 35, 25)])}
+    painted = paint_labels(found.samples[0], ('background', 'car'))
+    assert painted[5:25, 25:35].all() and painted.sum() <= 200 + 60  # edges

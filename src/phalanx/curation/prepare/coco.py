@@ -26,7 +26,8 @@ KEYS = {  # of annotations
 }
 OUTLINES = 'outlines that cannot be used, of boxes that can'
 CROWDS = (
-    'crowds, ignored in detection (supervision and V7 write single objects with holes as crowds; set iscrowd to 0 for these)'
+    'crowds, ignored in detection (supervision, V7 and Encord write single objects with holes or masks as crowds; set iscrowd '
+    'to 0 for these)'
 )
 
 
@@ -97,11 +98,11 @@ def read_content(
     owners: dict[Key, tuple[str, Path]] = {}
     with file.open('rb') as opened:
         objects = _Objects(content, opened, labels, found, outlined=outlined)
-        for where, listed, word in content.images:
+        for where, listed, title, word in content.images:
             with found.left_out.catch():
                 if isinstance(listed, AnnotationError):
                     raise listed
-                image = image_of(listed.name, file, where)
+                image = _find_image(image_of, listed.name, title, file, where)
                 with found.dropping(image):
                     other, first_image = owners.setdefault(listed.key, (listed.name, image))
                     if other != listed.name:
@@ -119,6 +120,16 @@ def read_content(
             for sample in added
             if not _shows_objects(sample)
         ]
+
+
+def _find_image(image_of: Callable[[str, Path, str], Path], name: str, title: str, file: Path, where: str) -> Path:
+    """The image of a name or, if there is none, with the `title` that it was uploaded with. Raises AnnotationError."""
+    try:
+        return image_of(name, file, where)
+    except AnnotationError:
+        if not title:
+            raise
+        return image_of(title, file, where)
 
 
 def _shows_objects(sample: Sample) -> bool:
@@ -160,7 +171,7 @@ class _Objects:
                     self.found.without_outline.setdefault(image, reasons[-1])
             for instance in instances:
                 area, place = sum(shape.area for shape in instance.outline), place_of_polygons(entry.get('segmentation'))
-                if place and instance.outline:
+                if place and instance.outline and not instance.corners:
                     instance = instance._replace(outline=StoredPolygons(self.content.path, *place))
                 found.append((not instance.ignored, -area, instance))
         return [instance for _, _, instance in sorted(found, key=itemgetter(0, 1))]
@@ -181,7 +192,9 @@ class _Objects:
         one = parse_object(entry, (image,), self.labels, where)
         label, shapes = self.labels[one.category], drawn
         try:
-            if not drawn and (self.outlined or entry.get('segmentation')):
+            if one.corners and entry.get('segmentation'):
+                shapes = [polygon(one.corners, size, f'{where} ({label!r})')]
+            elif not drawn and (self.outlined or entry.get('segmentation')):
                 shapes = self._shapes(entry, size, f'{where} ({label!r})')
         except AnnotationError as error:
             if self.outlined or not entry.get('bbox'):

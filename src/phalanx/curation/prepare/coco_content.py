@@ -17,6 +17,7 @@ class Listed(NamedTuple):
 
     where: str  # beginning of a message about it
     image: CocoImage | AnnotationError
+    title: str  # of Encord, which names files by hashes; empty without one
     split: str  # a word for it; empty without one
 
 
@@ -47,9 +48,10 @@ class CocoContent:
                 self._repeated.add(key)
             self._objects[key] = []
         try:
-            self.images.append(Listed(where, parse_image(entry, where), stated_split(entry)))
+            image = parse_image(entry, where)
+            self.images.append(Listed(where, image, str(entry.get('image_title') or ''), stated_split(entry)))
         except AnnotationError as error:
-            self.images.append(Listed(where, error, ''))
+            self.images.append(Listed(where, error, '', ''))
 
     def _add_object(self, number: int, entry: Any) -> None:
         where = place_of(self.path, 'annotation', number, entry)

@@ -38,6 +38,10 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('metainfo data_list', ('a list of MMEngine', 'take the COCO or VOC files that it was made from')),
         ('filename height width detection', ('a list of ODVG', 'take the COCO files that it was made from')),
         ('filename height width grounding', ('a list of ODVG', 'take the COCO files that it was made from')),
+        (
+            'type task class_names',
+            ('NDJSON of Ultralytics', 'convert it by convert_ndjson_to_yolo of ultralytics.data.converter'),
+        ),
         ('file_name predictions', ('a file of Lightly', 'convert it to COCO (labelformat convert)')),
         ('metadata instances', ('an export of SuperAnnotate', 'convert it to COCO with its SDK')),
         ('item annotations version', DARWIN),
