@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,10 +70,16 @@ def _page(run: Run) -> str:
 
 def render(template: str, values: Mapping[str, Any]) -> str:
     """Render a template of the package with `values`, which are escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    """Templates of the package, each compiled once per process: compiling takes longer than rendering."""
     environment = Environment(loader=PackageLoader('phalanx.report', 'templates'), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters |= {'number': format_number, 'pluralize': pluralize, 'clock': _clock}
-    return environment.get_template(template).render(values)
+    return environment
 
 
 # Content of a run folder.
