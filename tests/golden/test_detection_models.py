@@ -35,7 +35,10 @@ BINS = REACH[1] - REACH[0] + 1
 DATA = Path(__file__).parent / 'data'
 FACTS = json.loads((DATA / 'detection_models.json').read_text())
 TRAINED = ('det_ppyoloe_crn_s', 'det_ppyoloe_plus_crn_s')
-EVALUATED = ('det_ppyoloe_crn_m', 'det_ppyoloe_crn_l', 'det_ppyoloe_crn_x')
+EVALUATED = (
+    'det_ppyoloe_crn_m',
+    *(pytest.param(name, marks=pytest.mark.long) for name in ('det_ppyoloe_crn_l', 'det_ppyoloe_crn_x')),
+)
 STAGES = {'atss': 0, 'tal': 100}  # the epoch at which the original ran each
 COLUMNS = ('loss', 'loss_cls', 'loss_iou', 'loss_dfl')
 LOSS = TaskAlignedLoss(static_assigner_epochs=100)

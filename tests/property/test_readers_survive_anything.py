@@ -39,7 +39,7 @@ from phalanx.weights.checkpoint import Checkpoints, load
 from phalanx.weights.finding import find
 from phalanx.weights.reading import read_weights
 
-INPUTS = int(os.environ.get('READER_INPUTS', 150))
+INPUTS = int(os.environ.get('READER_INPUTS', 60))
 SETTINGS = settings(
     max_examples=INPUTS,
     derandomize='READER_INPUTS' not in os.environ,  # a change meets the same inputs each time, a fuzz run meets others

@@ -81,7 +81,7 @@ def test_no_network_of_segmentation_asks_the_device(settings: tuple[str, ...]) -
     step_of('pp_liteseg_digits', *settings)
 
 
-@pytest.mark.parametrize('name', ['crnn', 'svtr_lcnet', 'svtr_lcnetv3'])
+@pytest.mark.parametrize('name', [pytest.param('crnn', marks=pytest.mark.long), 'svtr_lcnet', 'svtr_lcnetv3'])
 def test_no_network_of_text_asks_the_device(name: str) -> None:
     """The attention decoder follows the true texts, of 3 and 5 characters."""
     with META:

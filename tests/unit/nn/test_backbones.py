@@ -257,19 +257,24 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-FIRST = next(iter(NETWORKS))  # each takes seconds
-
-
-@pytest.mark.parametrize('network', [pytest.param(each, marks=() if each == FIRST else pytest.mark.long) for each in NETWORKS])
-def test_a_network_on_a_backbone_of_timm_is_trained_evaluated_and_exported(
-    network: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def trained_on_timm(network: str, folder: Path) -> str:
+    """Run of the network on its backbone of timm."""
     recipe, options, sets = NETWORKS[network]
     keys = ', '.join(f'{key}: {value}' for key, value in {'name': 'timm_backbone', **options}.items())
     model = f'model={{name: {network}, backbone: {{{keys}}}}}'
-    run = str(tmp_path / 'run')
-    assert run_here('train', recipe, '--set', model, *SHORT, *sets, '--save_dir', run) == 0, capfd.readouterr().err
-    assert run_here('eval', run, '--json') == 0, capfd.readouterr().err
+    run = str(folder / 'run')
+    assert run_here('train', recipe, '--set', model, *SHORT, *sets, '--save_dir', run) == 0
+    return run
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_a_network_on_a_backbone_of_timm_is_trained_and_evaluated(network: str, tmp_path: Path) -> None:
+    assert run_here('eval', trained_on_timm(network, tmp_path), '--json') == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('network', NETWORKS)
+def test_a_network_on_a_backbone_of_timm_is_exported(network: str, tmp_path: Path) -> None:
+    """Compared with the network by `export` itself."""
     size = ('--dynamic', 'batch', '--image_size', '64,64')  # not all networks of timm are traced for any size
-    exported = run_here('export', run, *size, '--out', str(tmp_path / 'model.onnx'))  # and compared with the network
-    assert exported == 0, capfd.readouterr().err
+    assert run_here('export', trained_on_timm(network, tmp_path), *size, '--out', str(tmp_path / 'model.onnx')) == 0

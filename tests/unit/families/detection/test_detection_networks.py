@@ -185,7 +185,7 @@ def test_a_fourth_level_and_a_neck_with_factors_are_named_as_in_paddledetection(
     assert raw.strides.unique().tolist() == [4, 8, 16, 32]
 
 
-@pytest.mark.parametrize('name', ['dfine', *(pytest.param(name, marks=pytest.mark.long) for name in ('deimv2', 'rtdetrv2'))])
+@pytest.mark.parametrize('name', ['deimv2', *(pytest.param(name, marks=pytest.mark.long) for name in ('dfine', 'rtdetrv2'))])
 def test_detectors_with_queries_are_traced_for_any_batch(name: str) -> None:
     """Traces of an export, with a batch of variable size."""
     network: Any = MODELS[name](3, queries=20, decoder_layers=1).eval()
