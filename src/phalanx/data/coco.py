@@ -110,8 +110,9 @@ def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dic
     else:
         box = _box_of_outline(outline, where)
     # CVAT and Encord turn a box about its centre, clockwise; Encord adds an outline that is not turned, with the same area
-    attributes, corners, area = entry.get('attributes'), list[list[float]](), entry.get('area')
-    is_box = isinstance(area, int | float) and math.isclose(area, (box[2] - box[0]) * (box[3] - box[1]), rel_tol=1e-6)
+    attributes, corners, stated = entry.get('attributes'), list[list[float]](), entry.get('area')
+    area = stated if isinstance(stated, (int, float)) and 0 < stated <= LARGEST**2 else math.nan  # a union takes longer
+    is_box = math.isclose(area, (box[2] - box[0]) * (box[3] - box[1]), rel_tol=1e-6)
     if isinstance(attributes, dict) and attributes.get('rotation') and (is_box or not outline):
         (degrees,) = parse_numbers(attributes['rotation'], 1, f'{where}: rotation', 'degrees')
         corners = rotate(corners_of(*box), degrees, ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)) if degrees % 360 else []
@@ -121,7 +122,7 @@ def parse_object(entry: dict[str, Any], images: Collection[Key], categories: dic
         category,
         box,
         corners,
-        area if isinstance(area, (int, float)) and 0 < area <= LARGEST**2 else math.nan,  # a union takes longer
+        area,
         any(parse_flag(entry.get(key), f'{where}: {key}') for key in ('iscrowd', 'ignore')),
         bool(entry.get('keypoints')),
     )
