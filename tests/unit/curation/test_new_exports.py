@@ -661,6 +661,13 @@ def test_v7_names_the_classes_of_yolo_in_darknet_labels() -> None:
     assert read(files, FIRST)[0] == {FIRST: ('', [('traffic light', *HALF[1:])])}
 
 
+def test_an_object_that_pylabel_lists_again_is_one() -> None:
+    box = BOX | {'bbox': [16.0, 12.0, 32.0, 24.0], 'area': 768.0, 'iscrowd': 0.0}
+    rows, _, said = read({'labels.json': coco(box, box, box | {'id': 2, 'bbox': [16.0, 12.0, 30.0, 24.0]})}, FIRST)
+    assert rows == {FIRST: ('', [('car', *HALF[1:]), ('car', 16, 12, 46, 36)])}
+    assert 'objects that are listed again with their id, used once: 1' in said
+
+
 def test_boxes_of_encord_are_turned_with_their_outlines_and_images_found_by_their_titles() -> None:
     """Encord's SDK writes the box and an outline before the rotation, and file names of hashes."""
     turned = {

@@ -159,6 +159,7 @@ class _Objects:
         """The objects of an image, crowds below single objects and large ones below small ones. Raises AnnotationError."""
         objects = self.content.take_annotations(key)
         found: list[tuple[bool, float, Instance]] = []
+        seen = set[tuple[object, ...]]()
         for (where, entry), drawn in zip(objects, self._polygons([entry for _, entry in objects], size), strict=True):
             if 'segments_info' in entry:
                 instances = _panoptic(entry, self.content.path, size, self.labels, where)
@@ -171,6 +172,11 @@ class _Objects:
                     self.found.without_outline.setdefault(image, reasons[-1])
             for instance in instances:
                 area, place = sum(shape.area for shape in instance.outline), place_of_polygons(entry.get('segmentation'))
+                same = str(entry.get('id', where)), instance.label, instance.box, area
+                if same in seen:  # pylabel
+                    self.notes['objects that are listed again with their id, used once'].append(where)
+                    continue
+                seen.add(same)
                 if place and instance.outline and not instance.corners:
                     instance = instance._replace(outline=StoredPolygons(self.content.path, *place))
                 found.append((not instance.ignored, -area, instance))

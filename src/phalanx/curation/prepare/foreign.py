@@ -83,8 +83,7 @@ CTW1500 = re.compile(r'<segs>(\d+,){27}\d+</segs>|^(\d+,){28}####', re.MULTILINE
 SUFFIXES = {
     '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
-    '.tfrecord': 'records of TensorFlow: export COCO, VOC or YOLO',
-    '.record': 'records of TensorFlow: export COCO, VOC or YOLO',
+    **dict.fromkeys(('.tfrecord', '.tfrecords', '.record', '.records'), 'records of TensorFlow: export COCO, VOC or YOLO'),
     '.h5': 'HDF5: save its images and masks as files',
     '.npz': 'arrays of NumPy: save its images and masks as files',
     '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; of TotalText, poly_gt_NAME.mat is read',

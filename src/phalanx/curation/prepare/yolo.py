@@ -74,7 +74,7 @@ def read_yolo(tree: Tree, found: AnnotationSet) -> None:
 
 
 def _check_numbers(numbers: Collection[int], names: Mapping[int, str], root: Path) -> None:
-    """Raise AnnotationError for classes 1 to n beside names 0 to n - 1, as sahi makes them of COCO: they would be shifted."""
+    """Raise AnnotationError for classes 1 to n beside names 0 to n - 1, as sahi and pylabel make them of COCO."""
     count = len(names)
     if [*names] == [*range(count)] and (min(numbers), max(numbers)) == (1, count):
         raise AnnotationError(
