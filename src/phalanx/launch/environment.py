@@ -137,7 +137,7 @@ def _nodes_in(variable: str) -> Callable[[Mapping[str, str]], list[str]]:
     def read(environment: Mapping[str, str]) -> list[str]:
         try:
             return read_hostfile(Path(environment[variable]))
-        except (KeyError, OSError):
+        except (KeyError, OSError, UnicodeDecodeError):
             return []
 
     return read

@@ -151,6 +151,8 @@ def _read_nodes(file: Path) -> str:
         nodes = read_hostfile(file)
     except OSError as error:
         raise ValueError(f'--hostfile {file}: {error.strerror}') from None
+    except UnicodeDecodeError:
+        raise ValueError(f'--hostfile {file}: is not UTF-8 text; write the name of a node in each line') from None
     if not nodes:
         raise ValueError(f'--hostfile {file}: names no node')
     return ','.join(nodes)

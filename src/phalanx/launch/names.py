@@ -29,7 +29,10 @@ def split_nodes(text: str) -> list[str]:
 
 
 def read_hostfile(file: Path) -> list[str]:
-    """Nodes that begin the lines of a hostfile, each once: some have a line for each slot of a node. Raises OSError."""
+    """Nodes that begin the lines of a hostfile, each once: some have a line for each slot of a node.
+
+    Raises OSError or UnicodeDecodeError.
+    """
     lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
     return list(dict.fromkeys(words[0] for words in lines if words))
 

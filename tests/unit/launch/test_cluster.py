@@ -128,3 +128,10 @@ def test_a_host_file_names_the_nodes(tmp_path: Path) -> None:
     file = tmp_path / 'hosts'
     file.write_text('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n')
     assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
+
+
+def test_a_host_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / 'hosts'
+    file.write_bytes('# labor\nnode1\n'.encode('utf-16'))
+    with pytest.raises(ValueError, match=f'--hostfile {file}: is not UTF-8 text'):
+        flags('--hostfile', str(file))
