@@ -42,6 +42,11 @@ def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> s
         ),
         ('a.json', {'file_name': 'a.png', 'predictions': [{'category_id': 1, 'bbox': [1, 2, 3, 4]}]}, 'Lightly'),
         ('a.ndjson', {'type': 'dataset', 'task': 'detect', 'name': 'x', 'class_names': {'0': 'car'}}, 'NDJSON of Ultralytics'),
+        (
+            'a.jsonl',
+            {'image': {'bytes': None, 'path': 'a.png'}, 'image_id': 1, 'objects': {'bbox': []}},
+            'a Hugging Face data set',
+        ),
         ('odvg.jsonl', {'filename': 'a.png', 'height': 48, 'width': 64, 'detection': {'instances': []}}, 'ODVG'),
         ('metadata.json', {'name': 'x', 'media_type': 'image', 'sample_fields': {}}, 'a data set of FiftyOne'),
         ('manifest.json', {'type': 'eta.core.datasets', 'description': '', 'index': []}, 'a data set of FiftyOne'),

@@ -354,7 +354,7 @@ def test_columns_of_csv_files_are_known(text: str, expected: tuple[Any, ...]) ->
         ('filename,width,height,class,xmin,ymin,xmax,ymax\na.png,640,480,car,1,2,4,6\n', 'was made for 640 x 480 pixels'),
         ('filename,xmin,ymin,xmax,ymax,class\na.png,,,,,car\n', "is of class 'car', but has no box"),
         ('car,a.png,0.1,0.1\n', 'its first line names an image and no columns'),
-        ('filename,polygon\na.png,1 2 3\n', 'no column marks an object or a text, of filename, polygon'),
+        ('filename,polygon\na.png,1 2 3\n', 'xmin, ymin, xmax, ymax, class; it has filename, polygon'),
     ],
 )
 def test_lines_of_csv_files_that_cannot_be_used_are_explained(text: str, reason: str) -> None:

@@ -40,6 +40,7 @@ NAMED = {
 }
 NUMBERS = {'cx', 'cy', 'x0', 'y0', 'x1', 'y1', 'width', 'height'}
 OBJECTS = {'x0', 'cx', 'box', 'runs', 'bitmap', 'region'}  # columns that mark an object
+USUAL = 'filename, xmin, ymin, xmax, ymax, class'  # columns of a table with a line for each box
 CODE = re.compile(r'/[a-z]/\w+$')  # of a class of Open Images
 PIXELS, SHARES = 'pixels', 'shares'
 MOST_SHARE = 2  # a box in shares may leave its image a little, and is clipped
@@ -244,12 +245,12 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     if alike and not OBJECTS & columns.keys():
         columns, body = {key: place for place, key in enumerate(alike[0]) if key}, chain([(1, header)], body)
     if 'image' not in columns and any(_is_image(cell, tree) for cell in header):
-        found.notes.append(
-            f'{path}: its first line names an image and no columns, such as filename, xmin, ymin, xmax, ymax, class'
-        )
+        found.notes.append(f'{path}: its first line names an image and no columns, such as {USUAL}')
     if 'image' in columns and not columns.keys() & {*OBJECTS, 'text', 'html'}:
         listed = ', '.join(header)
-        found.notes.append(f'{path}: names images, but no column marks an object or a text, of {listed:.200}')
+        found.notes.append(
+            f'{path}: names images, but no column marks an object or a text, such as {USUAL}; it has {listed:.200}'
+        )
     if 'image' not in columns or not columns.keys() & {*OBJECTS, 'text', 'html'}:
         return
     plain = _plain(header)

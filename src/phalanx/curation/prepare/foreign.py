@@ -65,6 +65,7 @@ TOOLS: tuple[Foreign, ...] = tuple(
             'file_name objects',
             ('metadata of a Hugging Face ImageFolder', 'write its boxes as COCO, or as CSV with a line each'),
         ),
+        ('image objects', ('a file of a Hugging Face data set', 'write its boxes as COCO, or as CSV with a line each')),
         ('file_name text', ('metadata of a Hugging Face ImageFolder', 'write metadata.csv with the columns file_name, text')),
         ('messages', ('a list of prompts for a language model', COCO)),
         ('image spans', ('a data set of Prodigy', TO_COCO)),
