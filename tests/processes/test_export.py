@@ -178,3 +178,24 @@ def test_a_file_that_computes_something_else_is_refused(wrong: float) -> None:
         compare(exported, [[chosen]], [[chosen * (chosen % 2)]])
     with pytest.raises(ExportError, match='the file differs from the network in scores by'):
         compare(exported, [[right]], [[np.array([wrong, 2.0], np.float32)]])
+
+
+def test_queries_may_come_in_another_order_but_none_may_be_missing_wrong_or_twice() -> None:
+    exported = Export(torch.nn.Identity(), {'boxes': '', 'scores': ''}, {}, {}, {}, is_set=True)
+    boxes = np.array([[[0, 0, 8, 8], [4, 4, 9, 9], [0, 0, 8, 8]]], np.float32)  # the same box for two classes
+    scores = np.array([[[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]], np.float32)
+
+    def file(*rows: int) -> list[np.ndarray]:
+        return [boxes[:, list(rows)], scores[:, list(rows)]]
+
+    assert compare(exported, [[boxes, scores]], [file(2, 0, 1)]) == {'boxes': 0, 'scores': 0}
+    for rows in ((0, 1, 1), (1, 1, 1)):
+        with pytest.raises(ExportError, match='the file differs from the network in'):
+            compare(exported, [[boxes, scores]], [file(*rows)])
+    with pytest.raises(ExportError, match='the file differs from the network in'):
+        compare(exported, [file(0, 1, 1)], [[boxes, scores]])
+    with pytest.raises(ExportError, match='scores by nan'):
+        compare(exported, [[boxes, scores]], [[boxes, scores * np.float32(np.nan)]])
+    ordered = Export(torch.nn.Identity(), exported.outputs, {}, {}, {})
+    with pytest.raises(ExportError, match='the file differs from the network in'):
+        compare(ordered, [[boxes, scores]], [file(2, 0, 1)])

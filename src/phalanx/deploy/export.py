@@ -198,8 +198,9 @@ def variable_dimensions(exported: Export, dynamic: Sequence[str] | None) -> dict
         return possible
     if fixed := [name for name in dynamic if AXES[name] not in possible]:
         free = [name for name, axis in AXES.items() if axis in possible]
-        cause = 'all images reach this network with the same'
-        raise RequestError(f'--dynamic {",".join(dynamic)}: {cause} {" and ".join(fixed)}; only {", ".join(free)} may vary')
+        one = 'with this post-processing, the file takes one image at a time'
+        cause = one if 'batch' in fixed else f'all images reach this network with the same {" and ".join(fixed)}'
+        raise RequestError(f'--dynamic {",".join(dynamic)}: {cause}; only {", ".join(free) or "none"} may vary')
     return {axis: possible[axis] for axis in map(AXES.__getitem__, dynamic)}
 
 
@@ -264,10 +265,18 @@ def compare(
 ) -> dict[str, float]:
     """Largest difference of each output over the trials. Raises ExportError if one is above `tolerance`.
 
-    For integers (choices), the share that differs, up to TIES: two classes may be equally likely.
+    For integers (choices), the share that differs, up to TIES: two classes may be equally likely. Outputs without an order are
+    compared with the most similar ones, those of the network with those of the file and vice versa.
     """
     differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
-    for references, results in zip(expected, actual, strict=True):
+    pairs = [*zip(expected, actual, strict=True)]
+    if exported.is_set:
+        matched = [(most_similar(right, computed), most_similar(computed, right)) for right, computed in pairs]
+        pairs = [
+            *((right, similar) for (right, _), (_, similar) in zip(pairs, matched, strict=True)),
+            *((similar, computed) for (_, computed), (similar, _) in zip(pairs, matched, strict=True)),
+        ]
+    for references, results in pairs:
         for name, right, computed in zip(exported.outputs, references, results, strict=True):
             if right.dtype.kind in 'iu':
                 largest, limits[name] = float((right != computed).mean()), max(tolerance, TIES)
@@ -281,6 +290,16 @@ def compare(
             '(for a network that has hardly trained, rounding may matter: --no_check writes it without the comparison)'
         )
     return differences
+
+
+def most_similar(outputs: Arrays, others: Arrays) -> Arrays:
+    """For each row of axis 1 in `others`, which may be in another order, the row of `outputs` that differs least from it."""
+    rows, wanted = np.concatenate(outputs, -1), np.concatenate(others, -1)
+    nearest = [
+        [int((np.abs(own - one) / (1 + np.abs(one))).max(-1).argmin()) for one in ones]
+        for own, ones in zip(rows, wanted, strict=True)
+    ]
+    return [np.take_along_axis(output, np.array(nearest)[..., None], 1) for output in outputs]
 
 
 def description(

@@ -41,3 +41,4 @@ class Export:
     reading: Mapping[str, Any]  # conversion of outputs to results: class names, characters, thresholds
     in_graph: GraphPart | None = None  # post-processing behind the network in the file
     dynamic: Mapping[int, int] = field(default_factory=dict)  # variable dimensions -> the number that they must be multiples of
+    is_set: bool = False  # axis 1 of all outputs has no order, and rounding may change it: queries of a detector

@@ -24,6 +24,8 @@ def test_the_batch_and_the_sides_that_a_family_leaves_free_vary() -> None:
     assert export.variable_dimensions(SEGMENTATION, ['width']) == {3: 32}
     one_by_one = Export(nn.Identity(), {}, {}, {}, GraphPart(lambda model: model, {}), {2: 32, 3: 32})
     assert export.variable_dimensions(one_by_one, None) == {2: 32, 3: 32}
+    with pytest.raises(RequestError, match='with this post-processing, the file takes one image at a time'):
+        export.variable_dimensions(one_by_one, ['batch'])
 
 
 def test_a_side_that_is_fixed_is_refused_with_those_that_may_vary() -> None:

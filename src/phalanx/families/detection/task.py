@@ -391,6 +391,7 @@ class Detection(Family):
                 'order': READ_OUT,
             },
             in_graph=GraphPart(partial(add_suppression, nms=nms), OUTPUTS) if post_processing else None,
+            is_set=getattr(model, 'takes_truths', False),
             dynamic={} if has_one_size else {2: STRIDE, 3: STRIDE},
         )
 
