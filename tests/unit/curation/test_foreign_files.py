@@ -51,7 +51,6 @@ def failure(name: str, content: object, capsys: pytest.CaptureFixture[str]) -> s
         ('metadata.json', {'name': 'x', 'media_type': 'image', 'sample_fields': {}}, 'a data set of FiftyOne'),
         ('manifest.json', {'type': 'eta.core.datasets', 'description': '', 'index': []}, 'a data set of FiftyOne'),
         ('a.geojson.json', {'type': 'FeatureCollection', 'features': []}, 'GeoJSON'),
-        ('train.json', {'metainfo': {'classes': ['a']}, 'data_list': []}, 'a list of MMEngine'),
         ('a.png.json', {'metadata': {'name': 'a.png'}, 'instances': [{'type': 'bbox'}]}, 'SuperAnnotate'),
         ('a.json', {'version': '2.0', 'item': DARWIN, 'annotations': []}, 'V7 Darwin'),
         ('a.json', {'dataset': 'x', 'image': {'filename': 'a.png'}, 'annotations': []}, 'V7 Darwin'),
@@ -81,9 +80,9 @@ def test_json_of_nobody_known_is_described_by_its_keys(capsys: pytest.CaptureFix
 
 
 def test_one_file_of_each_unknown_kind_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    drawn.write(Path('mine/a.xml'), '<?xml version="1.0"?>\n<PcGts><Page/></PcGts>')
+    drawn.write(Path('mine/a.xml'), '<?xml version="1.0"?>\n<Scans><Page/></Scans>')
     said = failure('boxes.csv', '# of a tool\n1,2,3\n', capsys)
-    assert 'a.xml: XML of no known format, <PcGts>' in said
+    assert 'a.xml: XML of no known format, <Scans>' in said
     assert "boxes.csv: no known format, such as '# of a tool'" in said
 
 

@@ -20,6 +20,7 @@ from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mo
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Packed, Sample, SplitName, join
 from phalanx.curation.prepare.splits import Splits, listed_splits, settle_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
+from phalanx.curation.prepare.text_json import find_text_json
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
 from phalanx.curation.prepare.yolo import read_yolo
@@ -48,6 +49,7 @@ FORMATS = {
     'datumaro': Format('Datumaro (JSON with categories and items)', find_datumaro, '.json'),
     'createml': Format('CreateML (JSON, a list of images)', find_createml, '.json'),
     'via': Format('VGG Image Annotator (JSON)', find_via, '.json'),
+    'text_json': Format('texts in JSON (docTR, MMOCR, an object of an image and its text)', find_text_json, '.json'),
     'wider_face': Format('WIDER FACE (lists *_bbx_gt.txt)', find_wider_face),
     'mot': Format('MOT (gt/gt.txt of each sequence)', find_mot),
     'dota': Format('DOTA (a text file of rotated boxes for each image)', find_dota),

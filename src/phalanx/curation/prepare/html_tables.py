@@ -33,14 +33,14 @@ def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
         if path.suffix == '.json' and path in tree.jsons:
             continue
         with found.left_out.catch():
-            for number, line in enumerate(_lines(path), 1):
+            for number, line in enumerate(read_lines(path), 1):
                 if line.strip():
                     with found.left_out.catch():
                         sample = _parse_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
 
 
-def _lines(path: Path) -> Iterable[bytes]:
+def read_lines(path: Path) -> Iterable[bytes]:
     """Lines in UTF-8, not decoded: all text in one, a rare letter would give four bytes to each letter of PubTabNet."""
     data = read_bytes(path)
     return io.BytesIO(decode_text(data, path).encode() if marked_encoding(data) else data)

@@ -186,4 +186,7 @@ class AnnotationSet:
             if outlined * 2 > kinds.total() and (is_stuff or not self.boxes_first)
             else ['detection', 'segmentation']
         )
-        return ['recognition', 'text_detection', *drawn] if written else [*drawn, 'text_detection']
+        if not written:
+            return [*drawn, 'text_detection']
+        is_read = any(one.text for sample in samples for one in sample.instances)
+        return ['recognition', 'text_detection', *drawn] if is_read else ['text_detection', *drawn]
