@@ -4,10 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, fx
 
 from phalanx.deploy.compact import inner_values
+
+
+def relative_difference(actual: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Differences of numbers, each relative to 1 + the magnitude of the expected one."""
+    difference: npt.NDArray[np.float32] = np.abs(actual - expected) / (1 + np.abs(expected))
+    return difference
 
 
 class Recorder(fx.Interpreter):
@@ -43,7 +50,7 @@ def describe_first_difference(program: torch.export.ExportedProgram, file: Path,
     # In the order of the file, so the first difference is the cause of the later ones.
     for name, computed_value in inner_values(model, computed)(images.numpy()).items():
         right = recorder.values[name].numpy()
-        difference = float((np.abs(computed_value - right) / (1 + np.abs(right))).max(initial=0))
+        difference = float(relative_difference(computed_value, right).max(initial=0))
         if not difference <= tolerance:
             return f'the first layer that differs is {recorder.layers[name]}, by {difference:.1e}'
     return 'no single layer differs: the difference comes from operations that were fused before or after tracing'

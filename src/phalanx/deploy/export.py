@@ -23,7 +23,7 @@ from phalanx.config.read import to_plain
 from phalanx.data.samples import Draw, SampleError
 from phalanx.deploy import compact
 from phalanx.deploy.compact import Precision
-from phalanx.deploy.difference import describe_first_difference
+from phalanx.deploy.difference import describe_first_difference, relative_difference
 from phalanx.deploy.formats import AXES, FORMATS
 from phalanx.deploy.writing import (
     LEAST,
@@ -269,19 +269,19 @@ def compare(
     compared with the most similar ones, those of the network with those of the file and vice versa.
     """
     differences, limits = dict.fromkeys(exported.outputs, 0.0), dict.fromkeys(exported.outputs, tolerance)
-    pairs = [*zip(expected, actual, strict=True)]
+    pairs = list(zip(expected, actual, strict=True))
     if exported.is_set:
-        matched = [(most_similar(right, computed), most_similar(computed, right)) for right, computed in pairs]
         pairs = [
-            *((right, similar) for (right, _), (_, similar) in zip(pairs, matched, strict=True)),
-            *((similar, computed) for (_, computed), (similar, _) in zip(pairs, matched, strict=True)),
+            pair
+            for right, computed in pairs
+            for pair in ((right, most_similar(computed, right)), (most_similar(right, computed), computed))
         ]
     for references, results in pairs:
         for name, right, computed in zip(exported.outputs, references, results, strict=True):
             if right.dtype.kind in 'iu':
                 largest, limits[name] = float((right != computed).mean()), max(tolerance, TIES)
             else:
-                largest = float((np.abs(right - computed) / (1 + np.abs(right))).max())
+                largest = float(relative_difference(computed, right).max())
             differences[name] = float(np.maximum(differences[name], largest))  # a NaN stays one
     if differing_outputs := {name: value for name, value in differences.items() if not value <= limits[name]}:
         differing = ', '.join(f'{name} by {value:.1e}' for name, value in differing_outputs.items())
@@ -296,8 +296,7 @@ def most_similar(outputs: Arrays, others: Arrays) -> Arrays:
     """For each row of axis 1 in `others`, which may be in another order, the row of `outputs` that differs least from it."""
     rows, wanted = np.concatenate(outputs, -1), np.concatenate(others, -1)
     nearest = [
-        [int((np.abs(own - one) / (1 + np.abs(one))).max(-1).argmin()) for one in ones]
-        for own, ones in zip(rows, wanted, strict=True)
+        [int(relative_difference(own, one).max(-1).argmin()) for one in ones] for own, ones in zip(rows, wanted, strict=True)
     ]
     return [np.take_along_axis(output, np.array(nearest)[..., None], 1) for output in outputs]
 
