@@ -56,8 +56,9 @@ BARE = (  # columns of files without a header
 def find_csv(tree: Tree, found: AnnotationSet) -> None:
     """All CSV and TSV files with a column of images: boxes, Kaggle's run lengths, bitmaps of Open Images, regions of VIA."""
     marked: dict[Path, tuple[SplitName, list[Instance]]] = {}
-    names = _descriptions(tree)
-    found.class_names = _class_order(tree)
+    lists = [_class_rows(path) for path in tree.having('.csv') if 'class' in path.stem.lower()]
+    names = {row[0]: row[1].strip() for rows in lists for row in rows if len(row) == 2 and CODE.match(row[0])}
+    found.class_names = _class_order(lists)
     for path in tree.having('.csv', '.tsv'):
         with found.left_out.catch(), tree.doubting(path):
             _read_file(path, names, tree, found, marked)
@@ -92,24 +93,17 @@ def _read_file(
         raise
 
 
-def _descriptions(tree: Tree) -> dict[str, str]:
-    """Name by code (`/m/01yrx`) of the classes of Open Images; FiftyOne calls their file `classes.csv`."""
-    rows = [row for path in tree.having('.csv') if 'class' in path.stem.lower() for row in _class_rows(path)]
-    return {row[0]: row[1].strip() for row in rows if len(row) == 2 and CODE.match(row[0])}
-
-
-def _class_order(tree: Tree) -> tuple[str, ...]:
+def _class_order(lists: Iterable[list[list[str]]]) -> tuple[str, ...]:
     """Class names by the numbers behind them in RetinaNet's `classes.csv`; empty without such a file."""
-    for path in tree.having('.csv'):
-        if 'class' in path.stem.lower():
-            rows = _class_rows(path)
-            numbers = {row[1].strip(): row[0].strip() for row in rows if len(row) == 2}
-            if rows and numbers.keys() == {str(number) for number in range(len(rows))}:
-                return tuple(numbers[str(number)] for number in range(len(rows)))
+    for rows in lists:
+        numbers = {row[1].strip(): row[0].strip() for row in rows if len(row) == 2}
+        if rows and numbers.keys() == {str(number) for number in range(len(rows))}:
+            return tuple(numbers[str(number)] for number in range(len(rows)))
     return ()
 
 
 def _class_rows(path: Path) -> list[list[str]]:
+    """Rows of a file that names classes: RetinaNet's, or that of Open Images, which FiftyOne calls `classes.csv`, too."""
     return [row for row in csv.reader(read_text(path).splitlines()) if any(row)]
 
 
@@ -287,12 +281,9 @@ def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str,
     columns = {}
     for key, known in NAMED.items():
         places = [names.index(name) for name in known.split() if name in names]
-        if key == 'image':
-            places = [p for p in places if any(p < len(line) and _is_image(line[p], tree) for line in lines)]
-        if key == 'bitmap':  # of V7, a `mask_id` is a file; other tools number their masks
-            places = [
-                p for p in places if names[p] != 'maskid' or any(p < len(line) and _is_image(line[p], tree) for line in lines)
-            ]
+        # of V7, a `mask_id` is a file; other tools number their masks
+        doubtful = [p for p in places if key == 'image' or names[p] == 'maskid']
+        places = [p for p in places if p not in doubtful or any(p < len(line) and _is_image(line[p], tree) for line in lines)]
         if key == 'image' and not places:  # by its content
             width = min(map(len, lines), default=0)
             unnamed = [p for p in range(min(width, len(header))) if not _is_image(header[p], tree)]
