@@ -102,3 +102,12 @@ def test_a_class_of_an_image_is_no_text(tmp_path: Path) -> None:
     drawn.draw(tmp_path / '0.png', 0)
     drawn.write(tmp_path / 'metadata.jsonl', '{"file_name": "0.png", "label": "cat"}\n')
     assert 'text_json' not in find_annotations(Tree(tmp_path), refused={})
+
+
+def test_a_damaged_file_is_left_to_the_reader_that_reports_it(tmp_path: Path) -> None:
+    drawn.draw(tmp_path / '0.png', 0)
+    drawn.write(tmp_path / 'train.json', '{\n "images": [\n  {"file_name": "0.png"},\n ],\n')
+    refused: dict[str, LeftOut] = {}
+    find_annotations(Tree(tmp_path), refused=refused)
+    assert len(refused['pubtabnet']) == 4  # lines
+    assert not refused.get('text_json')

@@ -1,16 +1,13 @@
 """Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
 
-import io
 import json
-from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
-from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.curation.prepare.tree import Tree, read_lines, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
-from phalanx.data.folders import decode_text, marked_encoding
 from phalanx.data.tables import parse_annotation
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
@@ -38,12 +35,6 @@ def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
                     with found.left_out.catch():
                         sample = _parse_line(line, f'{path}:{number}', path, tree)
                         found.samples += [sample] if sample else []
-
-
-def read_lines(path: Path) -> Iterable[bytes]:
-    """Lines in UTF-8, not decoded: all text in one, a rare letter would give four bytes to each letter of PubTabNet."""
-    data = read_bytes(path)
-    return io.BytesIO(decode_text(data, path).encode() if marked_encoding(data) else data)
 
 
 def _parse_line(line: bytes, where: str, path: Path, tree: Tree) -> Sample | None:

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from phalanx.curation.prepare.html_tables import read_lines
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
-from phalanx.curation.prepare.tree import Tree
+from phalanx.curation.prepare.tree import Tree, read_lines
 from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.data.shapes import bounding_box, corners_of
 from phalanx.data.texts import IGNORED_TEXTS, LINE, check_outline
@@ -26,12 +25,20 @@ def find_text_json(tree: Tree, found: AnnotationSet) -> None:
     for path in [path for path in tree.having('.jsonl', '.ndjson', '.json') if path not in tree.jsons]:
         with found.left_out.catch():
             for number, line in enumerate(read_lines(path), 1):
-                with found.left_out.catch():
-                    entry = parse_json(line, f'{path}:{number}') if line.strip() else None
-                    if number == 1 and not _name(entry):
-                        break
-                    if entry is not None:
+                if number == 1 and not _begins_texts(line):  # a damaged line is reported by the reader of tables
+                    break
+                if line.strip():
+                    with found.left_out.catch():
+                        entry = parse_json(line, f'{path}:{number}')
                         _add(f'{path}:{number}', _name(entry), entry, path, tree, found)
+
+
+def _begins_texts(line: bytes) -> bool:
+    """True for a line with an image and its text."""
+    try:
+        return bool(_name(parse_json(line, '')))
+    except AnnotationError:
+        return False
 
 
 def _add(where: str, name: str, entry: Any, path: Path, tree: Tree, found: AnnotationSet) -> None:

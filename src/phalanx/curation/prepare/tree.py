@@ -1,5 +1,6 @@
 """Files below a folder, and lookup of images by the names that annotations give them."""
 
+import io
 import os
 import re
 import unicodedata
@@ -14,7 +15,7 @@ from urllib.parse import unquote
 from phalanx.curation.prepare.coco_content import load_coco
 from phalanx.curation.prepare.samples import LeftOut, SplitName
 from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
-from phalanx.data.folders import decode_text
+from phalanx.data.folders import decode_text, marked_encoding
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
@@ -186,11 +187,30 @@ def nearness(path: Path, other: Path) -> int:
 
 def read_bytes(path: Path) -> bytes:
     """Read the bytes of an annotation file. Raises AnnotationError."""
+    with _opened(path) as file:
+        return file.read()
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Read the lines of an annotation file one after the other, in UTF-8 and not decoded: PubTabNet has 4 GiB.
+
+    Raises AnnotationError.
+    """
+    with _opened(path) as file:
+        if marked_encoding(file.peek(4)):
+            yield from io.BytesIO(read_text(path).encode())
+        else:
+            yield from file
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
     try:
         most = MOST_LINES if path.suffix.lower() in LINES else MOST_TEXT
         if path.stat().st_size > most:
             raise AnnotationError(f'{path}: has more than {most >> 20} MiB; split it into several files')
-        return path.read_bytes()
+        with path.open('rb') as file:
+            yield file
     except OSError as error:
         raise AnnotationError(f'{path}: cannot be read: {error.strerror}') from None
 
