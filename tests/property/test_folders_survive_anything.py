@@ -14,7 +14,7 @@ import pytest
 
 import drawn
 from phalanx.curation.prepare.formats import find_annotations
-from phalanx.curation.prepare.masks import infer_meaning
+from phalanx.curation.prepare.mask_values import infer_meaning
 from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import IMAGES, Tree
 from phalanx.data.checks import AnnotationError

@@ -20,7 +20,7 @@ from filelock import FileLock
 from phalanx.curation.new.near_misses import describe_near_misses
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations
 from phalanx.curation.prepare.label_maps import paint_labels
-from phalanx.curation.prepare.masks import read_label_map
+from phalanx.curation.prepare.mask_values import read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree

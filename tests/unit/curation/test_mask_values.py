@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import drawn
-from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
+from phalanx.curation.prepare.mask_values import Meaning, infer_meaning, read_label_map
 from phalanx.data.checks import AnnotationError
 
 

@@ -17,7 +17,7 @@ from phalanx.curation.prepare.colours import pair_masks, parse_colours, read_col
 from phalanx.curation.prepare.dealing import deal, split_samples
 from phalanx.curation.prepare.formats import FORMATS, choose_format, find_annotations, keep_usable
 from phalanx.curation.prepare.labelme import read_labelme
-from phalanx.curation.prepare.masks import Meaning, name_colours
+from phalanx.curation.prepare.mask_values import Meaning, name_colours
 from phalanx.curation.prepare.samples import FAMILIES, SPLIT_NAMES, AnnotationSet, Family, LeftOut, SplitName
 from phalanx.curation.prepare.splits import listed_splits, settle_splits
 from phalanx.curation.prepare.targets import find_meaning, write_copies

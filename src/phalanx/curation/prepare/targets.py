@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 
 from phalanx.curation.prepare.label_maps import BACKGROUND, MEANING, MOST, paint_labels, save_labels
-from phalanx.curation.prepare.masks import Meaning, infer_meaning, read_label_map
+from phalanx.curation.prepare.mask_values import Meaning, infer_meaning, read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, Instance, LeftOut, Sample, SplitName
 from phalanx.data.bands import find_bands
 from phalanx.data.checks import AnnotationError, size_of
