@@ -130,6 +130,13 @@ def corners_of(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
 
 
+def arrange_corners(corners: Corners) -> list[Sequence[float]]:
+    """Four corners clockwise from the upper left, of two on the left and two on the right."""
+    ordered = sorted(corners, key=lambda corner: corner[0])
+    (a, d), (b, c) = (sorted(pair, key=lambda corner: corner[1]) for pair in (ordered[:2], ordered[2:]))
+    return [a, b, c, d]
+
+
 def rotate(points: list[list[float]], degrees: float, centre: tuple[float, float]) -> list[list[float]]:
     """The points after a clockwise rotation about `centre`."""
     angle, (x, y) = math.radians(degrees), centre

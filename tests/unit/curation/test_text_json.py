@@ -84,18 +84,12 @@ def test_other_files_are_refused_with_a_cure(tmp_path: Path, file: str, content:
 
 
 @pytest.mark.parametrize(
-    ('file', 'content'),
-    [
-        ('0.box', 'S 42 124 56 144 0\n'),
-        ('0.hocr', '<?xml version="1.0" encoding="UTF-8"?>\n'),
-        ('0.xml', '<?xml version="1.0" encoding="UTF-8"?>\n<alto xmlns="http://www.loc.gov/standards/alto/ns-v3#"></alto>'),
-        ('0.tsv', 'level\tpage_num\tblock_num\tpar_num\n1\t1\t0\t0\n'),
-    ],
+    ('file', 'content'), [('0.box', 'S 42 124 56 144 0\n'), ('0.tsv', 'level\tpage_num\tblock_num\tpar_num\n1\t1\t0\t0\n')]
 )
 def test_outputs_of_tesseract_are_named_with_a_cure(tmp_path: Path, file: str, content: str) -> None:
     drawn.draw(tmp_path / '0.png', 0)
     drawn.write(tmp_path / file, content)
-    assert 'as PaddleOCR does' in describe_unknown(Tree(tmp_path))[0]
+    assert 'of Tesseract' in describe_unknown(Tree(tmp_path))[0]
 
 
 def test_a_class_of_an_image_is_no_text(tmp_path: Path) -> None:

@@ -80,13 +80,12 @@ TOOLS: tuple[Foreign, ...] = tuple(
     )
 )
 CTW1500 = re.compile(r'<segs>(\d+,){27}\d+</segs>|^(\d+,){28}####', re.MULTILINE)  # of training, of the test
-PAGES, TESSERACT = ('alto', 'PcGts'), 'level\tpage_num\t'  # roots of ALTO and PAGE-XML; the header of Tesseract's TSV
+TESSERACT = 'level\tpage_num\t'  # begin of its TSV
 SUFFIXES = {
     '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     **dict.fromkeys(('.tfrecord', '.tfrecords', '.record', '.records'), 'records of TensorFlow: export COCO, VOC or YOLO'),
     '.box': f'boxes of Tesseract: write NAME.gt.txt for images of one line, or the lines of a page as PaddleOCR does, {LINE}',
-    '.hocr': f'hOCR: write its lines as PaddleOCR does, {LINE}',
     '.h5': 'HDF5: save its images and masks as files',
     '.npz': 'arrays of NumPy: save its images and masks as files',
     '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; of TotalText, poly_gt_NAME.mat is read',
@@ -122,8 +121,8 @@ def describe_unknown(tree: Tree) -> list[str]:
                 lines = read_text(path).split('\n')
                 root = re.search(r'<(\w[\w:.-]*)', '\n'.join(lines[:20])) if suffix == '.xml' else None
                 about = f'XML of no known format, <{root[1]}>' if root else f'no known format, such as {shorten(lines[0])}'
-                if (root and root[1] in PAGES) or lines[0].startswith(TESSERACT):
-                    about = f'lines of a page as {root[1] if root else "TSV"}, not read; write them as PaddleOCR does, {LINE}'
+                if lines[0].startswith(TESSERACT):
+                    about = 'is TSV of Tesseract, which is not read; write hOCR or ALTO (tesseract IMAGE NAME alto)'
                 if CTW1500.search('\n'.join(lines[:50])):
                     about = f'is outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, {LINE}'
                 found.append(f'{path}: {about}')

@@ -10,6 +10,7 @@ from phalanx.curation.prepare.coco import find_coco
 from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.cvat import read_cvat
 from phalanx.curation.prepare.foreign import name_foreign
+from phalanx.curation.prepare.hocr import find_hocr
 from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
 from phalanx.curation.prepare.json_files import find_createml, find_datumaro, find_via
 from phalanx.curation.prepare.label_studio import find_label_studio
@@ -21,6 +22,7 @@ from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Pac
 from phalanx.curation.prepare.splits import Splits, listed_splits, settle_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
 from phalanx.curation.prepare.text_json import find_text_json
+from phalanx.curation.prepare.text_xml import find_alto, find_page_xml
 from phalanx.curation.prepare.tree import Tree
 from phalanx.curation.prepare.xml_files import read_voc
 from phalanx.curation.prepare.yolo import read_yolo
@@ -50,6 +52,9 @@ FORMATS = {
     'createml': Format('CreateML (JSON, a list of images)', find_createml, '.json'),
     'via': Format('VGG Image Annotator (JSON)', find_via, '.json'),
     'text_json': Format('texts in JSON (docTR, MMOCR, an object of an image and its text)', find_text_json, '.json'),
+    'page_xml': Format('PAGE-XML (a file for each page)', find_page_xml),
+    'alto': Format('ALTO (an XML file for each page)', find_alto),
+    'hocr': Format('hOCR (HTML)', find_hocr),
     'wider_face': Format('WIDER FACE (lists *_bbx_gt.txt)', find_wider_face),
     'mot': Format('MOT (gt/gt.txt of each sequence)', find_mot),
     'dota': Format('DOTA (a text file of rotated boxes for each image)', find_dota),

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from phalanx.curation.prepare import hocr
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree, read_lines, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
@@ -20,8 +21,11 @@ def find_html(tree: Tree, found: AnnotationSet) -> None:
     """Files .html and .htm that are named like an image."""
     for path in tree.having('.html', '.htm'):
         with found.left_out.catch():
+            text = read_text(path)
+            if hocr.PAGE in text:
+                continue
             image = tree.image(path.stem, path, f'{path}')
-            found.samples.append(Sample(image, tree.split_of(image), table=tokenize_table(read_text(path), f'{path}')))
+            found.samples.append(Sample(image, tree.split_of(image), table=tokenize_table(text, f'{path}')))
 
 
 def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:

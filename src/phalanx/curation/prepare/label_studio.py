@@ -216,7 +216,7 @@ def _instance(
     if isinstance(value.get('points'), list):
         points = [check_floats(point, 2, f'{where}: points') for point in value['points']]
         points = [[x * W / 100, y * H / 100] for x, y in points]
-        return Instance(label, bounding_box(points), (polygon(points, size, where),), points if len(points) == 4 else (), text)
+        return Instance(label, bounding_box(points), (polygon(points, size, where),), text=text)
     degrees = check_floats([value.get('rotation') or 0], 1, f'{where}: rotation')[0]
     if 'radiusX' in value:
         x, y, rx, ry = check_floats([value.get(key) for key in ('x', 'y', 'radiusX', 'radiusY')], 4, where)

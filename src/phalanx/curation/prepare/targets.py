@@ -24,7 +24,7 @@ from phalanx.data.bands import find_bands
 from phalanx.data.checks import AnnotationError, size_of
 from phalanx.data.image import find_background, read_image
 from phalanx.data.samples import SampleError
-from phalanx.data.shapes import Corners, Polygon, corners_of
+from phalanx.data.shapes import Corners, Polygon, arrange_corners, corners_of
 from phalanx.data.texts import ILLEGIBLE
 from phalanx.report.terminal import track
 from phalanx.runtime.reading import cut_out
@@ -293,8 +293,7 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
         if instance.ignored or not (instance.text or '').strip():
             written.left_out.append(f'{sample.image}: text {number + 1} has nothing that can be read')
             continue
-        corners = instance.corners if len(instance.corners) == 4 else corners_of(*instance.box)
-        cut = cut_out(page, tuple((x, y) for x, y in corners))
+        cut = cut_out(page, tuple((x, y) for x, y in _outline(instance)))
         path = written.out / 'lines' / f'{name}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
@@ -322,10 +321,10 @@ def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample
 
 
 def _outline(instance: Instance) -> Corners:
-    """Corners of the annotated outline, or of the box."""
+    """Corners of the annotated outline, or of the box; of four, clockwise from the upper left."""
     polygons = [shape for shape in instance.outline if isinstance(shape, Polygon)]
     drawn = max(polygons, key=lambda shape: shape.area).points.tolist() if polygons else corners_of(*instance.box)
-    return instance.corners or drawn
+    return instance.corners or (arrange_corners(drawn) if len(drawn) == 4 else drawn)
 
 
 def _table(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
