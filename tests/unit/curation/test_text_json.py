@@ -83,13 +83,10 @@ def test_other_files_are_refused_with_a_cure(tmp_path: Path, file: str, content:
     assert reason in found(tmp_path, file, content)[0]
 
 
-@pytest.mark.parametrize(
-    ('file', 'content'), [('0.box', 'S 42 124 56 144 0\n'), ('0.tsv', 'level\tpage_num\tblock_num\tpar_num\n1\t1\t0\t0\n')]
-)
-def test_outputs_of_tesseract_are_named_with_a_cure(tmp_path: Path, file: str, content: str) -> None:
+def test_a_table_of_tesseract_is_named_with_a_cure(tmp_path: Path) -> None:
     drawn.draw(tmp_path / '0.png', 0)
-    drawn.write(tmp_path / file, content)
-    assert 'of Tesseract' in describe_unknown(Tree(tmp_path))[0]
+    drawn.write(tmp_path / '0.tsv', 'level\tpage_num\tblock_num\tpar_num\n1\t1\t0\t0\n')
+    assert 'write hOCR or ALTO' in describe_unknown(Tree(tmp_path))[0]
 
 
 def test_a_class_of_an_image_is_no_text(tmp_path: Path) -> None:

@@ -116,6 +116,20 @@ def test_lines_without_text_and_texts_without_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    'content',
+    [
+        'WordStr 5 40 60 54 0 #a #1\n\t 61 40 65 54 0\n',  # wordstrbox
+        'a 5 40 60 54 0\n  5 40 60 54 0\n# 5 40 60 54 0\n1 5 40 60 54 0\n\t 5 40 60 54 0\n',  # lstmbox
+        'a 5 40 20 54 0\n  20 40 30 54 0\n# 30 42 44 54 0\n1 46 42 60 54 0\n\t 80 60 81 61 0\n',  # text2image
+    ],
+)
+def test_boxes_of_tesseract_are_read(tmp_path: Path, content: str) -> None:
+    held, _ = find(tmp_path, {'images/page.box': content})
+    (line,) = held['tesseract_boxes'].samples[0].instances
+    assert (line.text, line.box) == ('a #1', (5, 6, 60, 20))
+
+
+@pytest.mark.parametrize(
     ('files', 'reason'),
     [
         ({'page.xml': PAGE_XML.format('')}, 'has regions, but not one line'),
@@ -130,6 +144,8 @@ def test_lines_without_text_and_texts_without_lines(tmp_path: Path) -> None:
         ),
         ({'multi.xml': PAGE_XML.format('').replace('images/page', 'else')}, 'there is no image'),
         ({'page.xml': alto('').replace('</Layout>', '<Page WIDTH="80" HEIGHT="60"/></Layout>')}, 'has several pages'),
+        ({'page.box': 'a 5 40 20 54 0\nb 22 40 30 54 0\n'}, 'write lines with wordstrbox'),
+        ({'page.box': 'WordStr 5 40 60 54 1 #a\n'}, 'is about page 2'),
         ({'page.hocr': HOCR.format('page.png', '<span class="ocrx_word">a</span>')}, 'has text outside of lines'),
         ({'page.hocr': HOCR.format('page.png', "<span class='ocrx_cinfo' id='lstm_choices_1_1_1'>")}, 'several texts'),
     ],

@@ -85,7 +85,6 @@ SUFFIXES = {
     '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     **dict.fromkeys(('.tfrecord', '.tfrecords', '.record', '.records'), 'records of TensorFlow: export COCO, VOC or YOLO'),
-    '.box': f'boxes of Tesseract: write NAME.gt.txt for images of one line, or the lines of a page as PaddleOCR does, {LINE}',
     '.h5': 'HDF5: save its images and masks as files',
     '.npz': 'arrays of NumPy: save its images and masks as files',
     '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; of TotalText, poly_gt_NAME.mat is read',

@@ -21,6 +21,7 @@ from phalanx.curation.prepare.number_lines import find_dota, find_kitti, find_mo
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Packed, Sample, SplitName, join
 from phalanx.curation.prepare.splits import Splits, listed_splits, settle_splits
 from phalanx.curation.prepare.supervisely import find_supervisely
+from phalanx.curation.prepare.tesseract_boxes import find_tesseract_boxes
 from phalanx.curation.prepare.text_json import find_text_json
 from phalanx.curation.prepare.text_xml import find_alto, find_page_xml
 from phalanx.curation.prepare.tree import Tree
@@ -63,6 +64,7 @@ FORMATS = {
     'lists': Format('lists (lines of an image and its text, lines or label map)', find_lists),
     'yolo': Format('YOLO (a text file for each image)', read_yolo),
     'text_files': Format('text files (one for each image)', find_text_files),
+    'tesseract_boxes': Format('boxes of Tesseract (a file for each page)', find_tesseract_boxes),
     'masks': Format('masks (an image for each image)', find_masks),
     'class_folders': Format('folders by class', find_class_folders),
 }

@@ -33,7 +33,7 @@ def add_pages(pages: Iterable[Page], path: Path, tree: Tree, found: AnnotationSe
     """Add the samples of the pages in a file. `sources`: the file of each image so far."""
     for page in pages:
         with found.left_out.catch():
-            image = _image(page.image, path, tree)
+            image = find_image(page.image, path, tree)
             with found.dropping(image):
                 if other := sources.get(image):
                     several = f'has several pages of {image}; write an image and a file for each'
@@ -50,7 +50,7 @@ def add_pages(pages: Iterable[Page], path: Path, tree: Tree, found: AnnotationSe
                 found.samples.append(Sample(image, tree.split_of(path) or tree.split_of(image), tuple(instances)))
 
 
-def _image(name: str, path: Path, tree: Tree) -> Path:
+def find_image(name: str, path: Path, tree: Tree) -> Path:
     """The image that a file names, or else the one with the name of the file. Raises AnnotationError."""
     try:
         return tree.image(name or path.stem, path, f'{path}')
