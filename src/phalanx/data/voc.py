@@ -1,10 +1,10 @@
-"""Pascal VOC's XML files, one per image, read for the data sets of recipes and for `phalanx new`.
+"""Pascal VOC's XML files, one per image: read for the data sets of recipes and for `phalanx new`, and written.
 
 Their relatives are read too: rotated boxes of roLabelImg and CVAT, polygons and bitmaps of LabelMe's web tool.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -15,6 +15,7 @@ from phalanx.data.shapes import Box, bounding_box, corners_of, rotate
 
 Points = list[list[float]]
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
+DIGITS = 3  # decimals of a coordinate that is written
 TURNED = ('cx', 'cy', 'w', 'h', 'angle')
 
 
@@ -52,6 +53,23 @@ def read_voc_file(path: Path, data: bytes) -> VocFile | None:
             objects.append(_parse_object(element, where))
     name = (root.findtext('filename') or '').strip().replace('\\', '/')
     return VocFile(name, shown, objects, [_attributes(element) for element in root.iterfind('object/attributes')])
+
+
+def voc_tree(name: str, size: tuple[int, int], objects: Iterable[tuple[str, Sequence[float], bool]]) -> ElementTree.Element:
+    """Annotation of the image `name` of `size` (width, height) and its objects: class name, box in pixels, difficult."""
+    root = ElementTree.Element('annotation')
+    ElementTree.SubElement(root, 'filename').text = name
+    shape = ElementTree.SubElement(root, 'size')
+    for side, length in zip(('width', 'height', 'depth'), (*size, 3), strict=True):
+        ElementTree.SubElement(shape, side).text = str(length)
+    for label, box, difficult in objects:
+        element = ElementTree.SubElement(root, 'object')
+        ElementTree.SubElement(element, 'name').text = label
+        ElementTree.SubElement(element, 'difficult').text = str(int(difficult))
+        corners = ElementTree.SubElement(element, 'bndbox')
+        for corner, value in zip(CORNERS, box, strict=True):
+            ElementTree.SubElement(corners, corner).text = str(round(value, DIGITS))
+    return root
 
 
 def correct_sizes(files: Iterable[VocFile]) -> tuple[list[VocFile], int]:

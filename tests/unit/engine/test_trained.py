@@ -141,7 +141,7 @@ def test_a_missing_camera_is_reported(trained: phalanx.Trained, folder: Path, tm
 @pytest.mark.parametrize(
     ('run', 'more', 'message'),
     [
-        ('ppyoloe_digits', ('--save', 'json,cropps'), "--save: 'cropps' is not one of json, txt, crops, pictures"),
+        ('ppyoloe_digits', ('--save', 'json,cropps'), "--save: 'cropps' is not one of json, txt, voc, crops, pictures"),
         ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is not one of txt, json, pictures"),
         ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
         ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import PIL.Image
@@ -13,6 +14,7 @@ import PIL.ImageFont
 from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import palette
 from phalanx.data.samples import Image
+from phalanx.data.voc import voc_tree
 from phalanx.families.detection.data.source import Objects
 from phalanx.families.writing import Write, Writers, picture_writer, write_crop, write_json, write_text
 from phalanx.runtime.prepare import resize
@@ -103,7 +105,7 @@ def build_writers(shown_from: float, bands: Bands | None = None) -> Writers:
         return write_crops(detections, to_rgb(image, bands), stem)
 
     pictures = picture_writer(draw, '_overlay.jpg')
-    ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(crop), 'pictures': pictures}
+    ways = {'json': write_json, 'txt': shown(write_yolo), 'voc': shown(write_voc), 'crops': shown(crop), 'pictures': pictures}
     return Writers(draw, ways, default=('json', 'pictures'))
 
 
@@ -116,6 +118,13 @@ def write_yolo(detections: Sequence[Found], image: Image, stem: Path) -> list[Pa
         shares = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height, (x1 - x0) / width, (y1 - y0) / height)
         lines.append(' '.join([str(detection.label), *(f'{share:.6f}' for share in (*shares, detection.score))]) + '\n')
     return write_text(stem, '.txt', ''.join(lines))
+
+
+def write_voc(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+    """Write the XML of Pascal VOC, which tools for annotation open: class names and boxes, without scores."""
+    tree = voc_tree(stem.name, (image.shape[1], image.shape[0]), ((row.name, row.box, False) for row in detections))
+    ElementTree.indent(tree)
+    return write_text(stem, '.xml', ElementTree.tostring(tree, encoding='unicode'))
 
 
 def write_crops(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A data set that was written again is read as the same data set."""
+"""A data set that was written again is read as the same data set, and so are detections."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from phalanx.data.samples import Draw
+from phalanx.data.voc import VocObject, read_voc_file
 from phalanx.families.detection.data import DATA, Objects
 from phalanx.families.detection.data.write import write
+from phalanx.families.detection.draw import build_writers
+from phalanx.runtime.results import Found
 
 CLASSES = ('cat', 'road sign <€>')
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
@@ -80,3 +83,13 @@ def test_digit_scenes_become_files(tmp_path: Path) -> None:
         image, objects = read.split('eval').read(Draw(index))
         assert_array_equal(image, data.split('eval').read(Draw(index))[0])
         assert_array_equal(objects.boxes, data.split('eval').read(Draw(index))[1].boxes)
+
+
+def test_detections_are_written_as_annotations_of_pascal_voc(tmp_path: Path) -> None:
+    detections = [Found(CLASSES[1], 1, 0.75, (1.25, 2.0, 30.5, 38.125)), Found(CLASSES[0], 0, 0.25, (10.0, 10.0, 20.0, 20.0))]
+    (file,) = build_writers(shown_from=0.5).write(detections, PICTURE, tmp_path / 'street.1', ('voc',))
+    assert file == tmp_path / 'street.1.xml'
+    annotation = read_voc_file(file, file.read_bytes())
+    assert annotation is not None
+    assert (annotation.name, annotation.size) == ('street.1', (60, 40))
+    assert annotation.objects == [VocObject(f'{file}: object 1', 'road sign <€>', (1.25, 2.0, 30.5, 38.125))]

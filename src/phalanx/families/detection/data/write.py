@@ -11,9 +11,8 @@ import PIL.Image
 import yaml
 
 from phalanx.data.samples import Draw, Split
+from phalanx.data.voc import DIGITS, voc_tree
 from phalanx.families.detection.data.source import Objects, Source
-
-DIGITS = 3  # decimals of a coordinate in pixels
 
 
 class CopiedImage(NamedTuple):
@@ -80,28 +79,13 @@ def _voc(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, s
     lines = []
     for image in copied:
         file = f'{folder}/{Path(image.path).stem}.xml'
-        ElementTree.ElementTree(_voc_tree(image, class_names)).write(out / file, encoding='utf-8')
+        objects = ((class_names[label], box, ignored) for box, label, ignored, _ in image.objects.rows())
+        ElementTree.ElementTree(voc_tree(Path(image.path).name, image.size, objects)).write(out / file, encoding='utf-8')
         lines.append(f'{image.path} {file}\n')
     listed = {'train': 'trainval.txt', 'eval': 'test.txt'}[split]
     (out / listed).write_text(''.join(lines), encoding='utf-8')
     (out / 'label_list.txt').write_text(''.join(f'{name}\n' for name in class_names), encoding='utf-8')
     return {'name': 'pascal_voc', split: listed, 'classes': 'label_list.txt'}
-
-
-def _voc_tree(image: CopiedImage, class_names: Sequence[str]) -> ElementTree.Element:
-    root = ElementTree.Element('annotation')
-    ElementTree.SubElement(root, 'filename').text = Path(image.path).name
-    size = ElementTree.SubElement(root, 'size')
-    for name, value in zip(('width', 'height', 'depth'), (*image.size, 3), strict=True):
-        ElementTree.SubElement(size, name).text = str(value)
-    for box, label, ignored, _ in image.objects.rows():
-        element = ElementTree.SubElement(root, 'object')
-        ElementTree.SubElement(element, 'name').text = class_names[label]
-        ElementTree.SubElement(element, 'difficult').text = str(int(ignored))
-        corners = ElementTree.SubElement(element, 'bndbox')
-        for name, corner in zip(('xmin', 'ymin', 'xmax', 'ymax'), box, strict=True):
-            ElementTree.SubElement(corners, name).text = str(round(corner, DIGITS))
-    return root
 
 
 def _yolo(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, split: Split) -> dict[str, str]:
