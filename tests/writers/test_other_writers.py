@@ -278,4 +278,4 @@ def test_what_no_family_learns_is_refused_with_the_reason(written: Path, name: s
     refused: dict[str, LeftOut] = {}
     tree = Tree(written / name)
     assert choose_format(find_annotations(tree, refused=refused), None) is None
-    assert REFUSED[name] in str(refused) + '\n'.join(describe_near_misses(tree))
+    assert REFUSED[name] in str(refused) + '\n'.join(describe_near_misses(tree, None))

@@ -137,7 +137,7 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
         *(['there are: ' + '; '.join(possible)] if possible else []),
         'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
         *(reasons or describe_unknown(tree))[:SHOWN],
-        *describe_near_misses(tree)[:SHOWN],
+        *describe_near_misses(tree, given.family)[:SHOWN],
         'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
     ]
     return '\n'.join(lines)

@@ -1,5 +1,6 @@
-"""Pairs of images with equal names, for the message of `phalanx new` where it finds no annotation that it can read."""
+"""Names of images that are in pairs or hold texts, for the message of `phalanx new` where it finds no annotation to read."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,15 +8,22 @@ from statistics import median
 
 import numpy as np
 
+from phalanx.curation.prepare.samples import Family
 from phalanx.curation.prepare.tree import IMAGES, Tree
-from phalanx.data.checks import AnnotationError, open_image
+from phalanx.data.checks import AnnotationError, open_image, shorten
 
 READ = 5  # images per folder that are looked at
 FEW = 64  # colours; a photograph has more
 
 
-def describe_near_misses(tree: Tree) -> list[str]:
-    """Lines about folders, or endings of names, that pair images: what they look like and the option that takes them."""
+def describe_near_misses(tree: Tree, family: Family | None) -> list[str]:
+    """Lines about names of files that are in pairs, or hold texts: what they look like, and what takes them for `family`."""
+    lines = _describe_pairs(tree) if family in (None, 'segmentation') else []
+    return lines + (_named_texts(tree) if family in (None, 'recognition') else []) + _other_files(tree)
+
+
+def _describe_pairs(tree: Tree) -> list[str]:
+    """Lines about folders, or endings of names, that pair images, with the option that takes them for masks."""
     groups = _by_folder(tree.images)
     lines = []
     for name, own in groups.items():
@@ -29,7 +37,21 @@ def describe_near_misses(tree: Tree) -> list[str]:
                     f'{len(common)} images of {name} ({looks}) and {other_name} ({other_looks}) have equal names: '
                     f"if the latter are masks, add --masks '{other_name}'"
                 )
-    return lines + _other_files(tree)
+    return lines
+
+
+def _named_texts(tree: Tree) -> list[str]:
+    """A line about names `TEXT_NUMBER` or `NUMBER_TEXT` of trdg."""
+    names = [path.stem for path in tree.images if not path.stem.endswith(('_mask', '_boxes'))]
+    for pattern in (r'(?P<text>.+)_(?P<number>\d+)', r'(?P<number>\d+)_(?P<text>.+)'):
+        found = [match for name in names if (match := re.fullmatch(pattern, name))]
+        is_count = len(found) > 1 and sorted(int(match['number']) for match in found) == [*range(len(names))]
+        if is_count and 2 * len({match['text'] for match in found}) > len(found):
+            example = shorten(found[0].string)
+            return [
+                f'{example}: if names hold texts, they lack characters such as , / ?; write labels.txt (trdg --name_format 2)'
+            ]
+    return []
 
 
 def _by_folder(images: Sequence[Path]) -> dict[str, dict[str, Path]]:
