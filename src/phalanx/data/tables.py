@@ -51,5 +51,7 @@ def _parse_box(numbers: Sequence[Any]) -> tuple[Box, tuple[float, ...] | None]:
     if len(place) == 8:
         x, y = place[::2], place[1::2]
         return (min(x), min(y), max(x), max(y)), place
-    x0, y0, x1, y1 = place
+    if len(place) not in (4, 5):  # the fifth is a class in SynthTabNet: whether there is a text
+        raise ValueError(f'the box {place} has {len(place)} numbers, where x0, y0, x1, y1 are expected')
+    x0, y0, x1, y1 = place[:4]
     return (x0, y0, x1, y1), None

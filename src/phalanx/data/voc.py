@@ -33,7 +33,7 @@ class VocFile(NamedTuple):
     name: str  # of the image, which may be that before it was renamed
     size: tuple[int, int]  # (width, height); (0, 0) if the file does not say
     objects: list[VocObject]
-    attributes: list[dict[str, str]] = []  # noqa: RUF012 - of objects, by CVAT: values by name
+    attributes: list[dict[str, str]] = []  # noqa: RUF012 - of objects, by CVAT or within a bndbox: values by name
 
 
 def read_voc_file(path: Path, data: bytes) -> VocFile | None:
@@ -52,7 +52,13 @@ def read_voc_file(path: Path, data: bytes) -> VocFile | None:
         if not parse_flag(element.findtext('deleted'), f'{where}: deleted'):  # LabelMe's web tool keeps these
             objects.append(_parse_object(element, where))
     name = (root.findtext('filename') or '').strip().replace('\\', '/')
-    return VocFile(name, shown, objects, [_attributes(element) for element in root.iterfind('object/attributes')])
+    attributes = [_attributes(element) for element in root.iterfind('object/attributes')]
+    attributes += [  # of WTW: the places of cells in a table
+        more
+        for box in root.iterfind('object/bndbox')
+        if (more := {one.tag: one.text or '' for one in box if one.tag not in CORNERS})
+    ]
+    return VocFile(name, shown, objects, attributes)
 
 
 def voc_tree(name: str, size: tuple[int, int], objects: Iterable[tuple[str, Sequence[float], bool]]) -> ElementTree.Element:

@@ -37,6 +37,7 @@ from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.system.paths import normalise_path
 
 SHOWN = 5  # examples per list of problems
+TABLES = 'tables are read from HTML (a file for each image), lines of PubTabNet, or cells of SciTSR: docs/own-data.md'
 UNPACKED = 'unpacked'  # folder of the content of an archive
 TRIED = 6  # timed steps
 TIMED = 2  # the same without the trial, for --minutes only
@@ -136,7 +137,8 @@ def _explain_failure(tree: Tree, held: dict[str, AnnotationSet], refused: dict[s
         f'{given.folder}: {pluralize(len(tree.images), "image")}, but no annotation{for_what} that can be used',
         *(['there are: ' + '; '.join(possible)] if possible else []),
         'files: ' + ', '.join(f'{count} {suffix}' for suffix, count in there.most_common(8)),
-        *(reasons or describe_unknown(tree))[:SHOWN],
+        *(reasons or (describe_unknown(tree) if not possible else []))[:SHOWN],
+        *([TABLES] if given.family == 'table' else []),
         *describe_near_misses(tree, given.family)[:SHOWN],
         'formats that are known: ' + ', '.join(FORMATS) + ' (docs/own-data.md)',
     ]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from phalanx.curation.prepare.masks import CITYSCAPES
 from phalanx.curation.prepare.samples import LeftOut
+from phalanx.curation.prepare.text_json import IMAGE_KEYS
 from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
 from phalanx.data.texts import LINE
@@ -58,6 +59,17 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('source-ref', ('a manifest of SageMaker Ground Truth', TO_COCO)),
         ('imageGcsUri', ('a list of Vertex AI', TO_COCO)),
         ('image_url label', ('a list of Azure Machine Learning', COCO)),
+        (
+            'otsl cells',
+            (
+                'a table in OTSL',
+                'write a line of PubTabNet: {"filename": .., "html": {"structure": {"tokens": html}, "cells": cells[0]}}',
+            ),
+        ),
+        (
+            'schema_name texts tables',
+            ('a document of docling', 'write the HTML of each table (export_to_html) beside its image'),
+        ),
         ('form', ('a form of FUNSD', f'write its words as PaddleOCR does, {LINE}')),
         ('imgs anns', ('words of COCO-Text or TextOCR', 'the data set coco_text of text detection reads it (docs/data.md)')),
         ('image prefix suffix', ('a list of prompts for PaliGemma or Florence', COCO)),
@@ -89,7 +101,8 @@ SUFFIXES = {
     '.npz': 'arrays of NumPy: save its images and masks as files',
     '.mat': 'arrays of MATLAB: save its masks as PNG, or its boxes as CSV; of TotalText, poly_gt_NAME.mat is read',
     '.pkl': 'a pickle, which could run any program and is not opened: export COCO',
-    '.mdb': 'a database of LMDB, which the data set `lmdb_sets` of recognition reads, but not `phalanx new`',
+    '.mdb': 'a database of LMDB, which the data set `lmdb_sets` of recognition reads: phalanx train rec_mv3_none_bilstm_ctc '
+    "--set data.root=FOLDER 'data.train=[...]' 'data.eval=[...]'",
     '.tar': 'an archive: unpack it; WebDataset is read by the data set `shards`, but not by `phalanx new`',
 }
 
@@ -113,19 +126,29 @@ def describe_unknown(tree: Tree) -> list[str]:
     """Files of a folder in which nothing was found, one of each kind: what is in them, for their author to recognise."""
     kinds = {path.suffix.lower(): path for path in reversed(tree.files) if path.suffix.lower() in SUFFIXES}
     found = [f'{path}: is {SUFFIXES[suffix]}' for suffix, path in kinds.items()]
-    found += [f'{path}: JSON of no known format, with {", ".join(list(first)[:6])}' for path, first in _contents(tree)][:1]
+    found += [f'{path}: {_about(first)}' for path, first in _contents(tree)][:1]
     for suffix in ('.xml', '.csv', '.tsv', '.txt'):
         for path in [path for path in tree.having(suffix) if not path.stem.lower().startswith('readme')][:1]:
             with suppress(AnnotationError):
                 lines = read_text(path).split('\n')
                 root = re.search(r'<(\w[\w:.-]*)', '\n'.join(lines[:20])) if suffix == '.xml' else None
                 about = f'XML of no known format, <{root[1]}>' if root else f'no known format, such as {shorten(lines[0])}'
+                if root and root[1] == 'document' and 'abbyy' in '\n'.join(lines[:20]).lower():
+                    about = 'is XML of ABBYY FineReader, which is not read; export ALTO'
                 if lines[0].startswith(TESSERACT):
                     about = 'is TSV of Tesseract, which is not read; write hOCR or ALTO (tesseract IMAGE NAME alto)'
                 if CTW1500.search('\n'.join(lines[:50])):
                     about = f'is outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, {LINE}'
                 found.append(f'{path}: {about}')
     return found
+
+
+def _about(first: Mapping[str, Any]) -> str:
+    if isinstance(first.get('label'), str | int) and any(isinstance(first.get(key), str) for key in IMAGE_KEYS):
+        return (
+            'images with a label each, of classification, which is not a family of Phalanx; of the text of a line, call it text'
+        )
+    return f'JSON of no known format, with {", ".join(list(first)[:6])}'
 
 
 def _contents(tree: Tree) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -11,7 +11,7 @@ from phalanx.curation.prepare.csv_files import find_csv
 from phalanx.curation.prepare.cvat import read_cvat
 from phalanx.curation.prepare.foreign import name_foreign
 from phalanx.curation.prepare.hocr import find_hocr
-from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet
+from phalanx.curation.prepare.html_tables import find_html, find_pubtabnet, find_scitsr
 from phalanx.curation.prepare.json_files import find_createml, find_datumaro, find_via
 from phalanx.curation.prepare.label_studio import find_label_studio
 from phalanx.curation.prepare.labelme import find_labelme
@@ -48,6 +48,7 @@ FORMATS = {
     'label_studio': Format('Label Studio (JSON)', find_label_studio, '.json'),
     'supervisely': Format('Supervisely (ann/NAME.json)', find_supervisely),
     'pubtabnet': Format('tables in the format of PubTabNet (JSON lines)', find_pubtabnet),
+    'scitsr': Format('tables of SciTSR (JSON, the cells of each image)', find_scitsr, '.json'),
     'html': Format('tables as HTML (a file for each image)', find_html),
     'datumaro': Format('Datumaro (JSON with categories and items)', find_datumaro, '.json'),
     'createml': Format('CreateML (JSON, a list of images)', find_createml, '.json'),

@@ -1,20 +1,25 @@
 """Tables as HTML, in the tokens of PubTabNet: a file beside each image, or lines of JSON in its own format."""
 
 import json
+from html import escape
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from phalanx.curation.prepare import hocr
 from phalanx.curation.prepare.samples import AnnotationSet, Sample
 from phalanx.curation.prepare.tree import Tree, read_lines, read_text
-from phalanx.data.checks import AnnotationError, parse_json, shorten
+from phalanx.data.checks import AnnotationError, get_member, parse_json, shorten
 from phalanx.data.tables import parse_annotation
 
 INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as part of the text
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
 OUTER = ('table', 'html', 'head', 'body', 'title', 'meta', 'colgroup', 'col', 'caption', 'style', 'tfoot')
 MOST_SPAN = 100
+MOST_CELLS = 1000  # in a row or column
+ORDERED = ('start_row', 'start_col', 'end_row', 'end_col')  # of cells in SciTSR, counted from 0
+PLACES = {*ORDERED, 'content'}
 
 
 def find_html(tree: Tree, found: AnnotationSet) -> None:
@@ -37,15 +42,21 @@ def find_pubtabnet(tree: Tree, found: AnnotationSet) -> None:
             for number, line in enumerate(read_lines(path), 1):
                 if line.strip():
                     with found.left_out.catch():
-                        sample = _parse_line(line, f'{path}:{number}', path, tree)
-                        found.samples += [sample] if sample else []
+                        content = parse_json(line, f'{path}:{number}')
+                        if isinstance(content, dict) and {'filename', 'html'} <= content.keys():
+                            found.samples.append(_parse_entry(content, f'{path}:{number}', path, tree))
+                        elif number == 1:  # lines of another format, of which there may be millions
+                            break
 
 
-def _parse_line(line: bytes, where: str, path: Path, tree: Tree) -> Sample | None:
-    content = parse_json(line, where)
-    if not isinstance(content, dict) or 'filename' not in content or 'html' not in content:
-        return None
-    image = tree.image(str(content['filename']), path, where)
+def _parse_entry(content: dict[str, Any], where: str, path: Path, tree: Tree) -> Sample:
+    name = str(content['filename'])
+    if name.lower().endswith('.pdf'):  # of FinTabNet, with boxes in points from the bottom of a page of several tables
+        raise AnnotationError(
+            f'{where}: is about a page of {shorten(name)}; cut its tables out as images, which `filename` names, with boxes of '
+            'cells in their pixels'
+        )
+    image = tree.image(name, path, where)
     split = tree.split_of(path, str(content.get('split')))
     html = content['html']
     if isinstance(html, str):
@@ -53,6 +64,37 @@ def _parse_line(line: bytes, where: str, path: Path, tree: Tree) -> Sample | Non
     parse_annotation(content, where)
     table = {'structure': {'tokens': html['structure']['tokens']}, 'cells': html['cells']}
     return Sample(image, split, table=json.dumps(table, ensure_ascii=False))
+
+
+def find_scitsr(tree: Tree, found: AnnotationSet) -> None:
+    """Files NAME.json with the cells of a table by row and column."""
+    for path, content in tree.jsons.items():
+        cells = content.get('cells') if isinstance(content, dict) else None
+        if isinstance(cells, list) and cells and isinstance(cells[0], dict) and cells[0].keys() >= PLACES:
+            with found.left_out.catch():
+                image = tree.image(path.stem, path, f'{path}')
+                table = tokenize_table(_compose_html(cells, f'{path}'), f'{path}')
+                found.samples.append(Sample(image, tree.split_of(path) or tree.split_of(image), table=table))
+
+
+def _compose_html(cells: list[Any], where: str) -> str:
+    """HTML of a table of which each place is in one cell; places without a cell are empty. Raises AnnotationError."""
+    begins, taken = dict[tuple[int, int], str](), set[tuple[int, int]]()
+    for number, cell in enumerate(cells):
+        row, column, last_row, last_column = (get_member(cell, key, int, f'{where}: cell {number}') for key in ORDERED)
+        if not 0 <= row <= last_row < MOST_CELLS or not 0 <= column <= last_column < MOST_CELLS:
+            raise AnnotationError(
+                f'{where}: cell {number}: cannot be in rows {row} to {last_row}, columns {column} to {last_column}'
+            )
+        places = {*product(range(row, last_row + 1), range(column, last_column + 1))}
+        if places & taken:
+            raise AnnotationError(f'{where}: cell {number}: overlaps with another one in row {row}, column {column}')
+        taken |= places
+        text = escape(' '.join(map(str, get_member(cell, 'content', list, f'{where}: cell {number}'))))
+        begins[row, column] = f'<td rowspan="{last_row - row + 1}" colspan="{last_column - column + 1}">{text}</td>'
+    rows, columns = (1 + max(places) for places in zip(*taken, strict=True))
+    begins |= dict.fromkeys({*product(range(rows), range(columns))} - taken, '<td></td>')
+    return '<tr>'.join(['<table>', *(''.join(begins.get((row, n), '') for n in range(columns)) for row in range(rows))])
 
 
 def tokenize_table(html: str, where: str) -> str:

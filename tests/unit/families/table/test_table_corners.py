@@ -30,8 +30,10 @@ def test_four_points_or_eight_numbers_are_corners_with_their_bounding_box() -> N
     assert (cell.corners, cell.box) == (CORNERS, (1, 4, 10, 9))
     flat = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': list(CORNERS)}]}
     assert parse_table({'html': flat}, 'a line').cells == (cell,)
+    synthetic = {**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 4, 10, 9, 2]}]}  # SynthTabNet: the last is a class
+    assert parse_table({'html': synthetic}, 'a line').cells == (Cell(('a',), (1, 4, 10, 9)),)
     assert Cell(('a',), (1, 2, 3, 4)).quadrangle == (1, 2, 3, 2, 3, 4, 1, 4)
-    with pytest.raises(ValueError, match='unpack'):
+    with pytest.raises(ValueError, match='has 3 numbers'):
         parse_table({'html': {**HTML, 'cells': [{'tokens': ['a'], 'bbox': [1, 2, 3]}]}}, 'a line')
 
 

@@ -66,7 +66,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     ('changed', 'message'),
     [
         pytest.param(line('a.png', 'train', tokens=['<tr>', '</tr>']), 'has 0 cells, but 2 are described', id='too few cells'),
-        pytest.param(line('a.png', 'train', [{'tokens': ['a'], 'bbox': [1, 2, 3]}] * 2), 'not enough values', id='half a box'),
+        pytest.param(line('a.png', 'train', [{'tokens': ['a'], 'bbox': [1, 2, 3]}] * 2), 'has 3 numbers', id='half a box'),
         pytest.param(line('a.png', 'train', [{'bbox': [1, 2, 3, 4]}] * 2), "there is no 'tokens'", id='no text'),
     ],
 )
