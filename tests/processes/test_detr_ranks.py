@@ -1,6 +1,7 @@
 """D-FINE on one to four ranks and with micro-batches: in float64, where the cut of a step must not show.
 
-In float32 the same runs differ by rounding, which freshly drawn networks amplify by five orders of magnitude in 25 steps.
+In float32 the same runs differ by rounding, which freshly drawn networks amplify: measured in float64, from 1e-13 in step 10
+to 1e-5 in step 25, by how much depends on the CPU.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def test_four_uneven_micro_batches_train_like_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('steps', 'tolerance'), [(3, 1e-10), (25, 1e-5)])
+@pytest.mark.parametrize(('steps', 'tolerance'), [(3, 1e-10), (10, 1e-8)])
 def test_the_cut_of_a_step_does_not_show(tmp_path: Path, steps: int, tolerance: float) -> None:
     length = f'train.steps={steps}'
     alone = trained(tmp_path, length)
