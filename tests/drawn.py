@@ -325,6 +325,65 @@ def pages_icdar(folder: Path) -> None:
 # Tables.
 
 
+def page_xml(folder: Path) -> None:
+    """A line with alternatives, one of two words, one that nobody transcribed, and a region that is not divided."""
+    for number, image in enumerate(images(folder / 'images')):
+        width, height = size_of(number)
+        x0, y0, x1, y1 = box_of(number)
+        coords = f'<Coords points="{x0},{y0} {x1},{y0} {x1},{y1} {x0},{y1}"/>'
+        text = '<TextEquiv index="{}"><Unicode>{}</Unicode></TextEquiv>'
+        words = f'<Word>{coords}{text.format(0, "a")}</Word>' * 2
+        lines = f'<TextLine id="l0">{coords}{text.format(1, "x")}{text.format(0, text_of(number))}</TextLine>'
+        lines += f'<TextLine id="l1">{coords}{words}</TextLine><TextLine id="l2">{coords}</TextLine>'
+        write(
+            folder / f'page/{image.stem}.xml',
+            '<PcGts xmlns="http://schema.primaresearch.org/PAGE/gts/pagecontent/2019-07-15"><Page '
+            f'imageFilename="{image.name}" imageWidth="{width}" imageHeight="{height}"><TextRegion id="r0">{lines}</TextRegion>'
+            f'<TextRegion id="r1">{coords}{text.format(0, "y")}</TextRegion></Page></PcGts>',
+        )
+
+
+def alto(folder: Path) -> None:
+    for number, image in enumerate(images(folder)):
+        width, height = size_of(number)
+        x0, y0, x1, y1 = box_of(number)
+        box = f'HPOS="{x0}" VPOS="{y0}" WIDTH="{x1 - x0}" HEIGHT="{y1 - y0}"'
+        shape = f'<Shape><Polygon POINTS="{x0} {y0} {x1} {y0} {x1} {y1}"/></Shape>'
+        write(
+            folder / f'{image.stem}.xml',
+            '<alto xmlns="http://www.loc.gov/standards/alto/ns-v4#"><Description><MeasurementUnit>mm10</MeasurementUnit></Description>'
+            f'<Layout><Page WIDTH="{width}" HEIGHT="{height}"><PrintSpace><TextBlock><TextLine {box}><String CONTENT="'
+            f'{text_of(number)}" {box}/><SP/><String CONTENT="b"/><HYP CONTENT="-"/></TextLine><TextLine>{shape}<String {box} '
+            f'CONTENT="a"/><String {box} CONTENT="."/></TextLine></TextBlock></PrintSpace></Page></Layout></alto>',
+        )
+
+
+def hocr(folder: Path) -> None:
+    for number, image in enumerate(images(folder)):
+        (width, height), box = size_of(number), 'bbox {} {} {} {}'.format(*box_of(number))
+        write(
+            folder / f'{image.stem}.hocr',
+            f"<!DOCTYPE html><html><body><div class='ocr_page' title='image \"{image.name}\"; bbox 0 0 {width} {height}'>"
+            f"<p class='ocr_par'><span class='ocr_line' title='{box}; x_size 9'><span class='ocrx_word' title='{box}'>"
+            f"{text_of(number)}</span> <span class='ocrx_word'>&amp;</span></span></p></div></body></html>",
+        )
+
+
+def tesseract_boxes(folder: Path) -> None:
+    for number, image in enumerate(images(folder)):
+        x0, y0, x1, y1 = box_of(number)
+        box = f'{x0} {size_of(number)[1] - y1} {x1} {size_of(number)[1] - y0} 0'
+        write(folder / f'{image.stem}.box', f'WordStr {box} #{text_of(number)}\n\t {box}\na {box}\n  {box}\n\t {box}\n')
+
+
+def scitsr(folder: Path) -> None:
+    for number, image in enumerate(images(folder / 'img')):
+        places = ((0, 0, 0, 1, ['Year', 'x']), (1, 2, 0, 0, [f'{number}']), (1, 1, 1, 1, []))
+        keys = ('start_row', 'end_row', 'start_col', 'end_col', 'content')
+        cells = [{'id': n, 'tex': '', **dict(zip(keys, place, strict=True))} for n, place in enumerate(places)]
+        write(folder / f'structure/{image.stem}.json', {'cells': cells})
+
+
 def html_of(number: int) -> str:
     return (
         f'<table><tr><th colspan=2>Year {number}</th></tr><tr><td>{number}<td><b>x</b>&amp;y</tr>'

@@ -43,7 +43,8 @@ DRAWINGS = [
     *(drawn.voc, drawn.coco, drawn.yolo, drawn.csv_boxes, drawn.csv_without_header, drawn.cvat, drawn.label_studio),
     *(drawn.labelme, drawn.supervisely, drawn.yolo_polygons, drawn.masks_palette, drawn.masks_coloured, drawn.pairs),
     *(drawn.label_file, drawn.csv_texts, drawn.text_files, drawn.pages_paddle, drawn.pages_icdar),
-    *(drawn.html_files, drawn.csv_html, drawn.pubtabnet),
+    *(drawn.page_xml, drawn.alto, drawn.hocr, drawn.tesseract_boxes),
+    *(drawn.html_files, drawn.csv_html, drawn.pubtabnet, drawn.scitsr),
 ]
 
 

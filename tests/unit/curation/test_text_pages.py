@@ -1,6 +1,8 @@
-"""Lines of pages, as kraken 7.1.1 (PAGE-XML, ALTO, hOCR), Tesseract 5.3.0 (ALTO, hOCR), OCR-D (words of PAGE-XML), docWorks and
-Gallica (ALTO in tenths of a millimetre, hyphens) and Transkribus (its unit) lay them out; the sizes are smaller here."""
+"""Lines of pages as programs lay them out, smaller: kraken 7.1.1 (PAGE-XML, ALTO, hOCR), Tesseract 5.3.0 (ALTO, hOCR, boxes),
+docTR 1.1.0 (hOCR), OCR-D (words of PAGE-XML), docWorks and Gallica (units and hyphens of ALTO), Transkribus (its unit), and
+pero-ocr 0.7.0 (words of ALTO that touch)."""
 
+import re
 from pathlib import Path
 
 import cv2
@@ -85,6 +87,8 @@ def find(
         ('page.xml', alto(ALTO_LINE.format(STRING.format('Disgra-', 5, 40) + '<HYP CONTENT="-"/>'), name='-'), 'Disgra-'),
         ('page.xml', alto(ALTO_LINE.format(STRING.format('Disgra', 5, 40) + '<HYP CONTENT="\u00ad"/>')), 'Disgra-'),
         ('page.xml', alto(ALTO_LINE.format(STRING.format('a', 5, 20)), unit='mm10'), 'a'),  # Transkribus: pixels
+        ('page.xml', alto(ALTO_LINE.format(STRING.format('ab', 5, 20) + STRING.format('c', 25, 20))), 'ab c'),
+        ('page.hocr', HOCR.replace('image "{}"', 'image').format(re.sub(r'\s*\n\s*', '', HOCR_LINE)), '"a" &'),
         ('page.hocr', HOCR.format('page.png', HOCR_LINE), '"a" &'),
         ('a.html', HOCR.format('/data/page.png', HOCR_LINE), '"a" &'),
     ],

@@ -13,11 +13,11 @@ from phalanx.data.shapes import corners_of
 from phalanx.data.texts import parse_coordinates
 
 PAGE = 'ocr_page'  # class of pages, which no other HTML has
-LINES = {'ocr_line', 'ocrx_line', 'ocr_textfloat', 'ocr_header', 'ocr_caption'}  # Tesseract writes any of the last three
+LINES = {'ocr_line', 'ocrx_line', 'ocr_textfloat', 'ocr_header', 'ocr_footer', 'ocr_caption'}  # Tesseract writes three more
 
 
 def find_hocr(tree: Tree, found: AnnotationSet) -> None:
-    """Add the lines of hOCR, by Tesseract, kraken or OCRopus."""
+    """Add the lines of hOCR, by Tesseract, kraken, docTR or OCRopus."""
     sources = dict[Path, Path]()
     for path in tree.having('.hocr', '.html', '.htm', '.xhtml'):
         with found.left_out.catch():
@@ -55,6 +55,8 @@ class _Parser(HTMLParser):
             self.tag, self.depth = tag, 1
         elif self.depth:
             self.depth += tag == self.tag
+            if 'ocrx_word' in classes:
+                self.lines[-1][1].append(' ')  # docTR writes none between words
 
     def handle_endtag(self, tag: str) -> None:
         self.depth -= bool(self.depth) and tag == self.tag

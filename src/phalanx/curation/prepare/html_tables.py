@@ -17,7 +17,7 @@ INLINE = ('b', 'i', 'sup', 'sub', 'u', 'strong', 'em')  # tags that are kept as 
 BREAKS = ('br', 'p', 'div', 'span', 'a', 'font', 'small')  # tags within a cell that are left out
 OUTER = ('table', 'html', 'head', 'body', 'title', 'meta', 'colgroup', 'col', 'caption', 'style', 'tfoot')
 MOST_SPAN = 100
-MOST_CELLS = 1000  # in a row or column
+MOST_CELLS = 500  # in a row or column
 ORDERED = ('start_row', 'start_col', 'end_row', 'end_col')  # of cells in SciTSR, counted from 0
 PLACES = {*ORDERED, 'content'}
 
@@ -90,8 +90,12 @@ def _compose_html(cells: list[Any], where: str) -> str:
         if places & taken:
             raise AnnotationError(f'{where}: cell {number}: overlaps with another one in row {row}, column {column}')
         taken |= places
-        text = escape(' '.join(map(str, get_member(cell, 'content', list, f'{where}: cell {number}'))))
-        begins[row, column] = f'<td rowspan="{last_row - row + 1}" colspan="{last_column - column + 1}">{text}</td>'
+        words = get_member(cell, 'content', list, f'{where}: cell {number}')
+        if not all(isinstance(word, str) for word in words):
+            raise AnnotationError(f'{where}: cell {number}: content: expected a list of words, got {shorten(words)}')
+        begins[row, column] = (
+            f'<td rowspan="{last_row - row + 1}" colspan="{last_column - column + 1}">{escape(" ".join(words))}</td>'
+        )
     rows, columns = (1 + max(places) for places in zip(*taken, strict=True))
     begins |= dict.fromkeys({*product(range(rows), range(columns))} - taken, '<td></td>')
     return '<tr>'.join(['<table>', *(''.join(begins.get((row, n), '') for n in range(columns)) for row in range(rows))])

@@ -78,15 +78,16 @@ def _scale(page: Page, image: Path, where: str) -> tuple[tuple[int, int], tuple[
 
 
 def join_words(words: Iterable[tuple[str, Sequence[float]]]) -> str:
-    """Texts of words with their boxes (x0, y0, x1, y1; empty: unknown), with a blank between those that do not touch.
+    """Texts of words with their boxes (x0, y0, x1, y1; empty: unknown), with blanks between them.
 
-    Punctuation is often a word of its own.
+    Punctuation that touches a word has none: it is often a word of its own. Words may touch: pero-ocr divides a line evenly.
     """
-    joined, before = '', tuple[float, ...]()
+    joined, before, is_word = '', tuple[float, ...](), False
     for text, box in words:
+        was_word, is_word = is_word, any(map(str.isalnum, text))
         gap = max(box[0] - before[2], before[0] - box[2]) if box and before else 9.0  # from the left or from the right
         touches = gap <= 1 and -2 * gap < min(box[2] - box[0], before[2] - before[0])  # equal boxes are those of the line
-        joined, before = joined + ('' if touches else ' ') + text, tuple(box)
+        joined, before = joined + ('' if touches and not (was_word and is_word) else ' ') + text, tuple(box)
     return joined
 
 
