@@ -161,11 +161,12 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, files: dict[str, str], 
 
 
 def test_lines_are_cut_out_upright(tmp_path: Path) -> None:
-    """Slanted, with outlines that begin anywhere, in either direction: dark above, light below."""
+    """Slanted, with outlines that begin anywhere, in either direction: dark above, light below; a short text by its box."""
     image = np.full((60, 80, 3), 128, np.uint8)
     cv2.fillConvexPoly(image, np.array([[10, 10], [70, 20], [69, 26], [9, 16]]), (0, 0, 0))
     cv2.fillConvexPoly(image, np.array([[9, 17], [69, 27], [68, 33], [8, 23]]), (255, 255, 255))
     outlines = ('8,23 68,33 70,20 10,10', '10,10 8,23 68,33 70,20', '70,20 40,15 10,10 8,23 68,33')
+    outlines += ('40,36 48,42 56,52 48,58 38,50',)
     lines = ''.join(
         LINE.replace('5,6 60,6 60,20 5,20', points).format(TEXT.format('', f'a{number}'))
         for number, points in enumerate(outlines)
@@ -179,6 +180,7 @@ def test_lines_are_cut_out_upright(tmp_path: Path) -> None:
     write('recognition', picked[1], {'train': samples, 'val': samples}, tmp_path / 'out', meaning=None)
     cut = [cv2.imread(str(path)) for path in sorted((tmp_path / 'out/lines').glob('*_[012].png'))]
     assert len(cut) == 6
+    assert {cv2.imread(str(path)).shape for path in (tmp_path / 'out/lines').glob('*_3.png')} == {(22, 18, 3)}
     for one in cut:
         assert one.shape[1] > 4 * one.shape[0]
         assert one[1:5, 10:50].mean() < 60

@@ -30,6 +30,8 @@ from phalanx.report.terminal import track
 from phalanx.runtime.reading import cut_out
 from phalanx.system.paths import normalise_path
 
+LONG = 2  # length / height of a text whose direction its outline shows
+
 
 @dataclass
 class Written:
@@ -293,12 +295,19 @@ def _texts(sample: Sample, written: Written) -> list[tuple[Path, str, tuple[int,
         if instance.ignored or not (instance.text or '').strip():
             written.left_out.append(f'{sample.image}: text {number + 1} has nothing that can be read')
             continue
-        cut = cut_out(page, tuple((x, y) for x, y in _outline(instance)))
+        cut = cut_out(page, tuple((x, y) for x, y in _corners(instance)))
         path = written.out / 'lines' / f'{name}_{number}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), cut[..., ::-1])
         lines.append((path, (instance.text or '').strip(), (cut.shape[1], cut.shape[0])))
     return lines
+
+
+def _corners(instance: Instance) -> Corners:
+    """Outline that a text is cut out by. The smallest rectangle around a short text may stand on a corner: its box is taken."""
+    outline = _outline(instance)
+    _, sides, _ = cv2.minAreaRect(np.array(outline, np.float32))
+    return outline if len(outline) == 4 or max(sides) >= LONG * min(sides) else corners_of(*instance.box)
 
 
 def _text_detection(written: Written, split: SplitName, samples: Iterable[Sample]) -> tuple[list[str], int]:
