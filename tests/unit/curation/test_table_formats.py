@@ -87,10 +87,15 @@ def test_places_of_cells_in_wtw_are_counted_as_unused(tmp_path: Path) -> None:
         ({'file_name': '0.png', 'otsl': ['fcel', 'nl'], 'html': [], 'cells': [[]]}, 'a table in OTSL'),
         ({'schema_name': 'DoclingDocument', 'version': '1.0.0', 'texts': [], 'tables': []}, 'export_to_html'),
         ([{'image': '0.png', 'label': 'cat'}], 'of classification, which is not a family'),
+        (
+            '<?xml version="1.0"?>\n<document xmlns="http://www.abbyy.com/FineReader_xml/FineReader10-schema-v1.xml">',
+            'export ALTO',
+        ),
+        ('<document filename="0.png">\n<table id="t">\n<cell id="c" start-row="0" start-col="0">', 'tables of pages as ICDAR'),
     ],
 )
 def test_others_are_named_with_a_cure(tmp_path: Path, content: Any, reason: str) -> None:
-    drawn.write(tmp_path / 'a.json', content)
+    drawn.write(tmp_path / ('a.xml' if isinstance(content, str) else 'a.json'), content)
     tree = Tree(tmp_path)
     assert reason in ' '.join([*name_foreign(tree), *describe_unknown(tree)])
 

@@ -91,8 +91,14 @@ TOOLS: tuple[Foreign, ...] = tuple(
         ('image_id category_id segmentation score', DETECTIONS),
     )
 )
-CTW1500 = re.compile(r'<segs>(\d+,){27}\d+</segs>|^(\d+,){28}####', re.MULTILINE)  # of training, of the test
-TESSERACT = 'level\tpage_num\t'  # begin of its TSV
+KNOWN = {  # what the first lines of a file of text have in them
+    r'<segs>(\d+,){27}\d+</segs>|^(\d+,){28}####': (  # of training, of the test
+        f'outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, {LINE}'
+    ),
+    r'\Alevel\tpage_num\t': 'TSV of Tesseract, which is not read; write hOCR or ALTO (tesseract IMAGE NAME alto)',
+    r'<document[^>]*\babbyy': 'XML of ABBYY FineReader, which is not read; export ALTO',
+    r'<cell[^>]*\bstart-row=': 'tables of pages as ICDAR has them, which are not read; cut them out and write their HTML',
+}
 SUFFIXES = {
     '.parquet': 'a table of Parquet, as of Hugging Face data sets: save its images as files, beside COCO or folders',
     '.arrow': 'a table of Arrow, as of Hugging Face data sets: save its images as files, beside COCO or folders',
@@ -131,15 +137,11 @@ def describe_unknown(tree: Tree) -> list[str]:
         for path in [path for path in tree.having(suffix) if not path.stem.lower().startswith('readme')][:1]:
             with suppress(AnnotationError):
                 lines = read_text(path).split('\n')
-                root = re.search(r'<(\w[\w:.-]*)', '\n'.join(lines[:20])) if suffix == '.xml' else None
+                head = '\n'.join(lines[:50])
+                root = re.search(r'<(\w[\w:.-]*)', head) if suffix == '.xml' else None
                 about = f'XML of no known format, <{root[1]}>' if root else f'no known format, such as {shorten(lines[0])}'
-                if root and root[1] == 'document' and 'abbyy' in '\n'.join(lines[:20]).lower():
-                    about = 'is XML of ABBYY FineReader, which is not read; export ALTO'
-                if lines[0].startswith(TESSERACT):
-                    about = 'is TSV of Tesseract, which is not read; write hOCR or ALTO (tesseract IMAGE NAME alto)'
-                if CTW1500.search('\n'.join(lines[:50])):
-                    about = f'is outlines and texts of CTW1500, which are not read; write them as PaddleOCR does, {LINE}'
-                found.append(f'{path}: {about}')
+                known = (f'is {what}' for pattern, what in KNOWN.items() if re.search(pattern, head, re.MULTILINE))
+                found.append(f'{path}: {next(known, about)}')
     return found
 
 
