@@ -185,3 +185,47 @@ def test_lines_are_cut_out_upright(tmp_path: Path) -> None:
         assert one.shape[1] > 4 * one.shape[0]
         assert one[1:5, 10:50].mean() < 60
         assert one[-5:-1, 10:50].mean() > 195
+
+
+@pytest.mark.parametrize('turns', [0, 1, 2, 3])
+@pytest.mark.parametrize('kind', ['page.hocr', 'page.xml', 'ROTATION', 'orientation'])
+def test_turned_lines_are_cut_out_as_they_are_read(tmp_path: Path, turns: int, kind: str) -> None:
+    """Angles of Tesseract 5.3.0 (textangle) and baselines of 5.5.4 for a page turned counter-clockwise: its start is dark."""
+    image = np.full((60, 80, 3), 128, np.uint8)
+    image[10:20, 10:30], image[10:20, 30:60] = 0, 255
+    drawn.draw(tmp_path / 'images/page.png', 0)
+    turned = np.rot90(image, turns)
+    rows, columns = np.nonzero((turned != 128).any(2))
+    x0, y0, x1, y1 = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+    lower, right = y1 - 2, x1 - 2
+    ends = [(x0, lower, x1, lower), (right, y1, right, y0), (x1, y0 + 2, x0, y0 + 2), (x0 + 2, y0, x0 + 2, y1)][turns]
+    height, width = turned.shape[:2]
+    if kind == 'page.hocr':
+        line = f"<span class='ocr_line' title='bbox {x0} {y0} {x1} {y1}; textangle {90 * turns}'>a</span>"
+        content = HOCR.format('page.png', line).replace('0 0 80 60', f'0 0 {width} {height}')
+    elif kind == 'ROTATION':
+        line = f'<TextLine HPOS="{x0}" VPOS="{y0}" WIDTH="{x1 - x0}" HEIGHT="{y1 - y0}"><String CONTENT="a"/></TextLine>'
+        content = alto(line, size=(width, height)).replace('<TextBlock', f'<TextBlock ROTATION="{90 * turns}.0"')
+    else:
+        line = LINE.replace('5,6 60,6 60,20 5,20', f'{x0},{y0} {x1},{y0} {x1},{y1} {x0},{y1}')
+        baseline = '<Baseline points="{},{} {},{}"/>'.format(*ends) if kind == 'page.xml' else ''
+        content = PAGE_XML.format(line.format(baseline + TEXT.format('', 'a')))
+        content = content.replace('imageWidth="80" imageHeight="60"', f'imageWidth="{width}" imageHeight="{height}"')
+        angle = {3: -90}.get(turns, 90 * turns)
+        content = content if baseline else content.replace('<TextRegion', f'<TextRegion orientation="{angle}"')
+    drawn.write(tmp_path / (kind if '.' in kind else 'page.xml'), content)
+    cv2.imwrite(str(tmp_path / 'images/page.png'), turned)
+    ((_, found),) = find_annotations(Tree(tmp_path)).items()
+    (tmp_path / 'out').mkdir()
+    write('recognition', found, {'train': found.samples, 'val': []}, tmp_path / 'out', meaning=None)
+    (path,) = (tmp_path / 'out/lines').iterdir()
+    cut = cv2.imread(str(path))
+    assert cut.shape == (10, 50, 3)
+    assert cut[1:-1, 1:19].mean() < 10
+    assert cut[1:-1, 21:-1].mean() > 245
+
+
+def test_a_baseline_from_the_right_does_not_turn_a_text_from_the_right(tmp_path: Path) -> None:
+    line = LINE.format('<Baseline points="60,18 5,18"/>' + TEXT.format('', '\u05d0\u05d1'))
+    held, _ = find(tmp_path, {'page.xml': PAGE_XML.format(line)})
+    assert not held['page_xml'].samples[0].instances[0].corners

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from phalanx.curation.prepare.samples import AnnotationSet
-from phalanx.curation.prepare.text_pages import Line, Page, add_pages, parse_points
+from phalanx.curation.prepare.text_pages import Line, Page, add_pages, parse_outline
 from phalanx.curation.prepare.tree import Tree, read_text
 from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.shapes import corners_of
@@ -74,4 +74,6 @@ def _lines(parsed: list[tuple[dict[str, str], list[str]]], where: str) -> Iterat
         box = parse_coordinates(properties.get('bbox', '').split())
         corners = ' '.join(f'{x} {y}' for x, y in (corners_of(*box) if len(box) == 4 else ()))
         place = f'{where}: line {number}'
-        yield Line(place, ''.join(texts), parse_points(properties.get('poly', corners), place))
+        angles = parse_coordinates([properties.get('textangle', '')])
+        turns = round(angles[0] / 90) % 4 if angles else 0
+        yield Line(place, ''.join(texts), parse_outline(properties.get('poly', corners), place), turns=turns)

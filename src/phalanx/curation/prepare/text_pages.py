@@ -1,6 +1,8 @@
 """Pages with the outlines and texts of their lines, as readers of PAGE-XML, ALTO and hOCR hand them over."""
 
+import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +10,7 @@ from typing import NamedTuple
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample
 from phalanx.curation.prepare.tree import Tree
 from phalanx.data.checks import AnnotationError, check_size, shorten
-from phalanx.data.shapes import bounding_box, polygon
+from phalanx.data.shapes import bounding_box, corners_of, polygon
 from phalanx.data.texts import parse_coordinates
 
 NO_OUTLINE = 'has no outline; let the program that found the line compute its outline, too'
@@ -20,6 +22,7 @@ class Line(NamedTuple):
     text: str  # may be empty: a line that nobody transcribed
     points: list[list[float]]
     ignored: bool = False
+    turns: int = 0  # quarters counter-clockwise, by which the text is turned
 
 
 class Page(NamedTuple):
@@ -44,9 +47,12 @@ def add_pages(pages: Iterable[Page], path: Path, tree: Tree, found: AnnotationSe
                 instances = []
                 for line in page.lines:
                     points = [[x * x_scale, y * y_scale] for x, y in line.points]
-                    outline = (polygon(points, size, line.where),)
-                    text = ' '.join(line.text.split())
-                    instances.append(Instance('text', bounding_box(points), outline, text=text, ignored=line.ignored))
+                    box, outline = bounding_box(points), (polygon(points, size, line.where),)
+                    text, upright = ' '.join(line.text.split()), corners_of(*box)
+                    # Clockwise quarters are left to where lines are cut out, which turns high ones so: upright characters in a
+                    # column are marked alike.
+                    corners = upright[-line.turns :] + upright[: -line.turns] if line.turns in (1, 2) else ()
+                    instances.append(Instance('text', box, outline, corners, text, line.ignored))
                 found.samples.append(Sample(image, tree.split_of(path) or tree.split_of(image), tuple(instances)))
 
 
@@ -77,6 +83,13 @@ def _scale(page: Page, image: Path, where: str) -> tuple[tuple[int, int], tuple[
     return size, (x, y)
 
 
+def count_turns(baseline: list[list[float]], text: str) -> int:
+    """Quarters counter-clockwise of a baseline. Texts from the right may have one to the left."""
+    (x0, y0), (x1, y1) = baseline[0], baseline[-1]
+    turns = round(math.degrees(math.atan2(y0 - y1, x1 - x0)) / 90) % 4
+    return 0 if turns == 2 and any(unicodedata.bidirectional(one) in ('R', 'AL') for one in text) else turns
+
+
 def join_words(words: Iterable[tuple[str, Sequence[float]]]) -> str:
     """Texts of words with their boxes (x0, y0, x1, y1; empty: unknown), with blanks between them.
 
@@ -91,9 +104,15 @@ def join_words(words: Iterable[tuple[str, Sequence[float]]]) -> str:
     return joined
 
 
-def parse_points(text: str, where: str) -> list[list[float]]:
-    """Points of an outline in any notation in use (`0,0 9,0`, `0 0 9 0`, `(0,0) (9,0)`). Raises AnnotationError."""
-    values = parse_coordinates(re.split(r'[\s,()]+', text.strip(' ,()\r\n\t')))
-    if len(values) < 6 or len(values) % 2:
+def parse_outline(text: str, where: str) -> list[list[float]]:
+    """Points of an outline. Raises AnnotationError."""
+    points = parse_points(text)
+    if len(points) < 3:
         raise AnnotationError(f'{where}: {NO_OUTLINE}' + (f' (got {shorten(text)})' if text.strip() else ''))
-    return [values[n : n + 2] for n in range(0, len(values), 2)]
+    return points
+
+
+def parse_points(text: str) -> list[list[float]]:
+    """Points in any notation in use (`0,0 9,0`, `0 0 9 0`, `(0,0) (9,0)`); none for another one."""
+    values = parse_coordinates(re.split(r'[\s,()]+', text.strip(' ,()\r\n\t')))
+    return [values[n : n + 2] for n in range(0, len(values) - 1, 2)] if len(values) % 2 == 0 else []

@@ -5,7 +5,16 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from phalanx.curation.prepare.samples import AnnotationSet
-from phalanx.curation.prepare.text_pages import NO_OUTLINE, Line, Page, add_pages, join_words, parse_points
+from phalanx.curation.prepare.text_pages import (
+    NO_OUTLINE,
+    Line,
+    Page,
+    add_pages,
+    count_turns,
+    join_words,
+    parse_outline,
+    parse_points,
+)
 from phalanx.curation.prepare.tree import Tree, read_bytes
 from phalanx.data.checks import AnnotationError, parse_number
 from phalanx.data.folders import parse_xml
@@ -62,7 +71,9 @@ def _lines_of_page_xml(page: Element, where: str) -> Iterator[Line]:
         is_undivided = region.find('.//TextLine') is None and bool(_text(region).strip())
         for element in [region] if is_undivided else lines:
             place = f'{where}: {element.tag} {element.get("id")}'
-            yield Line(place, _text(element), parse_points(_drawn(element), place), ignored=is_undivided)
+            text, baseline = _text(element), element.find('Baseline')
+            turns = _turns('' if baseline is None else baseline.get('points', ''), region.get('orientation', ''), text)
+            yield Line(place, text, parse_outline(_drawn(element), place), is_undivided, turns)
 
 
 def _drawn(element: Element) -> str:
@@ -70,6 +81,12 @@ def _drawn(element: Element) -> str:
     coords = element.find('Coords')
     corners = [] if coords is None else [f'{point.get("x")},{point.get("y")}' for point in coords]  # of 2010 and before
     return ' '.join(corners) or ('' if coords is None else coords.get('points', ''))
+
+
+def _turns(baseline: str, degrees: str, text: str) -> int:
+    """Quarters counter-clockwise by which a text is turned, by its baseline, or else by the angle of its region."""
+    points, angles = parse_points(baseline), parse_coordinates([degrees])
+    return count_turns(points, text) if len(points) > 1 else round(angles[0] / 90) % 4 if angles else 0
 
 
 def _text(element: Element) -> str:
@@ -83,7 +100,7 @@ def _text(element: Element) -> str:
 
 def _box_around(word: Element) -> Sequence[float]:
     try:
-        return bounding_box(parse_points(_drawn(word), ''))
+        return bounding_box(parse_outline(_drawn(word), ''))
     except AnnotationError:
         return ()
 
@@ -104,13 +121,15 @@ def _pages_of_alto(root: Element, where: str) -> list[Page]:
 def _lines_of_alto(page: Element, where: str) -> Iterator[Line]:
     if page.find('.//TextLine') is None and page.find('.//TextBlock') is not None:
         raise AnnotationError(f'{where}: {NO_LINES}')
+    angles = {line: block.get('ROTATION', '') for block in page.iter('TextBlock') for line in block.iter('TextLine')}
     for line in page.iter('TextLine'):
         place = f'{where}: TextLine {line.get("ID")}'
         drawn, box = line.find('Shape/Polygon'), _box(line)
         if drawn is None and not box:
             raise AnnotationError(f'{place}: {NO_OUTLINE}')
-        points = corners_of(*box) if drawn is None else parse_points(drawn.get('POINTS', ''), place)
-        yield Line(place, _text_of_alto(line), points)
+        points = corners_of(*box) if drawn is None else parse_outline(drawn.get('POINTS', ''), place)
+        text = _text_of_alto(line)
+        yield Line(place, text, points, turns=_turns(line.get('BASELINE', ''), angles.get(line, ''), text))
 
 
 def _box(element: Element) -> list[float]:
