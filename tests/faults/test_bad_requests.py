@@ -56,6 +56,27 @@ def test_a_wrong_request_is_refused_with_the_reason(phalanx_here: Command, words
     assert reason in run.stderr
 
 
+@pytest.mark.parametrize(
+    'words',
+    [
+        'eval pp_liteseg_digits --weights broken.pth',
+        'eval pp_liteseg_digits --weights broken.pth --nproc_per_node 2',
+        'export pp_liteseg_digits --weights broken.pth --out model.onnx',
+        'predict pp_liteseg_digits line.png --weights broken.pth',
+        'convert weights broken.pth --recipe pp_liteseg_digits --out converted.safetensors',
+        'read line.png --det broken.onnx --rec broken.onnx --out texts',
+    ],
+)
+def test_weights_that_cannot_be_used_are_a_wrong_request(phalanx_here: Command, tmp_path: Path, words: str) -> None:
+    (tmp_path / 'line.png').touch()
+    broken = tmp_path / words[words.index('broken') :].split()[0]
+    broken.write_text('no weights')
+    run = phalanx_here(*words.split())
+    assert run.returncode == 2, run.stderr
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith(f'{broken.name}: ') and ('is not a file of torch.save' in last or 'it is damaged' in last)
+
+
 def test_a_global_batch_smaller_than_the_world_is_refused(phalanx_here: Command) -> None:
     run = phalanx_here('train', *TINY, 'train.steps=2', 'train.global_batch_size=2', '--nproc_per_node', '3')
     assert run.returncode == 2, run.stderr

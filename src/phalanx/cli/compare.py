@@ -21,7 +21,7 @@ from phalanx.report.comparison import Section, write_comparison
 from phalanx.report.page import Run
 from phalanx.report.readable import MISSING, format_duration, format_number, make_finite
 from phalanx.report.terminal import make_table, terminal
-from phalanx.system.errors import CheckpointError, RequestError, describe_error
+from phalanx.system.errors import RequestError, describe_error
 
 LEAST_RESAMPLES = 40  # 2.5 % of them is one
 
@@ -50,7 +50,7 @@ def command(words: Sequence[str]) -> int:
         keys = _differing_keys(runs)
         pages = {name: Run.read(run.folder) for name, run in runs.items()}
         write_comparison(given.page, pages, [_facts(name, run) for name, run in runs.items()], keys, sections)
-    except (CheckpointError, BadSampleError, OSError, ValueError) as error:
+    except (BadSampleError, OSError, ValueError) as error:
         print(f'comparison failed: {describe_error(error)}', file=sys.stderr)
         return 1
     if given.json:

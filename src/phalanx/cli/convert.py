@@ -17,7 +17,7 @@ from phalanx.engine.job import find_recipe, open_job
 from phalanx.engine.zoo import create_model
 from phalanx.paddle.configs import dialect_of, translate
 from phalanx.paddle.configs.dialect import Reading
-from phalanx.system.errors import CheckpointError, RequestError, describe_error
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.weights.reading import load_weights
 
 
@@ -64,7 +64,7 @@ def convert_weights(given: argparse.Namespace) -> int:
     try:
         load_weights(model, given.file).announce()
         safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, given.out)
-    except (CheckpointError, OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError) as error:
         print(f'the conversion failed: {describe_error(error)}', file=sys.stderr)
         return 1
     print(f'{given.out}: {sum(tensor.numel() for tensor in model.state_dict().values()):,} numbers')

@@ -14,6 +14,7 @@ from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_r
 from phalanx.config.arguments import Assignments, parse_recipe_words
 from phalanx.engine import worker
 from phalanx.engine.folder import describe_weights
+from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.samples import NodeSamples
@@ -27,7 +28,7 @@ from phalanx.system.errors import CheckpointError, RequestError, RunError, descr
 
 
 def command(words: Sequence[str]) -> int:
-    """Evaluate the weights of a run, or others."""
+    """Evaluate the weights of a run, or others. Raises ConfigError, RequestError or CheckpointError."""
     given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
@@ -42,6 +43,8 @@ def command(words: Sequence[str]) -> int:
         if flags.ssh:
             return run_on_all_nodes(flags, 'eval', words, job.folder)
         if cluster is not None:
+            # before the ranks start: an unusable file is one line here, not one of each rank
+            load_trained(job.task.model(), job.task, given.weights or job.folder, raw=_wants_raw(given, job))
             try:
                 samples = NodeSamples(job, job.task.dataset('eval'))
             except (OSError, ValueError) as error:
@@ -56,14 +59,14 @@ def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
     print_notes(job)
     try:
         # the weights are announced before an evaluation that may take long
-        raw = given.raw or job.recipe.ema is None  # `--set ema=null` requests them too
+        raw = _wants_raw(given, job)
         description = describe_weights(job, given.weights, raw=raw)
         if dist.rank_of_environment() == 0:
             print(f'weights: {description}', file=sys.stderr)
         result = worker.evaluate(job, given.weights, raw=raw, pictures=PAGE_PICTURES if given.page else 0)
         if given.page and dist.rank_of_environment() == 0:
             write_evaluation(given.page, job.name, description, result)
-    except (CheckpointError, BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
+    except (BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
     # NaN is not JSON: undefined metrics are null
@@ -78,6 +81,11 @@ def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
         run = f'{quote(recipe)} --weights {quote(given.weights)}' if given.weights else quote(recipe)
         print(f'next: phalanx {f"predict {run} IMAGES" if given.page else f"eval {run} --page eval.html"}')
     return 0
+
+
+def _wants_raw(given: argparse.Namespace, job: Job) -> bool:
+    """True if the weights as trained are requested; `--set ema=null` does so, too."""
+    return given.raw or job.recipe.ema is None
 
 
 def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignments) -> int:

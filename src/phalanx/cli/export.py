@@ -19,7 +19,7 @@ from phalanx.engine.job import Job
 from phalanx.paddle.options import EXPORTED, take_assigned, take_weights
 from phalanx.report.trackers import Run, send_exports
 from phalanx.system.disk import check_writable
-from phalanx.system.errors import CheckpointError, RequestError, RunError, describe_error
+from phalanx.system.errors import RequestError, RunError, describe_error
 from phalanx.system.paths import parse_path
 
 NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
@@ -63,7 +63,7 @@ def command(words: Sequence[str]) -> int:
         )
         print(f'weights: {describe_weights(job, given.weights, raw=job.recipe.ema is None)}', file=sys.stderr)
         written = export(job, out, options)
-    except (CheckpointError, ExportError, OSError) as error:
+    except (ExportError, OSError) as error:
         print(f'the export failed: {describe_error(error)}', file=sys.stderr)
         return 1
     _send_to_trackers(job, written)

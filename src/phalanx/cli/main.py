@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import phalanx
 from phalanx.config.shipped import list_recipes
-from phalanx.system.errors import RequestError
+from phalanx.system.errors import CheckpointError, RequestError
 
 
 class Command(NamedTuple):
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None, loading: Callable[[], AbstractContex
     try:
         # wrong requests end with status 2 and one line; other errors are bugs, with a traceback
         return run(words[1:])
-    except RequestError as error:
+    except (RequestError, CheckpointError) as error:  # CheckpointError: the weights that it names
         print(error, file=sys.stderr)
         return 2
     except OSError as error:

@@ -14,7 +14,7 @@ from phalanx.deploy.predict import predict_files
 from phalanx.engine.job import Job, open_job
 from phalanx.paddle.options import IMAGES, take_assigned, take_weights
 from phalanx.report.readable import pluralize
-from phalanx.system.errors import CheckpointError, RequestError, describe_error
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.paths import parse_path
 from phalanx.weights.published import class_names
 
@@ -22,7 +22,7 @@ UNLOCATED = 'the recipe learns no places of cells, which reading needs (annotate
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 when the weights or an image could not be read. Raises ConfigError or RequestError."""
+    """The exit status: 0 done, 1 when an image could not be read. Raises ConfigError, RequestError or CheckpointError."""
     given, run, images, assigned = parse_run(predict_parser(), words)
     named, assigned = take_assigned(take_weights(given, assigned), IMAGES)
     images += [*named, given.images] if given.images else named
@@ -49,7 +49,7 @@ def command(words: Sequence[str]) -> int:
         images_read, frames, failed = predict_files(
             job, [parse_path(image) for image in images], given.out, given.weights, save, _open_recogniser(job, given.rec)
         )
-    except (CheckpointError, OSError, ValueError) as error:  # no weights; a folder that cannot be written to; no classes
+    except (OSError, ValueError) as error:  # a folder that cannot be written to; no classes
         print(f'prediction failed: {describe_error(error)}', file=sys.stderr)
         return 1
     counts = [pluralize(images_read, 'image')] if images_read or not frames else []

@@ -12,7 +12,7 @@ from phalanx.deploy.read_files import SUMMARY, Options, describe_pages, open_rea
 from phalanx.report.readable import pluralize
 from phalanx.runtime import ArtifactError
 from phalanx.system.cores import count_cores
-from phalanx.system.errors import CheckpointError, RequestError, describe_error
+from phalanx.system.errors import RequestError, describe_error
 from phalanx.system.stops import interrupting_signal
 
 
@@ -51,7 +51,7 @@ def command(words: Sequence[str]) -> int:
         names = [*open_reader(options).names, *(tables.names if tables else ())]
         print(f'models: {" and ".join(names)}', file=sys.stderr)
         done, there, failed = read_files(options, pages, given.out, given.workers)
-    except (ArtifactError, CheckpointError, OSError, ValueError) as error:
+    except (ArtifactError, OSError, ValueError) as error:
         print(f'reading failed: {describe_error(error)}', file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:

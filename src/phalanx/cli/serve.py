@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from phalanx.cli.deploy_options import serve_parser
-from phalanx.deploy.exported import find_exported
-from phalanx.runtime import ArtifactError, load
+from phalanx.deploy.exported import find_exported, open_exported
 from phalanx.system.errors import RequestError
 
 NEEDED = ('fastapi', 'uvicorn', 'onnxruntime', 'jinja2')
@@ -27,10 +26,7 @@ def command(words: Sequence[str]) -> int:
     from phalanx.deploy.serve.batching import Batcher
 
     file = find_exported(given.model)
-    try:
-        model = load(file, threads=given.threads)
-    except ArtifactError as error:
-        raise RequestError(str(error)) from None
+    model = open_exported(file, given.threads)
     if 'bands' in model.guide['preparation']:
         raise RequestError(f'{file}: is for images of other bands than RGB; `phalanx predict` and phalanx.runtime take those')
     app = create_app(Batcher(model, most=given.batch, room=given.queue), file=file, most_bytes=given.max_mib * 2**20)

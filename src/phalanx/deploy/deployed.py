@@ -15,13 +15,14 @@ import torch
 
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
+from phalanx.deploy.exported import open_exported
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, numbers_of, update, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad_samples, evaluation_draws
 from phalanx.families.figures import Grade
 from phalanx.report.evaluation import Evaluation
 from phalanx.report.single import PAGE_PICTURES
-from phalanx.runtime import ArtifactError, Model, load
+from phalanx.runtime import Model
 from phalanx.runtime.prepare import Image
 from phalanx.system.errors import RequestError
 
@@ -49,10 +50,7 @@ def open_pair(file: Path, data: str | None, assigned: Assignments) -> tuple[Job,
         raise RequestError(f'{file}: is not in a run folder; name the run or recipe with the evaluation data: --data RUN')
     job = open_job(data or str(file.parent), assigned)
     before = psutil.Process().memory_info().rss
-    try:
-        model = load(file)
-    except ArtifactError as error:
-        raise RequestError(str(error)) from None
+    model = open_exported(file)
     task = job.resolved.value['task'].value
     if model.guide['task'] != task:
         raise RequestError(f'{file}: is a {model.guide["task"]} model, the recipe is for {task}; --data names another')

@@ -1,11 +1,20 @@
-"""Exported files named by path, or by the run folder that contains them."""
+"""Exported files that a command names: by path, or by the run folder that contains them."""
 
 from pathlib import Path
 
 from phalanx.config.read import did_you_mean
+from phalanx.runtime import ArtifactError, Model, load
 from phalanx.system.errors import RequestError
 
 SUFFIXES = ('.onnx', '.xml')
+
+
+def open_exported(file: Path, threads: int = 0) -> Model:
+    """Load a file that a command names. Raises RequestError if it is not an exported model."""
+    try:
+        return load(file, threads=threads)
+    except ArtifactError as error:
+        raise RequestError(str(error)) from None
 
 
 def find_exported(path: Path) -> Path:

@@ -10,6 +10,7 @@ import cv2
 from phalanx import runtime
 from phalanx.data.image import AnImage, Pages, load_pixels
 from phalanx.data.samples import Image, SampleError
+from phalanx.deploy.exported import open_exported
 from phalanx.deploy.pages import draw_page
 from phalanx.runtime import Line
 from phalanx.runtime.prepare import MAX_SIDE, STEP
@@ -67,7 +68,7 @@ class Reader:
         device: str = 'auto',
         threads: int = 0,
     ) -> None:
-        """Load the models. Raises RequestError for another family, ArtifactError, ConfigError or CheckpointError."""
+        """Load the models. Raises RequestError for a wrong file or family, ConfigError or CheckpointError."""
         if not 0 <= threshold <= 1:
             raise RequestError(f'threshold: a confidence is between 0 and 1, got {threshold:g}')
         if max_side < STEP:
@@ -164,15 +165,15 @@ def identify(names: Sequence[str]) -> list[str]:
 def open_model(role: str, source: Model | str | Path, device: str, threads: int = 0) -> Model:
     """Open a model of a reader, of one of FAMILIES: a model, an exported file, a name of published weights, or a run folder.
 
-    Raises RequestError for a model of another family, ArtifactError, ConfigError or CheckpointError.
+    Raises RequestError for a wrong file or a model of another family, ConfigError or CheckpointError.
     """
     model: Model
     if not isinstance(source, str | Path):
         model = source
     elif Path(source).suffix in FILES:
-        model = runtime.load(source, threads=threads)
+        model = open_exported(Path(source), threads)
     elif (published := PUBLISHED.get(str(source))) is not None and published.address.endswith('.onnx'):
-        model = runtime.load(find(str(source)).path, threads=threads)
+        model = open_exported(find(str(source)).path, threads)
     else:
         from phalanx.engine.job import open_job
         from phalanx.engine.trained import Trained as Run

@@ -72,7 +72,7 @@ class TableReader:
         device: str = 'auto',
         threads: int = 0,
     ) -> None:
-        """Load the models. Raises RequestError for another family, ArtifactError, ConfigError or CheckpointError."""
+        """Load the models. Raises RequestError for a wrong file or family, ConfigError or CheckpointError."""
         if layout is None or table is None:
             default_layout, default_table = choose_tables(with_layout=layout is None)
             layout, table = layout or default_layout, table or default_table

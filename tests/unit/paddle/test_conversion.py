@@ -53,24 +53,20 @@ def test_a_configuration_with_its_classes_needs_no_data_set(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ('words', 'status', 'message'),
+    ('words', 'message'),
     [
-        (
-            ['--model', 'pp_liteseg', '--num_classes', '4'],
-            1,
-            f'misshapen: {HEAD} is [3, 32, 1, 1], the model has [4, 32, 1, 1]',
-        ),
-        (['--model', 'pp_liteseg'], 2, '--model needs --num_classes'),
-        (['--model', 'pp_lightseg', '--num_classes', '3'], 2, "did you mean 'pp_liteseg'?"),
-        (['--model', 'pp_liteseg', '--num_classes', '3', '--set', 'backbon=stdc1'], 2, "'backbon'"),
-        (['--recipe', 'no_such'], 2, 'no_such: no such file'),
-        (['--recipe', 'unet_pet'], 1, 'these are weights of another network'),
+        (['--model', 'pp_liteseg', '--num_classes', '4'], f'misshapen: {HEAD} is [3, 32, 1, 1], the model has [4, 32, 1, 1]'),
+        (['--model', 'pp_liteseg'], '--model needs --num_classes'),
+        (['--model', 'pp_lightseg', '--num_classes', '3'], "did you mean 'pp_liteseg'?"),
+        (['--model', 'pp_liteseg', '--num_classes', '3', '--set', 'backbon=stdc1'], "'backbon'"),
+        (['--recipe', 'no_such'], 'no_such: no such file'),
+        (['--recipe', 'unet_pet'], 'these are weights of another network'),
     ],
 )
 def test_what_does_not_fit_is_reported_and_nothing_written(
-    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, message: str
+    original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     out = tmp_path / 'model.safetensors'
-    assert main(['convert', 'weights', str(original), *words, '--out', str(out)]) == status
+    assert main(['convert', 'weights', str(original), *words, '--out', str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()

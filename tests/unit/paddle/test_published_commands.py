@@ -157,10 +157,10 @@ def test_the_keys_of_paddleocr_name_weights_images_and_folders_with_recipes_too(
     (folder / 'w.pdparams').touch()
     assert run_here('train', *recipe, 'Global.checkpoints=w') == 2
     assert '--resume w.pdparams: is a file, not the state of a run; to start from these weights' in capsys.readouterr().err
-    assert run_here('eval', *recipe, 'Global.checkpoints=gone') == 1
+    assert run_here('eval', *recipe, 'Global.checkpoints=gone') == 2
     assert 'gone: there is no such file, run folder' in capsys.readouterr().err
     cv2.imwrite('line.png', np.full((32, 64, 3), 255, np.uint8))
-    assert run_here('predict', *recipe, 'Global.pretrained_model=gone', 'Global.infer_img=line.png') == 1
+    assert run_here('predict', *recipe, 'Global.pretrained_model=gone', 'Global.infer_img=line.png') == 2
     assert 'gone: there is no such file, run folder' in capsys.readouterr().err
     written: list[Path] = []
 
@@ -193,7 +193,7 @@ def test_images_and_weights_of_tools_infer_are_those_of_predict(folder: Path, ca
     assert 'a.jpg: there is no such file' in capsys.readouterr().err
     assert run_here('predict', '-c', 'configs/rec/crnn.yml') == 2
     assert 'which images? give files or folders after the run' in capsys.readouterr().err
-    assert run_here('export', *words[:3], 'Global.pretrained_model=./best', '--no_check', '--image_size', '32,100') == 1
+    assert run_here('export', *words[:3], 'Global.pretrained_model=./best', '--no_check', '--image_size', '32,100') == 2
     assert 'best' in capsys.readouterr().err
 
 
