@@ -60,6 +60,8 @@ def _beside(folder: Path) -> Path:
 def _check(given: argparse.Namespace) -> None:
     if not given.folder.exists():
         raise RequestError(f'{given.folder}: there is no such folder')
+    if given.out and given.out.suffix in ('.yml', '.yaml'):
+        raise RequestError(f'--out {given.out}: is the folder to write to; give --out {given.out.with_suffix("")}')
     if given.weights and not given.weights.is_file():
         raise RequestError(f'--weights {given.weights}: there is no such file')
     if given.val is not None and not 0 < given.val < 1:

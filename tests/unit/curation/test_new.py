@@ -90,6 +90,13 @@ def test_a_folder_becomes_a_recipe_that_trains(drawing: Callable[[Path], None], 
         )
 
 
+def test_the_name_of_a_recipe_is_refused_as_the_folder_to_write_to(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.csv_boxes(Path('mine'))
+    assert run_here('new', 'mine', '--out', 'cells.yml') == 2
+    assert capsys.readouterr().err == '--out cells.yml: is the folder to write to; give --out cells\n'
+    assert not Path('cells.yml').exists()
+
+
 @pytest.mark.parametrize('family', PACKAGED)
 def test_installed_published_weights_are_fine_tuned(family: Family, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = {'recognition': drawn.csv_texts, 'text_detection': drawn.ppocrlabel, 'table': drawn.html_files}[family]
