@@ -357,6 +357,27 @@ def test_a_launcher_that_is_stopped_for_a_while_does_no_harm(nodes: list[Node]) 
     assert [one.end() for one in started] == [143, 143], started[0].output
 
 
+@pytest.mark.long
+@pytest.mark.parametrize('first', [0, 1])
+def test_a_job_that_is_suspended_for_longer_than_a_hang_goes_on(nodes: list[Node], first: int) -> None:
+    """Suspended as by `scontrol suspend`: all processes of a node, and one node after the other, in either order."""
+    started = train(nodes[:2], '--hang_timeout', '30', extra=LONG)
+    started[0].until(lambda: steps(nodes[0]) >= 1)
+    jobs = [[launcher, *launcher.children(recursive=True)] for launcher in (psutil.Process(one.process.pid) for one in started)]
+    for process in [*jobs[0], *jobs[1]]:
+        process.suspend()
+    time.sleep(45)
+    for job in (jobs[first], jobs[1 - first]):
+        for process in job:
+            process.resume()
+        time.sleep(2)
+    reached = steps(nodes[0])
+    started[0].until(lambda: steps(nodes[0]) >= reached + 3)
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+    assert [one.end() for one in started] == [143, 143], started[0].output
+
+
 def test_a_restart_resumes_from_the_last_checkpoint(nodes: list[Node]) -> None:
     extra = ('train.steps=16', 'evaluate.enabled=false', 'report.every=1', 'checkpoint.every=4', 'report.pictures=0')
     started = train(nodes[:2], '--max_restart', '1', extra=extra)

@@ -54,14 +54,15 @@ class Watchdog(threading.Thread):
         self.over = threading.Event()
         self.seen: dict[int, tuple[Any, float]] = {}  # node -> its last heartbeat, and its age in seconds
         self.beats_sent = 0
-        self.last = time.monotonic()  # time of the last reading of heartbeats
+        self.last = self.woke = time.monotonic()  # time of the last reading of heartbeats, of all nodes and of this one
+        self.paused: dict[int, tuple[float, float]] = {}  # rank -> time of its last heartbeat, and seconds paused since
         self.killed: set[int] = set()  # pids of ranks that this thread has killed
         self.reported = ''  # last error of this thread
 
     def run(self) -> None:
         while not self.over.wait(HEARTBEAT) and self.verdict is None:
             try:
-                beats = read_beats(self.folder)
+                beats = self.read()
                 if self.rendezvous is not None:
                     self.exchange(beats)
                 if self.verdict is None:
@@ -72,6 +73,20 @@ class Watchdog(threading.Thread):
                 self.report(error)
         if self.verdict is not None and not self.over.is_set():
             self.end_ranks()
+
+    def read(self) -> dict[int, Beat]:
+        """Heartbeats of the ranks of this node. Their ages leave out pauses of this launcher: its ranks were paused, too.
+
+        Ctrl-Z, `scontrol suspend` and gang scheduling stop all processes of a job, for longer than a hang is tolerated.
+        """
+        now, beats = time.monotonic(), read_beats(self.folder)
+        pause, self.woke = max(0.0, now - self.woke - STALL), now
+        for rank, beat in beats.items():
+            when, before = self.paused.get(rank, (beat.when, 0.0))
+            seconds = min(pause + (before if beat.when == when else 0.0), beat.age)
+            self.paused[rank] = beat.when, seconds
+            beats[rank] = beat._replace(age=beat.age - seconds)
+        return beats
 
     def report(self, error: Exception) -> None:
         """Print an error of this thread, once; the next round may succeed."""

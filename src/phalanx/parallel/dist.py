@@ -74,12 +74,21 @@ def restart_count() -> int:
     return int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
 
 
-def collective_timeout() -> float:
-    """Seconds that ranks wait for each other: longer than a launcher that watches them, since it knows which rank hangs.
+def arrival_timeout() -> float:
+    """Seconds that ranks wait for each other at the start: longer than a launcher that watches them tolerates.
 
-    At least ten minutes: the launcher tolerates a slow rank, so collectives must too.
+    At least ten minutes: the launcher tolerates a slow rank, so the others must too.
     """
     return max(600, float(os.environ.get(HANG_TIMEOUT, 0)) + 60)
+
+
+def collective_timeout() -> float:
+    """Seconds that ranks wait for each other in a collective.
+
+    A launcher that watches them ends a hang, and names the rank that hangs. A day then: while a job is suspended, as by
+    `scontrol suspend`, the clock of the collective that it is in goes on.
+    """
+    return arrival_timeout() + (24 * 3600 if HANG_TIMEOUT in os.environ else 0)
 
 
 def group_size(group: Group | None) -> int:
@@ -104,7 +113,7 @@ def join(device: torch.device) -> bool:
     backend = 'cpu:gloo,cuda:nccl' if device.type == 'cuda' else 'gloo'
     torch_dist.init_process_group(
         backend,
-        store=open_store(own_rank, ranks, collective_timeout()),
+        store=open_store(own_rank, ranks, arrival_timeout()),
         rank=own_rank,
         world_size=ranks,
         timeout=timedelta(seconds=collective_timeout()),

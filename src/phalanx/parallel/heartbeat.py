@@ -22,6 +22,7 @@ class Beat(NamedTuple):
     pid: int
     age: float  # seconds since
     stopped: bool  # its process does not run, as after SIGSTOP: only its own node can see that
+    when: float = 0.0  # time.monotonic() of its node
 
 
 class Heartbeat:
@@ -51,9 +52,8 @@ def read_beats(folder: Path) -> dict[int, Beat]:
         words = file.read_text().split(None, 3)
         if len(words) == 4:
             step, pid, when, doing = words
-            beats[int(file.suffix[1:])] = Beat(
-                int(step), doing.strip(), int(pid), time.monotonic() - float(when), _is_stopped(int(pid))
-            )
+            age = time.monotonic() - float(when)
+            beats[int(file.suffix[1:])] = Beat(int(step), doing.strip(), int(pid), age, _is_stopped(int(pid)), float(when))
     return beats
 
 

@@ -69,6 +69,19 @@ def test_heartbeats_are_read_with_their_age_and_not_before_the_first(tmp_path: P
     assert own[1].age > 99.99  # the file has milliseconds
 
 
+def test_a_pause_of_the_launcher_is_no_hang_of_its_ranks(tmp_path: Path) -> None:
+    """Ctrl-Z, and `fg` an hour later: the ranks were paused, too. What came before and after the pause counts."""
+    now = time.monotonic()
+    (tmp_path / 'beat.0').write_text(f'7 {os.getpid()} {now - 3610:.3f} training\n')
+    (tmp_path / 'beat.1').write_text(f'7 {os.getpid()} {now - 1800:.3f} training\n')  # from within the pause
+    watching = Watchdog(tmp_path, range(2), LIMIT)
+    watching.woke = now - 3600
+    assert watching.read()[0].age == pytest.approx(10 + watchdog.STALL, abs=5)  # up to 5 s on a busy machine
+    assert 0 <= watching.read()[1].age < 5
+    (tmp_path / 'beat.0').write_text(f'8 {os.getpid()} {now - 100:.3f} training\n')  # a heartbeat after the pause
+    assert watching.read()[0].age > 99
+
+
 def test_the_stacks_of_ranks_are_shown_and_the_rank_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(watchdog, 'print_line', lines.append)
