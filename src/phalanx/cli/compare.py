@@ -27,7 +27,7 @@ LEAST_RESAMPLES = 40  # 2.5 % of them is one
 
 
 def command(words: Sequence[str]) -> int:
-    """Write the page and print the differences; exit status 1 if a model cannot be evaluated."""
+    """Write the page and print the differences; status 1 if data cannot be read. Raises RequestError, CheckpointError."""
     given = compare_parser().parse_args(words)
     runs = _read([given.first, *given.others])
     if 0 < given.resamples < LEAST_RESAMPLES or given.resamples < 0:

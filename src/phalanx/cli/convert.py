@@ -22,7 +22,7 @@ from phalanx.weights.reading import load_weights
 
 
 def command(words: Sequence[str]) -> int:
-    """Exit status: 0 done, 1 the weights cannot be used, 2 the request was wrong."""
+    """Exit status: 0 done, 1 a file cannot be written, 2 the request was wrong."""
     given = convert_parser().parse_args(words)
     return convert_recipe(given) if given.command == 'recipe' else convert_weights(given)
 
@@ -59,7 +59,7 @@ def convert_recipe(given: argparse.Namespace) -> int:
 
 
 def convert_weights(given: argparse.Namespace) -> int:
-    """Write Paddle weights as .safetensors. Raises ConfigError or RequestError."""
+    """Write Paddle weights as .safetensors. Raises ConfigError, RequestError or CheckpointError."""
     model = _network(given)
     try:
         load_weights(model, given.file).announce()

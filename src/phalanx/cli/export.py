@@ -26,7 +26,7 @@ NEEDED = ('onnx', 'onnxruntime', 'onnxscript')
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 the export failed. Raises ConfigError or RequestError."""
+    """The exit status: 0 done, 1 the export failed. Raises ConfigError, RequestError or CheckpointError."""
     given, run, more, assigned = parse_run(export_parser(), words)
     if more:
         raise RequestError(f'{more[0]}: one run is exported at a time; values of keys follow --set')

@@ -17,7 +17,7 @@ from phalanx.system.stops import interrupting_signal
 
 
 def command(words: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 when a page or a model could not be read. Raises RequestError."""
+    """The exit status: 0 done, 1 when a page could not be read. Raises ConfigError, RequestError or CheckpointError."""
     given = read_parser().parse_args(words)
     # check the request before models are loaded
     save = given.save.split(',') if given.save else ()
