@@ -19,7 +19,7 @@ import pickle
 import shutil
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -292,10 +292,14 @@ def weights_at(path: Path, *, raw: bool = False) -> dict[str, Tensor]:
     """
     folder = checkpoint_folder(path)
     _, files = _read_manifest(folder / MANIFEST)
-    name = AVERAGED if AVERAGED in files and not raw else MODEL
+    name = _file_of_weights(files, raw=raw)
     _check(folder / name, files)
     with _readable(folder):
         return safetensors.torch.load_file(folder / name)
+
+
+def _file_of_weights(files: Container[str], *, raw: bool) -> str:
+    return AVERAGED if AVERAGED in files and not raw else MODEL
 
 
 def checkpoint_folder(path: Path) -> Path:
@@ -345,8 +349,8 @@ def describe_checkpoint(path: Path, *, raw: bool = False) -> str:
     """Describe the weights that a run folder provides: `step 200 (best), EMA`. Raises CheckpointError if it has none."""
     folder = checkpoint_folder(path)
     pointer = next((f' ({name})' for name in ('best', 'latest') if resolve_pointer(path / name) == folder), '')
-    averaged = not raw and (folder / AVERAGED).is_file()
-    return f'step {step_of(folder)}{pointer}, {"EMA" if averaged else "as trained"}'
+    step, files = _read_manifest(folder / MANIFEST)
+    return f'step {step}{pointer}, {"EMA" if _file_of_weights(files, raw=raw) == AVERAGED else "as trained"}'
 
 
 def _manifest(step: int, files: Mapping[str, Any]) -> bytes:

