@@ -34,7 +34,7 @@ def command(words: Sequence[str]) -> int:
         # the same steps as a launch, up to the point where ranks would start
         start = detect(os.environ, os.getppid())
         flags = Flags.of(given, start=start)
-        apply_start(start.at(flags.master, flags.start_port, flags.ips or flags.nnodes))
+        apply_start(flags.placed(start))
         patience = flags.join_timeout if start.per == 'node' else 0
         cluster, warnings = Cluster.from_flags(flags, torch.cuda.device_count(), patience=patience)
         infos, findings, link = (

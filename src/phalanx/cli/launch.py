@@ -65,7 +65,7 @@ def command(words: Sequence[str]) -> int:
         elif given.script.endswith('.py'):
             started = [sys.executable, '-u', *started]
         # the ranks of this node: those of the launcher, of the flags, or one per device
-        apply_start(start.at(flags.master, flags.start_port, flags.ips or flags.nnodes))
+        apply_start(flags.placed(start))
         if start.per == 'rank':  # a foreign launcher has started this rank already: become the script
             find_network(start, flags.join_timeout)
             os.execvp(started[0], started)

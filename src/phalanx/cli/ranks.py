@@ -37,7 +37,7 @@ def read_launch(given: argparse.Namespace) -> tuple[Flags, Start]:
         flags = Flags.of(given, start=start)
     except ValueError as error:
         raise RequestError(str(error)) from None
-    apply_start(start.at(flags.master, flags.start_port, flags.ips or flags.nnodes))
+    apply_start(flags.placed(start))
     return flags, start
 
 

@@ -110,6 +110,10 @@ class Flags:
         requests = (self.gpus, self.nproc_per_node, self.ips, self.nnodes, self.master)
         return any(request is not None for request in requests)
 
+    def placed(self, start: Start) -> Start:
+        """Copy of `start` that meets where these flags say."""
+        return start.at(self.master, self.start_port, self.ips or self.nnodes)
+
 
 def check_port(port: int, flag: str) -> None:
     """Raise ValueError, starting with `flag`, if `port` is not a port number."""
