@@ -23,7 +23,6 @@ ALTERNATIVES = (
     ('global_batch_size', 'batch_size_per_rank'),
 )
 SYNONYMS = {'gpu': 'cuda', 'float32': 'fp32', 'float16': 'fp16', 'bfloat16': 'bf16'}  # as other tools have them
-NULL = ('', '~', 'null', 'Null', 'NULL')  # YAML's spellings
 BASE = '_base_'  # key of a file that names its bases
 # Limits per file. The largest shipped recipe has some hundreds of nodes; a list of classes may have many thousands.
 MOST_CHARACTERS, MOST_NODES, MOST_LEVELS = 4_000_000, 200_000, 64
@@ -251,11 +250,11 @@ def parse_assignment(assignment: str, origin: str) -> tuple[list[str], Node]:
 
 def check_alternatives(assignments: Iterable[tuple[str, str]]) -> None:
     """Raise ConfigError if `assignments`, (text, origin), set two keys of ALTERNATIVES. Of one key the last value counts."""
-    last = dict[str, tuple[str, str]]()
+    last = dict[str, Node]()
     for text, origin in assignments:
-        key, _, value = text.partition('=')
-        last[key.strip()] = value.strip(), origin
-    given, problems = {key: origin for key, (value, origin) in last.items() if value not in NULL}, []
+        keys, node = parse_assignment(text, origin)
+        last['.'.join(keys)] = node
+    given, problems = {key: node.origin for key, node in last.items() if node.value is not None}, []
     for key, origin in given.items():
         part, dot, name = key.rpartition('.')
         for first, second in ALTERNATIVES:
