@@ -41,8 +41,8 @@ B = TypeVar('B', bound=ImageBatch)  # samples collated for one forward pass
 
 PR_SET_PDEATHSIG = 1
 BATCH_TIMEOUT_S = 480  # wait of a rank for its workers; shorter than the timeout of collectives, so this error comes first
-TIMED_OUT = 'DataLoader timed out'  # torch's message
-RAISED = 'in DataLoader worker process'  # torch's words for an error that a worker raised and survived
+# Torch's words for a wait that was too long, for a dead worker, and for an error that a worker raised and survived.
+TIMED_OUT, DIED, RAISED = 'DataLoader timed out', 'DataLoader worker', 'in DataLoader worker process'
 AHEAD = 256  # samples per rank whose files are fetched from a bucket before workers get to them
 POLL_S = 1  # seconds between two checks for cancellation while a batch is awaited
 
@@ -229,7 +229,7 @@ def receive_batches(read_ahead: Iterator[LoadedBatch], is_cancelled: Callable[[]
         except (ConnectionError, EOFError) as error:
             if RAISED in str(error):
                 raise
-            raise RuntimeError(f'DataLoader worker is gone: {error!r}') from error
+            raise RuntimeError(f'{DIED} is gone: {error!r}') from error
         except RuntimeError as error:
             timeouts += 1
             if TIMED_OUT not in str(error) or timeouts * POLL_S >= BATCH_TIMEOUT_S:

@@ -41,7 +41,7 @@ from phalanx.engine.folder import (
 )
 from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job, fetch_run
-from phalanx.engine.loader import BATCH_TIMEOUT_S, TIMED_OUT, end_workers
+from phalanx.engine.loader import BATCH_TIMEOUT_S, DIED, TIMED_OUT, end_workers
 from phalanx.engine.parts import Parts
 from phalanx.engine.precision import Precision
 from phalanx.engine.progress import Progress
@@ -79,8 +79,7 @@ CURES = {  # pattern of torch's message -> explanation and fix
     "can't allocate memory": FULL,
     'out of memory': FULL,  # of a CUDA device
     'could not create a primitive': FULL,  # oneDNN's message if a kernel does not fit into memory
-    # Not `Caught ... in DataLoader worker`, which is an error of a data set or a transform.
-    '^DataLoader worker': 'a loader worker has died ({}); if the kernel killed it (see its log), use fewer train.workers',
+    f'^{DIED}': 'a loader worker has died ({}); if the kernel killed it (see its log), use fewer train.workers',
     TIMED_OUT: (
         f'loader workers brought no batch for {BATCH_TIMEOUT_S} s: does the disk of data.root still respond? If it does, a '
         'batch takes longer than that: use more train.workers, smaller batches or images (see `phalanx bench data RECIPE`)'
