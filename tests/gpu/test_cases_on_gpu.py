@@ -17,15 +17,13 @@ from phalanx.engine.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / 'strict'))
 from steps import CASES, PARTS, PREDICTING, SMALL
+from test_steps import QUERIES, TEXTS
 
 FP32 = ('precision.tf32=false',)
 # torch's CTC loss reads the lengths of its texts on the host; Hungarian matching needs the costs there.
 WAITS = {
-    **dict.fromkeys(
-        ('recognition', 'svtr_lcnet', 'svtr_lcnetv3', 'svtr_lcnetv4', 'conv_lcnetv4', 'sar'),
-        ('torch/nn/functional.py', 'torch/autograd/graph.py'),
-    ),
-    **{name: ('families/detection/',) for name in CASES if name.startswith(('dfine', 'deimv2', 'rtdetr'))},
+    **dict.fromkeys(TEXTS, ('torch/nn/functional.py', 'torch/autograd/graph.py')),
+    **dict.fromkeys(QUERIES, ('families/detection/',)),
     'mixed': ('loss/connectivity.py',),
 }
 
