@@ -95,11 +95,13 @@ def find_start(family: Family, weights: Path | None, on_gpu: bool) -> Start | No
         budget = BUDGETS['detection']
         return Start(normalise_path(weights), base, base, budget.samples[on_gpu], budget.batch[on_gpu])
     packaged = PACKAGED.get(family)
-    if weights and not packaged:
-        known = ', '.join(('detection', *PACKAGED))
-        raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
-    file = weights or (find_in_package(packaged.package, packaged.file) if packaged else None)
-    if not file or not packaged:
+    if packaged is None:
+        if weights:
+            known = ', '.join(('detection', *PACKAGED))
+            raise RequestError(f'--weights: is for {known}, and this is {family}; train.init_from takes weights for it')
+        return None
+    file = weights or find_in_package(packaged.package, packaged.file)
+    if file is None:
         return None
     return Start(normalise_path(file), packaged.about, packaged.base, packaged.samples, packaged.batch)
 
