@@ -7,7 +7,7 @@ To add one: write a file that ends with its DIALECT, and add its name to PROJECT
 not a recipe of Phalanx.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -37,16 +37,15 @@ BASES = ('_base_', '_BASE_')  # keys that name the base files of a configuration
 
 def dialect_of(path: Path) -> Dialect | None:
     """Dialect of the configuration at `path`, recognised by its keys and those of its bases; None for a recipe of Phalanx."""
-    keys = _keys(path, set())
+    keys = _keys(path, shipped_recipes(parts=True), set())
     if 'task' in keys:
         return None
     dialects: list[Dialect] = [import_module(f'{__name__}.{project}').DIALECT for project in PROJECTS]
     return next((dialect for dialect in dialects if any(marks <= keys for marks in dialect.recognised_by)), None)
 
 
-def _keys(path: Path, seen: set[Path]) -> set[str]:
+def _keys(path: Path, shipped: Mapping[str, Path], seen: set[Path]) -> set[str]:
     """Top-level keys of a file and of its bases. A missing base, or too many, are errors of the later reading."""
-    shipped = shipped_recipes(parts=True)
     if path in shipped.values():
         return {'task'}  # known without reading
     if path.resolve() in seen or len(seen) > MOST_BASES or not path.is_file():
@@ -56,7 +55,7 @@ def _keys(path: Path, seen: set[Path]) -> set[str]:
     keys = set(root.value)
     for named in filter(None, map(root.value.get, BASES)):
         for base in named.value if isinstance(named.value, list) else [named]:
-            keys |= _keys(find_base_file(str(base.value), path, shipped), seen)
+            keys |= _keys(find_base_file(str(base.value), path, shipped), shipped, seen)
     return keys
 
 
