@@ -15,7 +15,6 @@ from phalanx.data.shapes import Box, bounding_box, corners_of, rotate
 
 Points = list[list[float]]
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
-DIGITS = 3  # decimals of a coordinate that is written
 TURNED = ('cx', 'cy', 'w', 'h', 'angle')
 
 
@@ -74,7 +73,7 @@ def voc_tree(name: str, size: tuple[int, int], objects: Iterable[tuple[str, Sequ
         ElementTree.SubElement(element, 'difficult').text = str(int(difficult))
         corners = ElementTree.SubElement(element, 'bndbox')
         for corner, value in zip(CORNERS, box, strict=True):
-            ElementTree.SubElement(corners, corner).text = str(round(value, DIGITS))
+            ElementTree.SubElement(corners, corner).text = str(value)
     return root
 
 
