@@ -33,6 +33,19 @@ SIZES = ((64, 96), (40, 200), (97, 70))
 # Networks that have hardly trained: many boxes have one score, so that their order is chance, and many pixels of a map are near
 # the threshold, each of which may change the outline of a text.
 LEAST_ALIKE = {'detection': 0.98, 'text_detection': 0.8}
+UNDEFINED = """
+from math import nan
+
+from phalanx.families.recognition.metric.reading import ReadingAccuracy
+
+
+class Undefined(ReadingAccuracy):
+    def compute(self):
+        return {'accuracy': nan, 'edit_similarity': nan}
+
+
+PLUGIN = {'recognition': {'metrics': {'undefined': Undefined}}}
+"""
 WITHOUT_TORCH = """
 import sys, time
 sys.modules['torch'] = None  # whoever imports it fails
@@ -231,6 +244,33 @@ def test_a_file_is_evaluated_beside_its_weights(
         captions = partial(re.findall, r'<p class="muted">([^<]*)</p>|<figcaption>([^<]*)</figcaption>')
         assert captions(page.read_text())[1:] == captions(of_weights.read_text())[1:] != []  # the first names the weights
     assert str(exported(family)) in page.read_text() and 'data:image/' in page.read_text()
+
+
+def test_a_file_of_raw_weights_is_evaluated_beside_them(exported: Callable[[str], Path], phalanx_here: Command) -> None:
+    small = ('data.train_lines=4', 'data.eval_lines=2', 'model.backbone.squeeze=false', 'train.workers=0', 'device=cpu')
+    ends = ('train.steps=1', 'train.global_batch_size=2', 'ema={kind: exponential, decay: 0.9}')
+    assert phalanx_here('train', 'crnn_digits', '--save_dir', 'run', '--set', *small, *ends).returncode == 0
+    for flags, kind in (((), 'EMA'), (('--raw',), 'as trained')):
+        done = phalanx_here('eval', str(exported('recognition')), '--data', 'run', '--json', *flags)
+        assert done.returncode == 0, done.stderr
+        assert f'checkpoint: run, step 1 (best), {kind}' in done.stderr
+
+
+def test_a_metric_that_is_undefined_is_null_in_json(
+    family_runs: dict[str, Path],
+    exported: Callable[[str], Path],
+    phalanx_here: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NaN is not JSON (RFC 8259), though Python reads it."""
+    monkeypatch.setenv('PHALANX_PLUGINS', '')  # which --plugin sets for the rest of this process
+    (tmp_path / 'undefined.py').write_text(UNDEFINED)
+    words = ('--plugin', str(tmp_path / 'undefined.py'), '--set', 'metric.name=undefined')
+    done = phalanx_here('eval', str(exported('recognition')), '--data', str(family_runs['recognition']), '--json', *words)
+    assert done.returncode == 0, done.stderr
+    output = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert output['metrics'] == output['checkpoint'] == output['differences'] == {'accuracy': None, 'edit_similarity': None}
 
 
 def test_an_evaluation_on_other_data_is_refused(

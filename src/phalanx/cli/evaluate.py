@@ -18,6 +18,7 @@ from phalanx.engine.initial import load_trained
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import BadSampleError
 from phalanx.engine.samples import NodeSamples
+from phalanx.launch.flags import Flags
 from phalanx.launch.remote import run_on_all_nodes
 from phalanx.launch.start import once_per_node
 from phalanx.paddle.options import take_weights
@@ -32,6 +33,8 @@ def command(words: Sequence[str]) -> int:
     given, recipe, assigned = parse_recipe_words(eval_parser(), words)
     if Path(recipe).suffix in ('.onnx', '.xml'):
         return _evaluate_exported(Path(recipe), given, assigned)
+    if given.data is not None:
+        raise RequestError(f'--data: is for an exported file; {recipe} names its own data, which --set changes')
     assigned = take_weights(given, assigned)
     if given.raw and given.weights is not None and not Path(given.weights).is_dir():
         raise RequestError(f'--raw: {given.weights} is no checkpoint with an EMA; leave --raw out')
@@ -69,7 +72,6 @@ def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
     except (BadSampleError, RunError, OSError, RuntimeError, ValueError) as error:
         print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
         return 1
-    # NaN is not JSON: undefined metrics are null
     if dist.rank_of_environment() != 0:
         return 0
     if given.json:
@@ -94,6 +96,8 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
     from phalanx.deploy.exported import find_exported
     from phalanx.runtime import ArtifactError
 
+    if Flags.of(given).asks_for_ranks:
+        raise RequestError(f'{file}: is evaluated in this process, on its CPU; leave out the options for devices and nodes')
     try:
         file = find_exported(file)
         job, model, before = deployed.open_pair(file, given.data, assigned)
@@ -101,7 +105,9 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
         if given.page:
             write_evaluation(given.page, job.name, str(file), deployed.add_pictures(result, job, model))
         try:
-            own: Mapping[str, float] | None = worker.evaluate(job, given.weights).metrics
+            raw = _wants_raw(given, job)
+            print(f'checkpoint: {describe_weights(job, given.weights, raw=raw)}', file=sys.stderr)
+            own: Mapping[str, float] | None = worker.evaluate(job, given.weights, raw=raw).metrics
         except CheckpointError:  # a recipe, or a run without weights
             own = None
     except (ArtifactError, BadSampleError, OSError, ValueError) as error:
@@ -110,7 +116,7 @@ def _evaluate_exported(file: Path, given: argparse.Namespace, assigned: Assignme
     if given.json:
         differences = {name: value - own[name] for name, value in result.metrics.items()} if own else None
         facts = {'metrics': result.metrics, 'samples': result.samples, 'cost': asdict(cost)}
-        print(json.dumps({**facts, 'checkpoint': own, 'differences': differences}))
+        print(json.dumps(make_finite({**facts, 'checkpoint': own, 'differences': differences})))
         return 0
     width = max(map(len, result.metrics))
     print(f'{"":<{width}}  {"exported":>10}' + (f'  {"checkpoint":>10}  {"difference":>10}' if own else ''))

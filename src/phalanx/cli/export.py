@@ -11,7 +11,7 @@ from phalanx.cli.notes import open_with_notes
 from phalanx.cli.predict_options import parse_run
 from phalanx.config.read import to_plain
 from phalanx.deploy.export import Options, Written, export
-from phalanx.deploy.exported import SUFFIXES
+from phalanx.deploy.exported import SUFFIXES, check_guide_place
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError, Shapes
 from phalanx.engine.folder import describe_weights
@@ -50,6 +50,7 @@ def command(words: Sequence[str]) -> int:
     if out.suffix != FORMATS[given.format]:
         raise RequestError(f'--out {out}: with --format {given.format} the name of the file ends in {FORMATS[given.format]}')
     check_writable(out, '--out FILE writes the model elsewhere')
+    check_guide_place(out)
     try:
         # export, with the check against the network inside
         options = Options(

@@ -30,7 +30,7 @@ def predict_parser() -> Parser:
     names = ('--out', '--save_dir', '--output_dir')
     parser.add_argument(*names, dest='out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
     parser.add_argument('--weights', '--model_path', type=parse_place, metavar='WEIGHTS', help=WEIGHTS)
-    ways = 'which files, of json, txt, crops, pictures, masks and html those that the family has (default: the usual ones)'
+    ways = 'which files, of json, txt, voc, crops, pictures, masks and html those that the family has (default: the usual ones)'
     parser.add_argument('--save', metavar='A,B,..', help=ways)
     shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
     parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)

@@ -1,5 +1,6 @@
 """Exported files that a command names: by path, or by the run folder that contains them."""
 
+import json
 from pathlib import Path
 
 from phalanx.config.read import did_you_mean
@@ -37,3 +38,16 @@ def find_exported(path: Path) -> Path:
         else ' (nor another one; `phalanx export RUN` writes one)'
     )
     raise RequestError(f'{path}: there is no such file{did_you_mean(path, known)}{listed}')
+
+
+def check_guide_place(file: Path) -> None:
+    """Raise RequestError if the guide beside the new file `file` would replace a .json file that is none."""
+    guide = file.with_suffix('.json')
+    try:
+        replaced = json.loads(guide.read_bytes())
+    except FileNotFoundError:
+        return
+    except ValueError:
+        replaced = None
+    if not (isinstance(replaced, dict) and 'preparation' in replaced):
+        raise RequestError(f'--out {file}: {guide}, which no export wrote, would be replaced; choose another name')

@@ -175,7 +175,8 @@ def find_recipe(recipe: str) -> Path:
     if path.is_dir() and (path / 'config.yml').is_file():
         return path / 'config.yml'
     if path.is_file() and path.suffix in ('.onnx', '.xml', '.pt2'):
-        raise ConfigError([f'{recipe}: is an exported model, for `phalanx eval` and `phalanx serve`; give its run folder here'])
+        use = 'torch.export.load' if path.suffix == '.pt2' else '`phalanx eval` and `phalanx serve`'
+        raise ConfigError([f'{recipe}: is an exported model, for {use}; give its run folder here'])
     if path.is_file():
         return path
     known, name = shipped_recipes(parts=True), recipe.removesuffix('.yml')

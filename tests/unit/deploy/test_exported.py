@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from phalanx.cli.predict_options import predict_parser
 from phalanx.deploy.exported import find_exported
+from phalanx.families.detection import draw as detection
+from phalanx.families.recognition import draw as lines
+from phalanx.families.segmentation import draw as segmentation
+from phalanx.families.table import draw as table
+from phalanx.families.text_detection import draw as pages
 from phalanx.system.errors import RequestError
 from running import run_here
 
@@ -46,6 +52,39 @@ def test_a_folder_that_cannot_be_written_to_is_reported_before_the_work(
     assert capsys.readouterr().err == f'{folder}: cannot be written to; --out FILE writes the model elsewhere\n'
     assert run_here('data', 'check', 'pp_liteseg_digits', '--page', 'runs/mine/new/data.html') == 2
     assert capsys.readouterr().err == f'{folder}: cannot be written to; --page FILE writes the page elsewhere\n'
+
+
+@pytest.mark.parametrize('content', ['{"columns": []}', '[1]', 'no JSON'])
+def test_an_export_does_not_replace_a_file_that_is_no_metadata(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run folder holds table.json, its classes or worst texts."""
+    Path('runs/mine/table.json').write_text(content)
+    assert run_here('export', 'pp_liteseg_digits', '--out', 'runs/mine/table.onnx') == 2
+    fault = 'runs/mine/table.json, which no export wrote, would be replaced; choose another name'
+    assert capsys.readouterr().err == f'--out runs/mine/table.onnx: {fault}\n'
+    assert Path('runs/mine/table.json').read_text() == content
+
+
+@pytest.mark.parametrize(
+    ('words', 'fault'),
+    [
+        (('runs/mine/model.onnx', '--nproc_per_node', '2'), 'is evaluated in this process, on its CPU'),
+        (('pp_liteseg_digits', '--data', 'runs/mine'), '--data: is for an exported file; pp_liteseg_digits names its own data'),
+        (('runs/mine/model.pt2',), 'runs/mine/model.pt2: is an exported model, for torch.export.load'),
+    ],
+)
+def test_what_an_evaluation_cannot_use_is_refused(
+    words: tuple[str, ...], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in ('.onnx', '.pt2'):
+        Path(f'runs/mine/model{suffix}').touch()
+    assert run_here('eval', *words) == 2
+    assert fault in capsys.readouterr().err
+
+
+def test_the_help_names_all_files_that_predictions_can_be_saved_as() -> None:
+    saved = next(action.help for action in predict_parser()._actions if action.dest == 'save')
+    families = (segmentation.build_writers(()), detection.build_writers(0.5), *(each.WRITERS for each in (lines, table, pages)))
+    assert set().union(*(writers.formats for writers in families)) <= set(re.findall(r'\w+', saved or ''))
 
 
 def test_predictions_go_to_the_folder_results_by_default() -> None:
