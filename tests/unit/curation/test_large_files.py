@@ -1,11 +1,13 @@
 """Memory that large annotation files take in `phalanx new`, counted in bytes, and lines that cells and texts break."""
 
+import csv
 import json
 import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import drawn
 from phalanx.curation.prepare.csv_files import find_csv
@@ -75,7 +77,7 @@ def test_a_csv_file_that_ends_in_a_damaged_record_gives_no_boxes(tmp_path: Path)
     (tmp_path / 'boxes.csv').write_text('\n'.join(rows))
     found = AnnotationSet()
     find_csv(Tree(tmp_path), found)
-    assert 'is not CSV: field larger than field limit' in found.left_out[0]
+    assert 'boxes.csv:1502: is not CSV: unexpected end of data' in found.left_out[0]
     assert found.by_image() == []
 
 
@@ -87,3 +89,34 @@ def test_a_text_in_csv_may_hold_ends_of_lines(tmp_path: Path) -> None:
     found = found_in(tmp_path, 'csv')
     assert [sample.text for sample in found.samples] == ['one\u2028two', 'three\nfour', 'five']
     assert [why.partition('texts.csv')[2] for why in found.left_out] == [":6: there is no image 'd.png'"]
+
+
+@pytest.mark.parametrize('after', ['', '"c.png","three"\n'])
+def test_a_quote_that_is_not_closed_takes_no_other_lines_into_its_text(after: str, tmp_path: Path) -> None:
+    for name in 'abc':
+        drawn.draw(tmp_path / f'{name}.png', 1)
+    (tmp_path / 'texts.csv').write_text(f'filename,text\na.png,"one\nb.png,two\n{after}')
+    found = AnnotationSet()
+    find_csv(Tree(tmp_path), found)
+    assert (found.by_image(), len(found.left_out)) == ([], 1)
+    assert f'{tmp_path}/texts.csv:2: is not CSV: ' in found.left_out[0]
+
+
+def test_a_cell_of_csv_may_be_longer_than_the_limit_of_python(tmp_path: Path) -> None:
+    Image.new('L', (512, 512)).save(tmp_path / 'a.png')
+    pixels = ' '.join(f'{n} 1' for n in range(1, 512 * 512, 8))
+    assert len(pixels) > 2**17
+    (tmp_path / 'runs.csv').write_text(f'filename,rle\na.png,{pixels}\n')
+    (instance,) = found_in(tmp_path, 'csv').samples[0].instances
+    assert sum(shape.area for shape in instance.outline) == 512 * 512 / 8
+
+
+def test_a_cell_of_label_studio_may_be_longer_than_the_limit_of_python(tmp_path: Path) -> None:
+    drawn.draw(tmp_path / 'a.png', 1)
+    points = [[10 + n % 100 / 10, 10 + n // 100 / 10] for n in range(10_000)]
+    label = json.dumps([{'points': points, 'polygonlabels': ['cat'], 'original_width': 64, 'original_height': 48}])
+    assert len(label) > 2**17
+    with (tmp_path / 'export.csv').open('w', newline='') as file:
+        csv.writer(file).writerows([['annotation_id', 'annotator', 'image', 'label'], ['1', '2', 'a.png', label]])
+    (instance,) = found_in(tmp_path, 'label_studio').samples[0].instances
+    assert (instance.label, len(instance.outline)) == ('cat', 1)

@@ -36,7 +36,8 @@ def read_class_file(file: Path | None) -> ClassFile:
     colours: dict[Colour, str] = {}
     names = []
     lines = read_text(file).splitlines() if file else []
-    for fields in csv.reader(line for line in lines if line.strip() and not line.startswith('#')):
+    for line in [line for line in lines if line.strip() and not line.startswith('#')]:
+        (fields,) = csv.reader([line])
         line = re.sub(r'(?<!\w)_(_?)background_\1(?!\w)', BACKGROUND, ','.join(fields).strip())  # of labelme2voc, V7
         words = re.split(r'[,:\s]+', line.strip(' ,:'))
         behind = re.fullmatch(r'(.*?)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]+(\d+)[,:\s]*', line)

@@ -1,7 +1,6 @@
 """Tables of comma-separated values with a line for each box, or for each image and its text or HTML."""
 
 import contextlib
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -11,7 +10,7 @@ from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_png, decode
 from phalanx.curation.prepare.html_tables import tokenize_table
 from phalanx.curation.prepare.json_files import parse_via_cells, via_instance
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
-from phalanx.curation.prepare.tree import IMAGES, Tree, read_bytes, read_text
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_bytes, read_records, read_text
 from phalanx.data.checks import AnnotationError, check_floats, parse_json, parse_number
 from phalanx.data.shapes import Box, runs
 
@@ -104,7 +103,7 @@ def _class_order(lists: Iterable[list[list[str]]]) -> tuple[str, ...]:
 
 def _class_rows(path: Path) -> list[list[str]]:
     """Rows of a file that names classes: RetinaNet's, or that of Open Images, which FiftyOne calls `classes.csv`, too."""
-    return [row for row in csv.reader(read_text(path).splitlines()) if any(row)]
+    return [row for _, row in read_records(read_text(path), ',', path) if any(row)]
 
 
 def _add(
@@ -229,7 +228,7 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
     text = read_text(path)
     first = text.partition('\n')[0]
     delimiter = max(',;\t', key=first.count)
-    lines = _lines(text, delimiter, path)
+    lines = read_records(text, delimiter, path)
     header = next(lines, (1, []))[1]
     if {'annotation_id', 'annotator'} <= {*header}:  # Label Studio's
         return
@@ -261,18 +260,6 @@ def _rows(path: Path, tree: Tree, found: AnnotationSet) -> Iterator[tuple[int, d
                 row['rows'] = 'yes'
             image, joint, label = row['image'].rpartition('_')
             yield number, row | {'image': image, 'label': f'class_{label}'} if joined and joint else row
-
-
-def _lines(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each record, with the number of its first line. Raises AnnotationError."""
-    lines = (line[0] for line in re.finditer(r'[^\n]*\n|[^\n]+', text))  # a text may hold other ends of lines, as U+2028
-    reader, begin = csv.reader(lines, delimiter=delimiter, skipinitialspace=True), 1
-    try:
-        for cells in reader:
-            yield begin, cells
-            begin = reader.line_num + 1
-    except csv.Error as error:
-        raise AnnotationError(f'{path}:{reader.line_num}: is not CSV: {error}') from None
 
 
 def _columns(header: list[str], lines: list[list[str]], tree: Tree) -> dict[str, int]:

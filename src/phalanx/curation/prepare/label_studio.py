@@ -1,7 +1,5 @@
 """Exports of Label Studio, in its own format (JSON) or the short one (JSON-MIN): a list of tasks, sizes in hundredths."""
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from phalanx.curation.prepare.bitmaps import bitmap_instance, decode_brush
 from phalanx.curation.prepare.coco_content import stated_split
 from phalanx.curation.prepare.samples import AnnotationSet, Instance, Sample, SplitName
-from phalanx.curation.prepare.tree import IMAGES, Tree, read_text
+from phalanx.curation.prepare.tree import IMAGES, Tree, read_records, read_text
 from phalanx.data.checks import AnnotationError, check_floats, get_member, parse_json, shorten
 from phalanx.data.shapes import bounding_box, corners_of, ellipse, polygon, rotate
 
@@ -108,12 +106,14 @@ def _tables(tree: Tree) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
             text = read_text(path)
             head = text.partition('\n')[0]
             if 'annotation_id' in head and 'annotator' in head:
-                rows = csv.DictReader(io.StringIO(text), delimiter='\t' if '\t' in head else ',')
-                yield path, [{key: _cell(value, f'{path}:{rows.line_num}') for key, value in row.items()} for row in rows]
+                records = read_records(text, '\t' if '\t' in head else ',', path)
+                _, keys = next(records)
+                rows = [(number, zip(keys, cells, strict=False)) for number, cells in records if cells]
+                yield path, [{key: _cell(cell, f'{path}:{number}') for key, cell in row} for number, row in rows]
 
 
-def _cell(value: str | None, where: str) -> Any:
-    return parse_json(value, where) if value and value.startswith('[{') else value
+def _cell(text: str, where: str) -> Any:
+    return parse_json(text, where) if text.startswith('[{') else text
 
 
 def _has_tasks(content: object) -> bool:

@@ -1,5 +1,6 @@
 """Files below a folder, and lookup of images by the names that annotations give them."""
 
+import csv
 import io
 import os
 import re
@@ -19,7 +20,8 @@ from phalanx.data.folders import decode_text, marked_encoding
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
-NAME = rf'(?i)[^"<>=,\r\n\t]+(?:{"|".join(map(re.escape, IMAGES))})'  # of an image in a damaged file
+APART = re.compile(r'["<>=,\r\n\t]')  # what stands around the name of an image in a damaged file
+NAME = re.compile(rf'.+(?:{"|".join(map(re.escape, IMAGES))})', re.IGNORECASE)
 UPLOADED = re.compile(r'(?:^|(?<=/))[0-9a-f]{8}-(?=[^/]+$)')  # before the name of a file
 MOST_TEXT = 2**29  # bytes of an annotation file that is parsed as a whole
 MOST_LINES = 2**33  # of one whose lines are parsed one by one: Open Images has 2 GiB, PubTabNet 4
@@ -88,8 +90,8 @@ class Tree:
             yield
         except AnnotationError:
             data = read_bytes(path).decode('utf-8', 'ignore')
-            for name in re.findall(NAME, data.replace('\\/', '/')):
-                plain = re.sub(r'\\u([0-9a-fA-F]{4})', lambda code: chr(int(code[1], 16)), name)
+            for name in filter(None, map(NAME.match, APART.split(data.replace('\\/', '/')))):
+                plain = re.sub(r'\\u([0-9a-fA-F]{4})', lambda code: chr(int(code[1], 16)), name[0])
                 self.doubtful[path.suffix.lower()].update(self._named.get(fold(re.split(r'[/\\]', plain)[-1].strip()), []))
             raise
 
@@ -218,3 +220,17 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 def read_text(path: Path) -> str:
     """Read the text of an annotation file. Raises AnnotationError."""
     return decode_text(read_bytes(path), path)
+
+
+def read_records(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each record of a CSV file, with the number of its first line. Raises AnnotationError."""
+    lines = (line[0] for line in re.finditer(r'[^\n]*\n|[^\n]+', text))  # a text may hold other ends of lines, as U+2028
+    csv.field_size_limit(MOST_TEXT)  # run lengths of a large image take more than the 128 KiB of Python
+    reader, begin = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True), 1
+    try:
+        for cells in reader:
+            yield begin, cells
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        cure = 'a text with quotes stands in quotes, and those in it are doubled'
+        raise AnnotationError(f'{path}:{begin}: is not CSV: {error} (line {reader.line_num}); {cure}') from None
