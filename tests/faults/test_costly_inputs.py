@@ -24,11 +24,15 @@ from typing import Any
 import lmdb
 import pytest
 import torch
+from PIL import Image
 
 from phalanx.config.read import ConfigError, Node, load_yaml, override, read
+from phalanx.curation.prepare.formats import find_annotations
+from phalanx.curation.prepare.tree import Tree
 from phalanx.data.folders import read_class_names
 from phalanx.data.image import read_image
 from phalanx.data.samples import SampleError
+from phalanx.data.texts import parse_total_text
 from phalanx.families.detection.data.coco import CocoJson
 from phalanx.families.detection.data.voc import PascalVOC
 from phalanx.families.detection.data.yolo import YoloText
@@ -200,6 +204,37 @@ def test_xml(tmp_path: Path, name: str) -> None:
     (tmp_path / 'list.txt').write_text('a.png a.xml\n')
     with bounded(), pytest.raises(ValueError, match=r'a\.xml: (is not well-formed|has a document type)'):
         PascalVOC(root=tmp_path, train='list.txt', classes=('cat',)).split('train')
+
+
+LONG = 300_000  # characters
+LINES = {  # name of the file -> its text, and the format that reads it
+    'an outline that was cut off.json': ('{"imageData": "' + 'A' * LONG, 'labelme'),
+    'a page.hocr': (f'<div class="ocr_page" title="{"x" * LONG}">', 'hocr'),
+    'digits.txt': ('1' * LONG, 'text_files'),
+    'blanks.txt': (f'{"1 " * 8}a{" " * LONG}', 'dota'),
+    'more blanks.txt': (f'a{" " * LONG}', 'kitti'),
+}
+
+
+@pytest.mark.parametrize('name', LINES)
+def test_a_long_line_in_a_folder_of_annotations(tmp_path: Path, name: str) -> None:
+    text, form = LINES[name]
+    (tmp_path / name).write_text(text)
+    for image in (f'{Path(name).stem}.png', 'b.png'):
+        Image.new('L', (8, 8)).save(tmp_path / image)
+    with bounded():
+        found = find_annotations(Tree(tmp_path), [form])
+    assert [*found] == ([form] if name == 'digits.txt' else [])
+
+
+def test_blank_lines_of_total_text(tmp_path: Path) -> None:
+    with bounded():
+        assert parse_total_text('\n' * LONG, tmp_path / 'a.txt') == []
+
+
+def test_a_long_value_of_a_recipe_in_a_message() -> None:
+    with bounded(), pytest.raises(ConfigError, match='xxx'):
+        raise ConfigError(['x' * LONG])
 
 
 def test_a_png_whose_pixels_unpack_to_gigabytes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ILLEGIBLE = '###'
 IGNORED_TEXTS = (ILLEGIBLE, '*')  # transcriptions of unreadable texts
 # Between corners and text: the script in MLT 2017 and 2019; in RCTW-17, 1 if the text, in quotes, is difficult.
 COLUMN = re.compile(r'(?:Arabic|Bangla|Chinese|Hindi|Japanese|Korean|Latin|Mixed|None|Symbols),(.*)|([01]),"(.*)"')
-BEGIN = re.compile(r'^(?=\s*x: *\[)', re.MULTILINE)  # first line of a word of TotalText
+BEGIN = re.compile(r'^(?=[ \t]*x: *\[)', re.MULTILINE)  # first line of a word of TotalText
 WORD = re.compile(r'\s*x: *\[\[([^]]*)]], *y: *\[\[([^]]*)]](?:, *ornt: *\[[^]]*])?, *transcriptions: *(\[.*])\s*', re.DOTALL)
 
 LINE = 'image<TAB>[{"transcription": "..", "points": [[x, y], ..]}]'  # of PaddleOCR's label files, in messages

@@ -77,7 +77,7 @@ def refuse_secrets(text: str) -> str:
 
 def redact(text: str) -> str:
     """`text` with the credentials and queries of the URLs in it cut off."""
-    return re.sub(r"""(\w+://[^\s?"'@]*)\?[^\s"'}]*""", r'\1', re.sub(r"""(\w+://)[^/\s"']*@""", r'\1', text))
+    return re.sub(r"""(\b\w+://[^\s?"'@]*)\?[^\s"'}]*""", r'\1', re.sub(r"""(\b\w+://)[^/\s"']*@""", r'\1', text))
 
 
 class StorePath(PosixPath):

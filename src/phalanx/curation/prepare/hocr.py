@@ -39,7 +39,7 @@ class _Parser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or '' for name, value in attrs}
         classes = {*values.get('class', '').split()}
-        listed = re.findall(r'(\w+)\s+((?:"[^"]*"|[^;"])*)', values.get('title', ''))
+        listed = re.findall(r'\b(\w+)\s+((?:"[^"]*"|[^;"])*)', values.get('title', ''))
         properties = {name: value.strip().strip('"\'') for name, value in listed}
         if classes & {'alternatives', 'ocr_symbol'} or values.get('id', '').startswith('lstm_choices'):
             raise AnnotationError(f'{self.where}: has several texts for one place; write one (lstm_choice_mode 0 of Tesseract)')

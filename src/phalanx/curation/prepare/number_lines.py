@@ -12,10 +12,10 @@ from phalanx.data.checks import AnnotationError, parse_number, shorten
 from phalanx.data.shapes import bounding_box, polygon
 
 NUMBER = r'-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?'
-DOTA = re.compile(rf'((?:{NUMBER}\s+){{8}})(\S.*?)\s+([012])')  # corners, class, difficulty
+DOTA = re.compile(rf'((?:{NUMBER}\s+){{8}})(\S(?:.*?\S)?)\s+([012])')  # corners, class, difficulty
 DOTA_HEAD = re.compile(r'(imagesource|gsd)\s*:.*')
 FIELD = rf'(?:{NUMBER}|True|False)'  # FiftyOne writes flags as words
-KITTI = re.compile(rf'(\S.*?)\s+((?:{FIELD}\s+){{13,14}}{FIELD})')  # class; truncated, occluded, alpha, box, ...
+KITTI = re.compile(rf'(\S(?:.*?\S)?)\s+((?:{FIELD}\s+){{13,14}}{FIELD})')  # class; truncated, occluded, alpha, box, ...
 ANYTHING = 'DontCare'  # class of KITTI's regions in which objects are not annotated
 FACE = re.compile(rf'((?:{NUMBER}\s+){{3}}{NUMBER})(.*)')  # x, y, width, height; attributes, or the class (Datumaro)
 INVALID = 3  # place of WIDER FACE's flag of faces that cannot be recognised among its attributes
