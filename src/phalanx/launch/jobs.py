@@ -190,10 +190,14 @@ def _to_yaml(job: dict[str, Any]) -> str:
 
 
 def _job_name(command: Sequence[str]) -> str:
-    """Job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes requires."""
+    """Job name from the recipe or script: lower-case letters, digits and dashes, as Kubernetes requires (RFC 1035).
+
+    It begins with a letter, and ends with no dash.
+    """
     words = [Path(word).stem for word in command if not word.startswith('-')]
     named = next((word for word in words[1:] if word not in ('train', 'launch')), words[0])
-    return re.sub(r'[^a-z0-9]+', '-', named.lower()).strip('-')[:40] or 'phalanx'
+    name = re.sub(r'[^a-z0-9]+', '-', named.lower()).strip('-')
+    return (name if name[:1].isalpha() else f'run-{name}')[:40].strip('-')
 
 
 WRITERS = {'slurm': write_slurm, 'kubernetes': write_kubernetes, 'pytorchjob': write_pytorchjob, 'skypilot': write_skypilot}

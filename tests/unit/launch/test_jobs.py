@@ -216,3 +216,18 @@ def test_the_files_that_the_dockerfile_copies_are_enough_to_install_the_package(
     help_ = 'import phalanx.launch.options as o; o.launch_parser().parse_args(["train", "pp_liteseg_digits"])'
     subprocess.run([str(tmp_path / 'venv/bin/python'), '-I', '-c', help_], check=True, cwd=tmp_path)
     assert list((tmp_path / 'venv').glob('lib/*/site-packages/phalanx/recipes/**/*.yml'))
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'name'),
+    [
+        ('Mein Modell.yml', 'mein-modell'),
+        ('2024_run.yml', 'run-2024-run'),
+        (f'{"a" * 39}_b.yml', 'a' * 39),
+        ('\u6a21\u578b.yml', 'run'),
+    ],
+)
+def test_the_name_of_a_job_is_one_that_kubernetes_takes(recipe: str, name: str, tmp_path: Path) -> None:
+    """Labels of RFC 1035: https://kubernetes.io/docs/concepts/overview/working-with-objects/names."""
+    write_kubernetes(tmp_path / 'job.yml', ['phalanx', 'train', recipe], nodes=2, devices=1)
+    assert yaml.safe_load((tmp_path / 'job.yml').read_text())['metadata']['name'] == name
