@@ -33,7 +33,7 @@ def read_hostfile(file: Path) -> list[str]:
 
     Raises OSError or UnicodeDecodeError.
     """
-    lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8').splitlines()]
+    lines = [line.partition('#')[0].split() for line in file.read_text(encoding='utf-8-sig').splitlines()]
     return list(dict.fromkeys(words[0] for words in lines if words))
 
 

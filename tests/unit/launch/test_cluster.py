@@ -126,8 +126,9 @@ def test_the_environment_sets_flags_that_are_not_given() -> None:
 
 def test_a_host_file_names_the_nodes(tmp_path: Path) -> None:
     file = tmp_path / 'hosts'
-    file.write_text('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n')
-    assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
+    for text in ('# the lab\n10.0.0.1 slots=8\n\n10.0.0.2\n', '\ufeff10.0.0.1\r\n10.0.0.2\r\n'):  # the second of Windows
+        file.write_text(text)
+        assert flags('--hostfile', str(file)).ips == '10.0.0.1,10.0.0.2'
 
 
 def test_a_host_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
