@@ -74,7 +74,7 @@ class Worker:
         """New output of the command, its exit status once it has ended, and the heartbeat of its rank."""
         assert self.process is not None
         status = self.process.poll()
-        new = os.pread(self.output.fileno(), 1 << 20, self.shown)
+        new = os.pread(self.output.fileno(), os.fstat(self.output.fileno()).st_size - self.shown, self.shown)
         new = new if status is not None else new[: new.rfind(b'\n') + 1]  # whole lines
         self.shown += len(new)
         return new.decode(errors='replace'), status, read_beats(self.folder)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from phalanx.launch.flags import Flags
-from phalanx.launch.on_ray import _request
+from phalanx.launch.on_ray import Worker, _request
 from running import run_here
 
 
@@ -34,3 +35,13 @@ def test_a_number_of_nodes_needs_the_number_of_ranks_on_each() -> None:
     assert (asked.least, asked.most, asked.each, asked.strategy) == (2, 2, 4, 'STRICT_SPREAD')
     asked = _request((), Flags(), {'GPU': 8.0})
     assert (asked.least, asked.most, asked.each, asked.strategy) == (8, 8, 1, 'PACK')
+
+
+def test_the_last_words_of_a_rank_are_shown_however_much_it_wrote_before(tmp_path: Path) -> None:
+    worker = Worker()
+    worker.start(['-c', f'print("x" * {3 << 20}); print("the cause")'], {}, str(tmp_path))
+    assert worker.process is not None
+    worker.process.wait()
+    text, status, _ = worker.poll()
+    worker.close()
+    assert (text[-10:], status) == ('the cause\n', 0)
