@@ -297,7 +297,7 @@ def commit_of(folder: Path) -> str:
     """Commit of the git repository around `folder`, with its branch and `uncommitted changes`; empty without one."""
     words = ['git', '-C', str(folder), 'status', '--porcelain=v2', '--branch', '--untracked-files=no']
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, errors='replace', timeout=GIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):  # no git, or a repository on a slow disk
         return ''
     lines = done.stdout.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -28,3 +29,9 @@ def test_the_commit_comes_with_its_branch_and_uncommitted_changes(tmp_path: Path
 
 def test_a_folder_outside_a_repository_has_no_commit(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == ''
+
+
+def test_a_branch_whose_name_is_not_utf8_is_named_all_the_same(tmp_path: Path) -> None:
+    git(tmp_path, 'init', '-q', '-b', os.fsdecode(b'versuch-\xfc'))
+    git(tmp_path, 'commit', '-q', '--allow-empty', '-m', 'first')
+    assert commit_of(tmp_path).endswith(' of versuch-\ufffd')
