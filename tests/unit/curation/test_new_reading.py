@@ -233,7 +233,19 @@ def test_illegible_lines_are_left_out_of_lists_too(capsys: pytest.CaptureFixture
         drawn.draw(Path(f'mine/{number}.png'), number)
     drawn.write(Path('mine/list.txt'), ''.join(f'{number}.png\t{"###" if number == 4 else number}\n' for number in range(5)))
     assert new() == 0
-    assert '4.png: its text is empty, illegible (###), or has a tab in it' in capsys.readouterr().out
+    assert '4.png: its text is empty, illegible (###), or has a tab or several lines' in capsys.readouterr().out
+
+
+def test_a_text_with_several_lines_is_left_out_however_they_end(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ['one', 'two', 'three', 'four\rfive', 'six\nseven', 'eight']
+    for number in range(len(texts)):
+        drawn.draw(Path(f'mine/{number}.png'), number)
+    lines = [json.dumps({'file_name': f'{number}.png', 'text': text}) for number, text in enumerate(texts)]
+    drawn.write(Path('mine/metadata.jsonl'), '\n'.join(lines))
+    assert new() == 0
+    said = capsys.readouterr().out
+    assert '3.png: its text is empty' in said and '4.png: its text is empty' in said
+    assert len(Path('mine_phalanx/train.txt').read_text().splitlines()) == 3
 
 
 def test_small_texts_need_a_larger_input() -> None:
@@ -368,6 +380,29 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(capsys: pytest.Captu
     assert new() == 2
     assert "'../outside.txt' leads out of it" in capsys.readouterr().err
     assert not Path('outside.txt').exists()
+
+
+@pytest.mark.parametrize(
+    ('place', 'after', 'value', 'reason'),
+    [
+        (6, 8, 1, 'is encrypted, password required'),
+        (8, 10, 9, 'That compression method is not supported'),  # Deflate64, as the Explorer of Windows packs large files
+        (14, 16, 1, "Bad CRC-32 for file 'a.txt'"),
+    ],
+)
+def test_an_archive_that_cannot_be_unpacked_is_refused_with_a_cure(
+    place: int, after: int, value: int, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number in the header of a file in it, and again in the list of files."""
+    Path('mine').mkdir()
+    with zipfile.ZipFile('mine/export.zip', 'w') as archive:
+        archive.writestr('a.txt', 'x')
+    data = bytearray(Path('mine/export.zip').read_bytes())
+    data[place] = data[data.find(b'PK\x01\x02') + after] = value
+    Path('mine/export.zip').write_bytes(data)
+    assert new() == 2
+    said = capsys.readouterr().err
+    assert reason in said and said.endswith('; unpack it with another program, and give the folder\n')
 
 
 def test_an_archive_is_unpacked_once() -> None:

@@ -3,7 +3,6 @@
 import argparse
 import datetime
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +47,7 @@ def create(given: argparse.Namespace, folder: Path, out: Path) -> int:
     """Write a recipe for the data in `folder` into `out`; return the exit status. Raises RequestError and OSError."""
     try:
         tree = _tree(unpack_data(folder, out / UNPACKED), given)
-    except (OSError, zipfile.BadZipFile, AnnotationError) as error:
+    except (OSError, AnnotationError) as error:
         raise RequestError(f'{given.folder}: cannot be unpacked: {error}') from None
     # read every format that the files could be, then choose the one to use
     refused: dict[str, LeftOut] = {}

@@ -265,8 +265,8 @@ def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) 
     lines = []
     for sample in samples:
         for image, text, size in _texts(sample, written):
-            if '\t' in text or '\n' in text or text.strip() in ('', ILLEGIBLE):
-                written.left_out.append(f'{image}: its text is empty, illegible ({ILLEGIBLE}), or has a tab in it')
+            if any(apart in text for apart in '\t\r\n') or text.strip() in ('', ILLEGIBLE):
+                written.left_out.append(f'{image}: its text is empty, illegible ({ILLEGIBLE}), or has a tab or several lines')
                 continue
             lines.append(f'{written.below(image)}\t{text}\n')
             written.longest = max(written.longest, len(text))

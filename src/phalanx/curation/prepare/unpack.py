@@ -3,6 +3,7 @@
 import os
 import shutil
 import zipfile
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +20,7 @@ def unpack_data(place: Path, aside: Path) -> Path:
     """The folder with the files of `place`: itself, or `aside` with what the archives hold that it is, or that lie in it alone.
 
     What an earlier start unpacked there is taken as it is; files of a bucket are fetched to a folder beside `aside`. Raises
-    AnnotationError, OSError and BadZipFile.
+    AnnotationError and OSError.
     """
     place = fetch_data(place, aside.with_name(FETCHED))
     if place.is_dir():
@@ -59,15 +60,19 @@ def fetch_data(place: Path, aside: Path) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    with zipfile.ZipFile(archive) as packed:
-        members = [member for member in packed.infolist() if not member.is_dir()]
-        if len(members) > MOST_FILES or sum(member.file_size for member in members) > MOST_BYTES:
-            raise AnnotationError(f'{archive}: holds more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB')
-        for member in members:
-            name = os.path.normpath(member.filename.replace('\\', '/'))
-            if Path(name).is_absolute() or name.startswith(os.pardir) or '\0' in name:
-                raise AnnotationError(f'{archive}: {member.filename!r} leads out of it')
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with packed.open(member) as source, target.open('xb') as file:
-                shutil.copyfileobj(source, file)
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            members = [member for member in packed.infolist() if not member.is_dir()]
+            if len(members) > MOST_FILES or sum(member.file_size for member in members) > MOST_BYTES:
+                raise AnnotationError(f'{archive}: holds more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB')
+            for member in members:
+                name = os.path.normpath(member.filename.replace('\\', '/'))
+                if Path(name).is_absolute() or name.startswith(os.pardir) or '\0' in name:
+                    raise AnnotationError(f'{archive}: {member.filename!r} leads out of it')
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with packed.open(member) as source, target.open('xb') as file:
+                    shutil.copyfileobj(source, file)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # damaged, encrypted, or packed as Windows does
+        cure = 'unpack it with another program, and give the folder'
+        raise AnnotationError(f'{archive}: {error}; {cure}') from None
