@@ -94,7 +94,6 @@ def evaluate(
             while len(begun) > (0 if number == largest_share - 1 else 1):
                 finish, moved = begun.pop(0)
                 grades += update(metric, finish(), moved)
-    # One object per rank: reasons of unreadable samples, seconds per phase, and the worst samples.
     # Collect the counts, unreadable samples, times and worst samples of all ranks.
     seconds, waited = clock.lap()
     metric.gather()

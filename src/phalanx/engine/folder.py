@@ -15,7 +15,7 @@ from phalanx.config.bind import DEFAULT
 from phalanx.config.read import Node, insert, load_yaml, to_plain
 from phalanx.engine.initial import describe_moved
 from phalanx.engine.job import Job, fetch_run
-from phalanx.system.disk import LOCK
+from phalanx.system.disk import LOCK, free_name
 from phalanx.system.errors import RequestError
 from phalanx.system.paths import parse_path
 from phalanx.weights.checkpoint import Checkpoints, describe_checkpoint, resolve_pointer
@@ -165,8 +165,7 @@ def set_aside(folder: Path) -> Path | None:
         return None
     if not (folder / 'config.yml').is_file() or not folder.name:
         raise RequestError(f'--fresh: {folder} is not a run folder, so it is not set aside; use another --save_dir')
-    aside = next(path for n in range(1, 10_000) if not (path := folder.with_name(f'{folder.name}.old-{n}')).exists())
-    return folder.rename(aside)
+    return folder.rename(free_name(folder))
 
 
 def name_logs(begun: Path, log: Path) -> None:

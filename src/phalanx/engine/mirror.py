@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from phalanx.system.buckets import StoreError, StorePath, forget, remove_object, upload
-from phalanx.system.disk import LOCK, exclude_others, is_locked, remove_own, user_caches, write_atomically
+from phalanx.system.disk import LOCK, exclude_others, free_name, is_locked, remove_own, user_caches, write_atomically
 from phalanx.system.errors import RequestError, RunError, describe_error
 from phalanx.weights.checkpoint import MANIFEST, POINTERS, Checkpoints, resolve_pointer
 
@@ -55,8 +55,7 @@ class Mirror:
             attempts = 0
             while not is_locked(self.folder / LOCK) and (there := self._pointers()) != (known := self._known()):
                 if not there or self._own() - {*known.values(), *there.values()}:
-                    numbers = (self.folder.with_name(f'{self.folder.name}.old-{n}') for n in range(1, 10_000))
-                    self.folder.rename(next(path for path in numbers if not path.exists()))
+                    self.folder.rename(free_name(self.folder))
                 try:
                     self._fetch(there)
                 except (StoreError, FileNotFoundError) as error:  # removed or overwritten by a run on another machine?

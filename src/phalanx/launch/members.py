@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NEIGHBOURS = 8  # maximum number of nodes to which a node tests its connection
+NAMED = 8  # of many nodes, those that a message names
 NodeInfo = dict[str, Any]  # facts that a node publishes about itself
 
 
@@ -54,6 +55,6 @@ def choose_neighbours(position: int, count: int) -> list[int]:
     return [(position + distance) % count for distance in distances]
 
 
-def shorten(names: Sequence[str], most: int = 8) -> str:
+def shorten(names: Sequence[str]) -> str:
     """List of names for a message; of many, the first ones and the number of the others."""
-    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
+    return ', '.join(names[:NAMED]) + (f' and {len(names) - NAMED} more' if len(names) > NAMED else '')

@@ -9,21 +9,23 @@ from concurrent import futures
 
 import psutil
 
+ANSWER = 2  # seconds for a node to accept a connection
+
 
 class RendezvousError(Exception):
     """The rendezvous failed and nothing was started. The message names the node, the reason and the fix."""
 
 
-def probe(own: str, address: str, port: int, seconds: float = 2) -> tuple[float, str | None]:
+def probe(own: str, address: str, port: int) -> tuple[float, str | None]:
     """Seconds to connect from `own` to another node, and the error (None: connected)."""
     begun = time.monotonic()
     try:
-        with socket.create_connection((address, port), timeout=seconds, source_address=(own, 0)):
+        with socket.create_connection((address, port), timeout=ANSWER, source_address=(own, 0)):
             return time.monotonic() - begun, None
     except ConnectionRefusedError:
         return 0.0, 'nothing listens there yet'
     except TimeoutError:
-        return 0.0, f'no answer within {seconds:.0f} s (wrong address, firewall, or no route)'
+        return 0.0, f'no answer within {ANSWER} s (wrong address, firewall, or no route)'
     except OSError as error:
         return 0.0, error.strerror or str(error)
 

@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
@@ -187,11 +187,10 @@ class _Node:
         self.reader.join(5)  # for its last lines; a process that ssh left behind may keep the pipe open forever
 
 
-def stop_when_stdin_closes(environment: Mapping[str, str] = os.environ) -> None:
+def stop_when_stdin_closes() -> None:
     """In a launcher started by another node: read the token from standard input, and stop when that closes."""
-    if environment.get(REMOTE) != '1':
+    if os.environ.pop(REMOTE, None) != '1':  # not for the ranks
         return
-    del os.environ[REMOTE]  # not for the ranks
     os.environ['PHALANX_TOKEN'] = sys.stdin.readline().strip()
 
     def watch() -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from phalanx.system.errors import RequestError
@@ -69,6 +70,11 @@ def remove_own(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def free_name(path: Path) -> Path:
+    """`PATH.old-1` or, where that exists, the first free one after it."""
+    return next(free for n in count(1) if not (free := path.with_name(f'{path.name}.old-{n}')).exists())
 
 
 def hash_file(path: Path) -> str:

@@ -30,11 +30,11 @@ def bitmap_instance(
     return Instance(label, box, (encode_runs(mask),), text=text)
 
 
-def runs_instance(label: str, lengths: Runs, size: tuple[int, int], where: str, text: str | None = None) -> Instance:
+def runs_instance(label: str, lengths: Runs, size: tuple[int, int], where: str) -> Instance:
     """Object of run lengths over the whole image. Raises AnnotationError for one without a pixel."""
     canvas = np.zeros((size[1], size[0]), np.uint8)
     lengths.paint(canvas, 1)
-    return bitmap_instance(label, canvas > 0, 0, 0, size, where, text)
+    return bitmap_instance(label, canvas > 0, 0, 0, size, where)
 
 
 def decode_png(data: bytes, size: tuple[int, int], where: str, *, stretch: bool = False) -> Mask:

@@ -8,12 +8,12 @@ from phalanx.paddle.weights import backbones
 from phalanx.paddle.weights.original import Original, Rule, check_merged, layers_with_weights
 
 
-def lstm_aliases(place: str, *, layers: int, bidirectional: bool = False) -> dict[str, str]:
-    """The second name of each parameter of the LSTM at `place` -> the first, which is torch's too."""
+def lstm_aliases(place: str, *, bidirectional: bool = False) -> dict[str, str]:
+    """The second name of each parameter of the LSTM of two layers at `place` -> the first, which is torch's too."""
     cells = (('cell_fw', ''), ('cell_bw', '_reverse')) if bidirectional else (('cell', ''),)
     return {
         f'{place}.{layer}.{cell}.{parameter}': f'{place}.{parameter}_l{layer}{direction}'
-        for layer in range(layers)
+        for layer in range(2)
         for cell, direction in cells
         for parameter in ('weight_ih', 'weight_hh', 'bias_ih', 'bias_hh')
     }
@@ -39,7 +39,7 @@ def crnn(model: CRNN) -> Original:
             (r'^neck\.', 'neck.encoder.lstm.'),
             (r'^head\.', 'head.fc.'),
         ),
-        aliases=lstm_aliases('neck.encoder.lstm', layers=2, bidirectional=True),
+        aliases=lstm_aliases('neck.encoder.lstm', bidirectional=True),
     )
 
 
@@ -80,8 +80,7 @@ def svtr_lcnet(model: SVTRLCNet) -> Original:
             (r'^sar\.decoder\.classify\.', 'sar.decoder.prediction.'),
             (r'^sar\.', 'head.sar_head.'),
         ),
-        aliases=lstm_aliases('head.sar_head.encoder.rnn_encoder', layers=2)
-        | lstm_aliases('head.sar_head.decoder.rnn_decoder', layers=2),
+        aliases=lstm_aliases('head.sar_head.encoder.rnn_encoder') | lstm_aliases('head.sar_head.decoder.rnn_decoder'),
     )
 
 

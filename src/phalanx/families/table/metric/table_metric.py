@@ -128,10 +128,10 @@ def compute_iou(boxes: Floats, truth: Table) -> Floats:
     return pairwise_iou(torch.from_numpy(boxes), true).numpy()
 
 
-def count_matches(iou: Floats, at_least: float = 0.5) -> int:
-    """Count the pairs of a greedy one-to-one matching of predicted and true cells, the pair of largest IoU first."""
+def count_matches(iou: Floats) -> int:
+    """Count the pairs of a greedy one-to-one matching of cells, the pair of largest IoU first, down to 0.5."""
     remaining, matches = iou.copy(), 0
-    while remaining.size and remaining.max() >= at_least:
+    while remaining.size and remaining.max() >= 0.5:
         # Both cells of a pair leave the matching.
         predicted, true = np.unravel_index(remaining.argmax(), remaining.shape)
         remaining[predicted], remaining[:, true] = -1, -1
