@@ -114,13 +114,14 @@ class TrainingRun:
 
     @classmethod
     def read(cls, folder: Path, world: int, total_steps: int, full: bool) -> TrainingRun:
-        """From a run folder. The first log line is left out: it holds what happens only once."""
+        """From a run folder. The first log line is left out, unless it is the only one: it holds what happens only once."""
         summary = json.loads((folder / 'summary.json').read_text(encoding='utf-8'))
         lines = read_lines(folder / 'metrics.jsonl')
         train = [line for line in lines if line['kind'] == 'train']
         batch = summary['global_batch_size']
         main_metric = summary['main_metric']
-        taken = [(later['step'] - earlier['step'], later['samples_per_s']) for earlier, later in itertools.pairwise(train)]
+        pairs = itertools.pairwise(train if len(train) > 1 else [{'step': 0}, *train])
+        taken = [(later['step'] - earlier['step'], later['samples_per_s']) for earlier, later in pairs]
         pace = sum(steps for steps, _ in taken) / math.fsum(steps / rate for steps, rate in taken)
         return cls(
             world=world,

@@ -70,6 +70,8 @@ def test_a_run_is_read_without_its_first_log_line(tmp_path: Path) -> None:
     assert short.samples_per_s == pytest.approx(15)
     assert short.seconds == pytest.approx(300 * 4 / 15)
     assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).seconds == 77.0
+    (tmp_path / 'metrics.jsonl').write_text(json.dumps(lines[0]) + '\n')  # a training that ends before its second log line
+    assert TrainingRun.read(tmp_path, 2, total_steps=300, full=True).samples_per_s == 1
 
 
 NODES = Nodes(3, 1, ('10.0.0.1', '10.0.0.2', '10.0.0.3'), 2, 6170, 300.0)
