@@ -40,9 +40,13 @@ class Polygon:
         return float(abs(x @ np.concatenate((y[1:], y[:1])) - y @ np.concatenate((x[1:], x[:1]))) / 2)  # np.roll is slow
 
     def paint(self, canvas: LabelMap, value: int) -> None:
+        # Only within its box: an image may have hundreds of polygons.
+        ends = np.floor(self.points.min(axis=0)), np.ceil(self.points.max(axis=0))
+        (left, top), (right, bottom) = np.clip(ends, 0, canvas.shape[::-1]).astype(int).tolist()
+        canvas, points = canvas[top:bottom, left:right], self.points - (left, top)
         H, W = canvas.shape
         toggles = np.zeros((H, W + 1), np.bool_)  # the first pixel of a row that has the edge on its left
-        for (x0, y0), (x1, y1) in zip(self.points, np.roll(self.points, -1, axis=0), strict=True):
+        for (x0, y0), (x1, y1) in zip(points, np.roll(points, -1, axis=0), strict=True):
             first, last = np.clip(np.ceil(np.array([min(y0, y1), max(y0, y1)]) - 0.5), 0, H).astype(int)
             if first == last:
                 continue
