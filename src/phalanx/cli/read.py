@@ -26,7 +26,7 @@ def command(words: Sequence[str]) -> int:
         raise RequestError('--save pdf: needs pypdfium2: pip install "phalanx-vision[pdf]"')
     if not given.tables and (given.layout or given.table):
         raise RequestError('--layout and --table: name the models of --tables; add it')
-    listed = list_files(given.pages, given.out).items()
+    listed = list_files(given.pages, given.out, beside=WRITERS.are_labels(save)).items()
     pages = {file: stem for file, stem in listed if not is_camera(file) and file.suffix.lower() not in VIDEOS}
     if not pages:
         raise RequestError('a video is not a page: give images')

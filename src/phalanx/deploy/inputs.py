@@ -23,13 +23,13 @@ MOST_NAMED = 10  # files that a message about a missing one names
 ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 
 
-def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
+def list_files(paths: Sequence[Path], out: Path, *, beside: bool = False) -> dict[Path, Path]:
     """Image, PDF and video files among files, folders and patterns (`photos/*.jpg`) -> paths of their results (`named`).
 
     Result paths are below the folder `out`; those of videos have a suffix. `-` reads paths from standard input, one per line; a
     number that is not a file is a camera. Files in `out` are results, not images. The number of other files in folders is
     reported on standard error. Raises RequestError for missing files, for addresses, without any image, for an image that its
-    own result could replace, and for results in a file.
+    own result could replace (not those of labels, which lie `beside` it), and for results in a file.
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f'--out {out}: is a file; results need a folder')
@@ -57,7 +57,7 @@ def list_files(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
     files = name_results(inputs)
     # The result would be written over an input, or beside it under its name.
     for file, stem in files.items():
-        if results / stem in (file.resolve(), file.resolve().with_suffix('')):
+        if not beside and results / stem in (file.resolve(), file.resolve().with_suffix('')):
             raise RequestError(f'--out {out}: the result of {file} could take its place; give another folder')
     return files
 
@@ -124,6 +124,11 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
 def is_camera(path: Path) -> bool:
     """True if a path is the number of a camera."""
     return str(path).isdecimal() and not path.exists()
+
+
+def picture_file(file: Path, *, is_page: bool) -> Path | None:
+    """The file if it is an image that other programs open, too; None if the image is a page of it."""
+    return None if is_page or file.suffix.lower() == PDF else file
 
 
 class Inputs:

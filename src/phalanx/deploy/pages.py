@@ -17,7 +17,7 @@ from phalanx.data.samples import Image
 from phalanx.deploy.documents import as_pdf
 from phalanx.deploy.words import words_of
 from phalanx.families.fonts import find_font, find_fonts
-from phalanx.families.text_detection.draw import TEXT_COLOUR, draw_outlines
+from phalanx.families.text_detection.draw import LABELS, TEXT_COLOUR, draw_outlines
 from phalanx.families.writing import Writers, write_picture, write_text
 from phalanx.runtime.reading import angle_of, grid_of
 from phalanx.runtime.results import Line, Outline
@@ -112,4 +112,4 @@ def draw_page(page: Image, lines: Sequence[Line]) -> Image:
 
 
 DEFAULT = {'json': as_json, 'text': as_text, 'hocr': as_hocr, 'picture': as_picture}
-WRITERS = Writers(draw_page, {**DEFAULT, 'pdf': as_pdf}, default=tuple(DEFAULT))
+WRITERS = Writers(draw_page, {**DEFAULT, 'pdf': as_pdf}, default=tuple(DEFAULT), labels=LABELS)

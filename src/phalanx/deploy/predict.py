@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.data.samples import Image
 from phalanx.data.video import VIDEOS, Video, VideoWriter
 from phalanx.deploy.cells import Recognise, read_cells
-from phalanx.deploy.inputs import Inputs, is_camera, list_files
+from phalanx.deploy.inputs import Inputs, is_camera, list_files, picture_file
 from phalanx.engine.job import Job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
@@ -27,17 +27,20 @@ def predict_files(
     """
     writers = job.task.writers
     writers.check(ways)
-    files = list_files(paths, out)
+    files = list_files(paths, out, beside=writers.are_labels(ways))
     predict = Trained(job, weights, job.recipe.device)
     print(f'weights: {predict.weights}', file=sys.stderr)
     out.mkdir(parents=True, exist_ok=True)
     inputs, images, frames = Inputs(files, out, 'predicting'), 0, 0
 
-    def write(image: Image, stem: Path) -> None:
+    def write(file: Path, image: Image, stem: Path) -> None:
         result = predict(image)
         if recognise is not None:
             result = replace(result, texts=read_cells(image, result.boxes, recognise))
-        writers.write(result, image, stem, ways)
+        writers.write(result, image, stem, ways, picture_file(file, is_page=stem != out / files[file]))
+
+    def write_bands(file: Path, stem: Path) -> None:
+        write(file, job.task.load_image(file), stem)
 
     def write_video(file: Path, stem: Path) -> None:
         nonlocal frames
@@ -51,9 +54,9 @@ def predict_files(
         if is_camera(file) or file.suffix.lower() in VIDEOS:
             inputs.attempt(file, partial(write_video, file, stem))
         elif job.task.bands:
-            images += inputs.attempt(file, lambda file=file, stem=stem: write(job.task.load_image(file), stem))  # type: ignore[misc]
+            images += inputs.attempt(file, partial(write_bands, file, stem))
         else:
-            images += inputs.pages(file, stem, write)
+            images += inputs.pages(file, stem, partial(write, file))
     return images, frames, inputs.failed
 
 

@@ -27,6 +27,7 @@ import phalanx
 from phalanx.data.image import Pages
 from phalanx.data.samples import SampleError
 from phalanx.deploy.documents import MERGERS, merge_pages, remove_parts
+from phalanx.deploy.inputs import picture_file
 from phalanx.deploy.pages import WRITERS
 from phalanx.deploy.read import Reader
 from phalanx.deploy.tables import TableReader, write_tables
@@ -212,7 +213,7 @@ def read_page(options: Options, page: Page) -> dict[str, Any] | str:
         lines = open_reader(options)(image)
         stem = page.out / page.stem
         stem.parent.mkdir(parents=True, exist_ok=True)
-        files = WRITERS.write(lines, image, stem, options.save)
+        files = WRITERS.write(lines, image, stem, options.save, picture_file(page.file, is_page=bool(page.document)))
         reader = open_tables(options)
         tables = reader(image, lines) if reader else []
         files += write_tables(tables, stem) if reader else []

@@ -87,16 +87,28 @@ def test_a_full_disk_stops_the_reading(
     """The second page does not fit: no further page is read for nothing."""
     write, written = read_files.WRITERS.write, []
 
-    def fill(lines: Any, image: Image, stem: Path, save: Any) -> list[Path]:
+    def fill(lines: Any, image: Image, stem: Path, *ways: Any) -> list[Path]:
         written.append(stem.name)
         if stem.name == 'a':
             raise OSError(errno.ENOSPC, 'No space left on device', str(stem))
-        return write(lines, image, stem, save)
+        return write(lines, image, stem, *ways)
 
     monkeypatch.setattr(type(read_files.WRITERS), 'write', lambda self, *values: fill(*values))
     assert read() == 1
     assert written == ['a']
     assert 'a: No space left on device' in capsys.readouterr().err
+
+
+def test_labels_of_pages_lie_beside_them(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two processes append to one file."""
+    words = ('--save', 'ppocrlabel,labelme', '--out', str(tmp_path / 'scans'), '--workers', '2')
+    assert read(*words) == 0
+    rows = dict(line.split('\t') for line in (tmp_path / 'scans/Cache.cach').read_text().splitlines())
+    texts = {name: [text['transcription'] for text in json.loads(row)] for name, row in rows.items()}
+    assert texts.keys() == {'scans/a.png', 'scans/b.png'} and len(texts['scans/a.png']) == 3
+    shapes = json.loads((tmp_path / 'scans/a.json').read_text())['shapes']
+    assert [shape['description'] for shape in shapes] == texts['scans/a.png']
+    assert read(*words) == 0 and '(2 of them read before)' in capsys.readouterr().out
 
 
 def test_results_in_a_file_are_refused(read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

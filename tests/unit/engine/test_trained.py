@@ -121,6 +121,27 @@ def test_paths_come_from_standard_input_and_results_are_written_as_asked(
     assert written == ['a b.json', 'a b.png', *(f'clip/00000{n}.{way}' for n in (1, 2) for way in ('json', 'png'))]
 
 
+def test_labels_lie_beside_images_and_frames_and_pages_get_a_picture(
+    trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = [PIL.Image.fromarray(noise(64, 96))] * 2
+    (tmp_path / 'in').mkdir()
+    pictures[0].save(tmp_path / 'in' / 'a.png')
+    pictures[0].save(tmp_path / 'many.tif', save_all=True, append_images=pictures[1:])
+    with VideoWriter(tmp_path / 'clip.mp4', 5.0) as video:
+        video.write(noise(64, 96))
+    before = {file: file.read_bytes() for file in tmp_path.rglob('*.*')}
+    words = ('predict', str(folder), str(tmp_path), '--out', str(tmp_path), '--save', 'labelme', '--set', 'device=cpu')
+    assert run_here(*words) == 0
+    files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob('*.*') if file not in before}
+    places = ('in/a', 'many-p0001', 'many-p0002', 'clip/000001')
+    assert files == {*(f'{place}.json' for place in places), *(f'{place}.jpg' for place in places[1:])}
+    assert before == {file: file.read_bytes() for file in before}
+    capsys.readouterr()
+    assert run_here(*words[:-4], '--save', 'masks') == 2
+    assert 'could take its place' in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_a_camera_and_its_video_is_whole(trained: phalanx.Trained, folder: Path, tmp_path: Path) -> None:
     def camera() -> Iterator[Image]:
         yield from [noise(64, 96)] * 3
@@ -141,7 +162,11 @@ def test_a_missing_camera_is_reported(trained: phalanx.Trained, folder: Path, tm
 @pytest.mark.parametrize(
     ('run', 'more', 'message'),
     [
-        ('ppyoloe_digits', ('--save', 'json,cropps'), "--save: 'cropps' is not one of json, txt, voc, crops, pictures"),
+        (
+            'ppyoloe_digits',
+            ('--save', 'json,cropps'),
+            "--save: 'cropps' is not one of json, txt, crops, pictures, voc, labelme",
+        ),
         ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is not one of txt, json, pictures"),
         ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
         ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),

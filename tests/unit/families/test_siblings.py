@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from phalanx.cli.predict_options import FORMS
 from phalanx.config.bind import key_types
 from phalanx.config.read import ConfigError, to_plain
 from phalanx.data.samples import Draw
@@ -30,6 +31,11 @@ def task_of(family: str, *assignments: str) -> Any:
     recipe, data, _ = DEMOS[family]
     words = (f'data={data}', *SMALL.get(family, ()), *assignments)
     return open_job(recipe, [(text, '--set') for text in words]).task
+
+
+def test_help_lists_what_each_family_can_save() -> None:
+    writers = {family: task_of(family).writers for family in DEMOS}
+    assert {family: ', '.join((*each.formats, *each.labels)) for family, each in writers.items()} == FORMS
 
 
 def test_every_family_has_the_same_catalogs_and_keys() -> None:

@@ -1,7 +1,7 @@
 """Drawing of boxes, and result files of detection."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +16,8 @@ from phalanx.data.image import palette
 from phalanx.data.samples import Image
 from phalanx.data.voc import voc_tree
 from phalanx.families.detection.data.source import Objects
-from phalanx.families.writing import Write, Writers, picture_writer, write_crop, write_json, write_text
+from phalanx.families.labelling import Shape, write_labelme
+from phalanx.families.writing import Writers, picture_writer, write_crop, write_json, write_new, write_text
 from phalanx.runtime.prepare import resize
 from phalanx.runtime.results import Found
 
@@ -95,8 +96,8 @@ def filter_by_score(detections: Sequence[Found], least: float) -> list[Found]:
 def build_writers(shown_from: float, bands: Bands | None = None) -> Writers:
     """Writers of detections: JSON gets all, other formats those with a score of at least `shown_from`."""
 
-    def shown(write: Write) -> Write:
-        return lambda detections, image, stem: write(filter_by_score(detections, shown_from), image, stem)
+    def shown(write: Callable[..., list[Path]]) -> Callable[..., list[Path]]:
+        return lambda detections, *place: write(filter_by_score(detections, shown_from), *place)
 
     def draw(image: Image, detections: Sequence[Found]) -> Image:
         return draw_detections(to_rgb(image, bands), filter_by_score(detections, shown_from))
@@ -105,8 +106,9 @@ def build_writers(shown_from: float, bands: Bands | None = None) -> Writers:
         return write_crops(detections, to_rgb(image, bands), stem)
 
     pictures = picture_writer(draw, '_overlay.jpg')
-    ways = {'json': write_json, 'txt': shown(write_yolo), 'voc': shown(write_voc), 'crops': shown(crop), 'pictures': pictures}
-    return Writers(draw, ways, default=('json', 'pictures'))
+    ways = {'json': write_json, 'txt': shown(write_yolo), 'crops': shown(crop), 'pictures': pictures}
+    labels = {'voc': shown(write_voc), 'labelme': shown(write_boxes)}
+    return Writers(draw, ways, default=('json', 'pictures'), labels=labels)
 
 
 def write_yolo(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
@@ -120,11 +122,16 @@ def write_yolo(detections: Sequence[Found], image: Image, stem: Path) -> list[Pa
     return write_text(stem, '.txt', ''.join(lines))
 
 
-def write_voc(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:
+def write_voc(detections: Sequence[Found], image: Image, stem: Path, file: Path) -> list[Path]:
     """Write the XML of Pascal VOC, which tools for annotation open: class names and boxes, without scores."""
-    tree = voc_tree(stem.name, (image.shape[1], image.shape[0]), ((row.name, row.box, False) for row in detections))
+    tree = voc_tree(file.name, (image.shape[1], image.shape[0]), ((row.name, row.box, False) for row in detections))
     ElementTree.indent(tree)
-    return write_text(stem, '.xml', ElementTree.tostring(tree, encoding='unicode'))
+    return write_new(stem.with_name(f'{stem.name}.xml'), ElementTree.tostring(tree, encoding='unicode').encode())
+
+
+def write_boxes(detections: Sequence[Found], image: Image, stem: Path, file: Path) -> list[Path]:
+    """Write the JSON of labelme: class names and boxes, without scores."""
+    return write_labelme((Shape(row.name, (row.box[:2], row.box[2:])) for row in detections), image, stem, file)
 
 
 def write_crops(detections: Sequence[Found], image: Image, stem: Path) -> list[Path]:

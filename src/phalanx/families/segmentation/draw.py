@@ -11,11 +11,15 @@ import PIL.Image
 from phalanx.data.bands import Bands, to_rgb
 from phalanx.data.image import LabelMap, find_background, overlay, palette
 from phalanx.data.samples import Image
+from phalanx.families.labelling import Shape
+from phalanx.families.labelling import write_labelme as write_shapes
 from phalanx.families.segmentation.labels import VOID
+from phalanx.families.segmentation.outlines import find_regions
 from phalanx.families.writing import Write, Writers, picture_writer, write_picture, write_text
 
 COLOURS = palette(256)
 COLOURS[VOID] = 0
+HOLE = '_background_'  # labelme's label of what is none of the classes
 
 
 def draw_class_map(class_map: LabelMap) -> Image:
@@ -45,7 +49,7 @@ def build_writers(class_names: Sequence[str], bands: Bands | None = None) -> Wri
 
     pictures = picture_writer(draw, '_overlay.jpg')
     ways: dict[str, Write] = {'masks': write_mask, 'json': partial(write_json, class_names), 'pictures': pictures}
-    return Writers(draw, ways, default=('masks', 'pictures'))
+    return Writers(draw, ways, default=('masks', 'pictures'), labels={'labelme': partial(write_labelme, class_names)})
 
 
 def write_mask(class_map: LabelMap, image: Image, stem: Path) -> list[Path]:
@@ -66,3 +70,15 @@ def write_json(class_names: Sequence[str], class_map: LabelMap, image: Image, st
         if counts[label]
     ]
     return write_text(stem, '.json', json.dumps(rows, ensure_ascii=False, indent=1))
+
+
+def write_labelme(class_names: Sequence[str], class_map: LabelMap, image: Image, stem: Path, file: Path) -> list[Path]:
+    """Write the outlines of regions for labelme. Of the background, only what others may enclose: it lies over them.
+
+    Such files have no holes, and later outlines lie over earlier ones.
+    """
+    background = find_background(class_names)
+    regions = [region for region in find_regions(class_map) if region.label != background or region.is_inside]
+    names = [HOLE if region.label == background else class_names[region.label] for region in regions]
+    outlines = [region.outline.tolist() for region in regions]
+    return write_shapes(map(Shape, names, outlines), image, stem, file)

@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from phalanx.data.image import overlay
 from phalanx.data.samples import Image
+from phalanx.families.labelling import TEXT, Shape, write_labelme, write_ppocrlabel
 from phalanx.families.text_detection.data.source import Texts
-from phalanx.families.writing import Writers, picture_writer, write_json, write_picture, write_text
+from phalanx.families.writing import WriteLabels, Writers, picture_writer, write_json, write_picture, write_text
 from phalanx.runtime.prepare import resize
 from phalanx.runtime.reading import cut_out
-from phalanx.runtime.results import TextRegion
+from phalanx.runtime.results import Line, TextRegion
 
 TEXT_COLOUR, IGNORED_COLOUR = (255, 40, 90), (128, 128, 128)  # colours
 SUBPIXEL_BITS = 3  # fractional bits of coordinates for OpenCV's drawing functions
@@ -62,8 +63,18 @@ def write_crops(regions: Sequence[TextRegion], image: Image, stem: Path) -> list
     return [file for number, cut in enumerate(cuts, 1) for file in write_picture(stem, f'_{number:03}.jpg', cut)]
 
 
+def shapes_of(texts: Sequence[TextRegion | Line]) -> list[Shape]:
+    """Return what people correct of texts: outlines, and what a recogniser has read."""
+    return [Shape(TEXT, text.points, text.text if isinstance(text, Line) else '') for text in texts]
+
+
+LABELS: dict[str, WriteLabels] = {  # of `phalanx read`, too
+    'labelme': lambda texts, image, stem, file: write_labelme(shapes_of(texts), image, stem, file),
+    'ppocrlabel': lambda texts, image, stem, file: write_ppocrlabel(shapes_of(texts), stem, file),
+}
 WRITERS = Writers(
     draw_regions,
     {'json': write_json, 'txt': write_icdar, 'crops': write_crops, 'pictures': picture_writer(draw_regions, '_overlay.jpg')},
     default=('json', 'pictures'),
+    labels=LABELS,
 )

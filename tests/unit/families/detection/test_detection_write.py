@@ -87,9 +87,11 @@ def test_digit_scenes_become_files(tmp_path: Path) -> None:
 
 def test_detections_are_written_as_annotations_of_pascal_voc(tmp_path: Path) -> None:
     detections = [Found(CLASSES[1], 1, 0.75, (1.25, 2.0, 30.5, 38.125)), Found(CLASSES[0], 0, 0.25, (10.0, 10.0, 20.0, 20.0))]
-    (file,) = build_writers(shown_from=0.5).write(detections, PICTURE, tmp_path / 'street.1', ('voc',))
+    (file,) = build_writers(shown_from=0.5).write(
+        detections, PICTURE, tmp_path / 'street.1', ('voc',), tmp_path / 'street.1.jpg'
+    )
     assert file == tmp_path / 'street.1.xml'
     annotation = read_voc_file(file, file.read_bytes())
     assert annotation is not None
-    assert (annotation.name, annotation.size) == ('street.1', (60, 40))
+    assert (annotation.name, annotation.size) == ('street.1.jpg', (60, 40))
     assert annotation.objects == [VocObject(f'{file}: object 1', 'road sign <€>', (1.25, 2.0, 30.5, 38.125))]
