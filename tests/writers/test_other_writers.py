@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import truth
 from filelock import FileLock
@@ -24,14 +25,17 @@ from phalanx.curation.prepare.mask_values import read_label_map
 from phalanx.curation.prepare.samples import AnnotationSet, Family, LeftOut, Sample
 from phalanx.curation.prepare.targets import find_meaning
 from phalanx.curation.prepare.tree import Tree
+from phalanx.data.image import read_image
 from phalanx.data.samples import Draw, Split
 from phalanx.engine.job import open_job
+from phalanx.families.segmentation.draw import build_writers
 from running import run_here
 
 pytestmark = pytest.mark.long
 
 PACKAGES = ('datumaro==1.13.12', 'supervision==0.31.2', 'label-studio-sdk==2.1.2', 'labelme==6.3.1', 'pycocotools==2.0.11')
 HERE = Path(__file__).parent
+ORIENTATION = 0x112  # of EXIF
 EMPTY, SPLITS = 'empty', 'splits'  # what a format can carry besides its objects: images without any, and the split
 
 READ: dict[str, tuple[Family, set[str]]] = {
@@ -89,8 +93,8 @@ FROM_1 = 'supervision pascal_voc boxes'  # counts pixels from 1, as VOC did, and
 
 
 @pytest.fixture(scope='module')
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data set by all writers. Their environment is kept between runs, below PHALANX_WRITERS or the user's cache."""
+def tools() -> Path:
+    """The environment of the tools. It is kept between runs, below PHALANX_WRITERS or the user's cache."""
     key = hashlib.sha256(' '.join((sys.version, *PACKAGES)).encode()).hexdigest()[:12]
     cache = Path(os.environ.get('PHALANX_WRITERS') or Path.home() / '.cache/phalanx') / f'writers-{key}'
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +106,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 if done.returncode:
                     pytest.skip(f'the tools of others cannot be installed: {done.stderr[-300:]}')
             (cache / 'ready').touch()
+    return cache
+
+
+@pytest.fixture(scope='module')
+def written(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data set by all writers."""
     out = tmp_path_factory.mktemp('written')
-    subprocess.run([cache / 'bin/python', HERE / 'write.py', out], check=True, capture_output=True, timeout=1800)
+    subprocess.run([tools / 'bin/python', HERE / 'write.py', out], check=True, capture_output=True, timeout=1800)
     assert json.loads((out / 'failed.json').read_text()) == {}
     return out
 
@@ -279,3 +289,33 @@ def test_what_no_family_learns_is_refused_with_the_reason(written: Path, name: s
     tree = Tree(written / name)
     assert choose_format(find_annotations(tree, refused=refused), None) is None
     assert REFUSED[name] in str(refused) + '\n'.join(describe_near_misses(tree, None))
+
+
+LOAD = """
+import json, sys
+from labelme import LabelFile, utils
+file = LabelFile(sys.argv[1])
+shapes = [(shape['label'], shape['shape_type'], shape['points']) for shape in file.shapes]
+print(json.dumps([shapes, utils.img_data_to_pil(file.image_data).size, file.image_path]))
+"""
+
+
+def test_labelme_shows_what_was_written_for_it_on_the_upright_image(tools: Path, tmp_path: Path) -> None:
+    """labelme turns images by their EXIF data, and refuses a file with another size."""
+    labels = np.zeros((40, 60), np.uint8)
+    labels[10:30, 20:50], labels[15:20, 25:30] = 1, 0
+    exif = PIL.Image.Exif()
+    exif[ORIENTATION] = 6  # stored turned to the left
+    turned = PIL.Image.new('RGB', (60, 40)).transpose(PIL.Image.Transpose.ROTATE_90)
+    turned.save(tmp_path / 'b ü.1.jpg', exif=exif)
+    writers = build_writers(['_background_', 'Straße €'])
+    upright = read_image(tmp_path / 'b ü.1.jpg')
+    (file,) = writers.write(labels, upright, tmp_path / 'b ü.1', ['labelme'], tmp_path / 'b ü.1.jpg')
+    loaded = subprocess.run([tools / 'bin/python', '-c', LOAD, file], check=True, capture_output=True, text=True, timeout=600)
+    shapes, size, name = json.loads(loaded.stdout)
+    assert (size, name) == ([60, 40], 'b ü.1.jpg')
+    road, hole = [[[20, 10], [50, 30]], [[25, 15], [30, 20]]]
+    assert [(label, kind, [np.min(points, 0).tolist(), np.max(points, 0).tolist()]) for label, kind, points in shapes] == [
+        ('Straße €', 'polygon', road),
+        ('_background_', 'polygon', hole),
+    ]
