@@ -1,6 +1,7 @@
 """YAML files and command-line assignments -> one tree of Nodes, each remembering where it was written."""
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -347,6 +348,9 @@ def _to_node(
     try:
         if len(tree.value) > LONGEST_NUMBER and not is_word:  # 1:1:1 ... is a number in YAML, and takes quadratic time
             raise ValueError('it is too long')
+        if '\0' in tree.value:
+            raise ValueError('it has a zero byte')
+        os.fsencode(tree.value)  # no file is named by a half of a surrogate pair
         value = tree.value if is_word else yaml.SafeLoader('').construct_object(tree)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # for example IndexError for `!!int ""`
         problems.append(f'{origin}: {tree.value[:60]!r} cannot be read as {tree.tag.rpartition(":")[2]}: {str(error)[:200]}')
