@@ -11,6 +11,7 @@ from PIL import Image
 
 import drawn
 from phalanx.curation.prepare.csv_files import find_csv
+from phalanx.curation.prepare.foreign import name_foreign
 from phalanx.curation.prepare.formats import find_annotations
 from phalanx.curation.prepare.samples import AnnotationSet
 from phalanx.curation.prepare.tree import Tree, read_bytes
@@ -120,3 +121,15 @@ def test_a_cell_of_label_studio_may_be_longer_than_the_limit_of_python(tmp_path:
         csv.writer(file).writerows([['annotation_id', 'annotator', 'image', 'label'], ['1', '2', 'a.png', label]])
     (instance,) = found_in(tmp_path, 'label_studio').samples[0].instances
     assert (instance.label, len(instance.outline)) == ('cat', 1)
+
+
+def test_the_tool_that_wrote_lines_is_known_by_the_first_one(tmp_path: Path) -> None:
+    (tmp_path / 'list.jsonl').write_text('{"source-ref": "a.png"}\n' + '{"x": 1}\n' * 1_000_000)
+    tree = Tree(tmp_path)
+    tracemalloc.start()
+    try:
+        said, (_, peak) = name_foreign(tree), tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 'is a manifest of SageMaker Ground Truth' in said[0]
+    assert peak < 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -371,6 +372,17 @@ def test_a_recipe_names_many_classes_of_any_spelling() -> None:
     recipe = yaml.safe_load(Path('mine_phalanx/mine.yml').read_text())
     assert recipe['data']['classes'] == sorted(names)
     assert open_job('mine_phalanx/mine.yml').task.class_names == tuple(sorted(names))  # type: ignore[attr-defined]
+
+
+def test_names_of_files_that_are_not_utf8_are_refused_where_a_list_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(5):
+        drawn.draw(Path('mine') / os.fsdecode(b'%d\xff.png' % number), number)
+        drawn.write(Path('mine') / os.fsdecode(b'%d\xff.txt' % number), f'text {number}')
+    assert new() == 2
+    assert (
+        r"mine/0\udcff.png': has a name that is not UTF-8, and a list is; rename it (convmv) (5 in all)"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_archive_that_leads_out_of_its_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from phalanx.curation.prepare.masks import CITYSCAPES
 from phalanx.curation.prepare.samples import LeftOut
 from phalanx.curation.prepare.text_json import IMAGE_KEYS
-from phalanx.curation.prepare.tree import Tree, read_bytes, read_text
+from phalanx.curation.prepare.tree import Tree, read_lines, read_text
 from phalanx.data.checks import AnnotationError, parse_json, shorten
 from phalanx.data.texts import LINE
 
@@ -161,7 +161,7 @@ def _contents(tree: Tree) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             yield path, first
     for path in tree.having('.jsonl', '.ndjson', '.manifest', '.odgt'):
         try:
-            first = parse_json(read_bytes(path).partition(b'\n')[0], path)
+            first = parse_json(next(read_lines(path), b''), path)
         except AnnotationError:
             continue  # said by the readers of lines
         if isinstance(first, dict):

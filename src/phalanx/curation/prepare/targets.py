@@ -93,6 +93,11 @@ def write(
 ) -> Written:
     """Write the files that `family` reads into `out`; images stay where they are. Raises ValueError for too many classes."""
     images = [sample.image for samples in lists.values() for sample in samples]
+    odd = [path for path in images if os.fsencode(path).decode(errors='ignore') != str(path)]
+    if odd and family != 'detection':  # whose JSON can hold it
+        raise ValueError(
+            f'{str(odd[0])!r}: has a name that is not UTF-8, and a list is; rename it (convmv) ({len(odd)} in all)'
+        )
     try:
         bands = find_bands([sample.image for sample in lists['train']]) if family in ('detection', 'segmentation') else None
     except SampleError as error:
