@@ -118,11 +118,19 @@ def test_faults_of_a_plugin_are_reported_with_its_file(tmp_path: Path, capfd: py
     (tmp_path / 'empty.py').write_text('')
     (tmp_path / 'tracker.py').write_text("PLUGIN = {'trackers': {'visualdl': print}}")
     (tmp_path / 'kind.py').write_text("PLUGIN = {'table': {'layers': {}}}")
+    (tmp_path / 'list.py').write_text("PLUGIN = {'table': {'models': [print]}}")
+    (tmp_path / 'instance.py').write_text("PLUGIN = {'table': {'models': {'mine': 5}}}")
+    (tmp_path / 'untyped.py').write_text("def net(k, *, depth=2): ...\nPLUGIN = {'table': {'models': {'mine': net}}}")
+    (tmp_path / 'unresolved.py').write_text("def net(k: 'Size'): ...\nPLUGIN = {'table': {'models': {'mine': net}}}")
     for name, message in {
         'none.py': 'no such Python file',
         'empty.py': 'has no dict PLUGIN',
         'kind.py': "PLUGIN: table: 'layers' is not one of models, data, losses, transforms, metrics",
         'tracker.py': "PLUGIN: trackers: 'visualdl' is taken; choose another name",
+        'list.py': 'PLUGIN: table.models: expected {name: builder}, got [<built-in function print>]',
+        'instance.py': "PLUGIN: table.models: 'mine' must be a class or a function, got an instance of int",
+        'untyped.py': "'mine': its options are not known: the parameter depth has no type hint, which a recipe is checked by",
+        'unresolved.py': "'mine': its options are not known: name 'Size' is not defined",
     }.items():
         os.environ.pop(PLUGINS, None)
         assert run_here('config', 'pp_liteseg_digits', '--plugin', str(tmp_path / name)) == 2
@@ -139,7 +147,7 @@ def test_a_plugin_that_was_edited_is_imported_again(tmp_path: Path, monkeypatch:
         load_plugins()
         assert CATALOGS['segmentation']['models']['edited'](5) == int(scale)
     load_plugins()  # unchanged
-    file.write_text("PLUGIN = {'segmentation': {'models': {'renamed': print}}}")
+    file.write_text("PLUGIN = {'segmentation': {'models': {'renamed': len}}}")
     load_plugins()
     assert 'edited' not in CATALOGS['segmentation']['models']
     del CATALOGS['segmentation']['models']['renamed']

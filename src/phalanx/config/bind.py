@@ -24,6 +24,7 @@ TYPE_NAMES = {
     types.NoneType: 'null',
     Any: 'anything',
 }
+UNSPECIFIC: dict[type, Any] = {list: list[Any], tuple: tuple[Any, ...], dict: dict[str, Any]}  # hints of plugins
 
 T = TypeVar('T')
 
@@ -74,6 +75,7 @@ class _Binder:
     def any(self, node: Node, kind: Any, path: str) -> Bound:
         """Convert `node` to type `kind`; on a problem, record it and return None."""
         # From the most specific kind of type to scalars.
+        kind = UNSPECIFIC.get(kind, kind) if isinstance(kind, type) else kind
         value, shape = node.value, get_origin(kind)
         if kind is Any:
             return to_plain(node), node
@@ -179,7 +181,7 @@ class _Binder:
         if name is None or name not in catalog:
             where = keys['name'].origin if 'name' in keys else node.origin
             fault = 'missing; give' if name is None else f'{name!r} is not'
-            hint = did_you_mean(name, catalog) if name is not None else ''
+            hint = '' if name is None else did_you_mean(name, catalog) or '; parts of your own need --plugin FILE'
             self.problems.append(f'{where}: {path}.name: {fault} one of {", ".join(catalog)}{hint}')
             return None, node
         rest = Node({key: child for key, child in keys.items() if key != 'name'}, node.origin)
@@ -207,10 +209,10 @@ class _Binder:
                     child = merge(default_node(hints[key], defaults[key]), child if child.text is None else _to_mapping(child))
                 values[key], resolved[key] = self.any(child, hints[key], dot + key)
             else:
-                has, cure = (
-                    ', '.join(hints) or 'no options',
-                    explain_owner(key, node, hints, defaults) or did_you_mean(key, hints),
-                )
+                has, cure = ', '.join(hints) or 'no options', explain_owner(key, node, hints, defaults)
+                if not cure and not dataclasses.is_dataclass(schema) and key in inspect.signature(schema).parameters:
+                    cure = f'; to make it an option, write `*, {key}` in the signature of {owner}'
+                cure = cure or did_you_mean(key, hints)
                 self.problems.append(f'{child.origin}: {dot}{key}: unknown key{cure} ({owner} has {has})')
         # Required keys that are missing.
         for name in (name for name in hints if name not in defaults and name not in node.value):
@@ -248,7 +250,8 @@ _type_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, inc
 def key_types(schema: Any) -> dict[str, Any]:
     """Types of the keys of a schema: fields of a dataclass, or keyword-only options of a function or class.
 
-    Positional parameters are passed by the code that builds the component, so they are not keys.
+    Positional parameters are passed by the code that builds the component, so they are not keys. Raises TypeError for an option
+    without a type hint, and NameError for a hint that cannot be resolved.
     """
     if dataclasses.is_dataclass(schema):
         hints = _type_hints(schema)
@@ -256,8 +259,10 @@ def key_types(schema: Any) -> dict[str, Any]:
     # Keyword-only parameters are options; builders get the rest from Phalanx.
     hints = _type_hints(schema.__init__ if inspect.isclass(schema) else schema)
     # Declared once, where they are used.
-    options = inspect.signature(schema).parameters.values()
-    return {option.name: hints[option.name] for option in options if option.kind is option.KEYWORD_ONLY}
+    options = [each.name for each in inspect.signature(schema).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    if untyped := [name for name in options if name not in hints]:
+        raise TypeError(f'the parameter {untyped[0]} has no type hint, which a recipe is checked by')
+    return {name: hints[name] for name in options}
 
 
 def key_defaults(schema: Any) -> dict[str, Any]:

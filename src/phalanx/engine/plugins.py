@@ -6,6 +6,7 @@ names them: with `--plugin FILE` or PHALANX_PLUGINS, or by installing a package 
 `phalanx.plugins`. A recipe or a run folder cannot.
 """
 
+import inspect
 import os
 import sys
 from functools import cache
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from phalanx.config.arguments import PLUGINS
+from phalanx.config.bind import key_types
 from phalanx.families.catalog import CATALOGS
 from phalanx.nn.backbones import BACKBONES
 from phalanx.report.trackers import TRACKERS
@@ -82,7 +84,7 @@ def _remove(plugin: ModuleType) -> None:
 def _add(plugin: Any, where: str) -> None:
     """Add the parts of a plugin to the catalogs. Raises RequestError."""
     parts = plugin if isinstance(plugin, dict) else getattr(plugin, 'PLUGIN', None)
-    if not isinstance(parts, dict):
+    if not isinstance(parts, dict) or not all(isinstance(kinds, dict) for kinds in parts.values()):
         raise RequestError(f'{where}: has no dict PLUGIN = {{family: {{kind: {{name: builder}}}}}}')
     for family, kinds in parts.items():
         if family in OF_ALL_FAMILIES:
@@ -97,8 +99,17 @@ def _add(plugin: Any, where: str) -> None:
 
 
 def _add_to(catalog: dict[str, Any], builders: dict[str, Any], where: str) -> None:
-    """Add `builders` to a catalog. Raises RequestError for a name that is taken."""
+    """Add `builders` to a catalog. Raises RequestError for a name that is taken, and for what is no builder."""
+    if not isinstance(builders, dict):
+        raise RequestError(f'{where}: expected {{name: builder}}, got {builders!r}')
     # Loading the same plugin twice is not a conflict.
     if conflicts := [name for name, build in builders.items() if catalog.get(name, build) is not build]:
         raise RequestError(f'{where}: {conflicts[0]!r} is taken; choose another name')
+    for name, build in builders.items():
+        if not inspect.isclass(build) and not inspect.isroutine(build):
+            raise RequestError(f'{where}: {name!r} must be a class or a function, got an instance of {type(build).__name__}')
+        try:
+            key_types(build)
+        except (NameError, TypeError, ValueError) as error:
+            raise RequestError(f'{where}: {name!r}: its options are not known: {error}') from None
     catalog.update(builders)

@@ -17,11 +17,15 @@ def circle(centre: tuple[float, float], *, radius: float = 1.0, colour: Literal[
     return centre, radius, colour
 
 
-def square(centre: tuple[float, float], *, side: float) -> object:
+def square(centre: tuple[float, float], turn: float = 0, *, side: float) -> object:
     return centre, side
 
 
-SHAPES = {'circle': circle, 'square': square}
+def polygon(centre: tuple[float, float], *, corners: list = [], sides: tuple = (), names: dict = {}) -> object:  # type: ignore[type-arg]  # noqa: B006
+    return corners, sides, names
+
+
+SHAPES = {'circle': circle, 'square': square, 'polygon': polygon}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,11 @@ def problems(text: str, tmp_path: Path, *sets: str) -> list[str]:
 def test_a_named_part_becomes_its_builder_with_the_options_filled_in(tmp_path: Path) -> None:
     outer, _ = bound('shape: {name: circle, radius: 2}\n', tmp_path)
     assert outer.shape((0, 0)) == ((0, 0), 2.0, 'red')
+
+
+def test_an_option_whose_hint_names_no_elements_takes_any(tmp_path: Path) -> None:
+    outer, _ = bound('shape: {name: polygon, corners: [[1, 2], a], sides: [3], names: {a: [x]}}\n', tmp_path)
+    assert outer.shape((0, 0)) == ([[1, 2], 'a'], (3,), {'a': ['x']})
 
 
 @pytest.mark.parametrize('more', ['square', '{name: square}', '[square]'])
@@ -121,9 +130,17 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('inner: {mode: of}', "inner.mode: 'of' is not one of off, on, auto; did you mean 'off'?"),
         ('inner: {count: -1}', 'inner: count cannot be negative, got -1'),
         ('inner: 3', "inner: expected a mapping with count, mode, got '3'"),
-        ('more: [{name: sqare, side: 1}]', "more[0].name: 'sqare' is not one of circle, square; did you mean 'square'?"),
+        (
+            'more: [{name: sqare, side: 1}]',
+            "more[0].name: 'sqare' is not one of circle, square, polygon; did you mean 'square'?",
+        ),
         ('more: [{name: square}]', 'more[0].side: missing; square needs it'),
         ('more: [{name: circle, side: 1}]', 'more[0].side: unknown key'),
+        ('more: [{name: x}]', "more[0].name: 'x' is not one of circle, square, polygon; parts of your own need --plugin FILE"),
+        (
+            'more: [{name: square, side: 1, turn: 2}]',
+            'more[0].turn: unknown key; to make it an option, write `*, turn` in the signature of square (square has side)',
+        ),
     ],
 )
 def test_a_problem_names_line_key_value_and_cure(tmp_path: Path, line: str, message: str) -> None:
@@ -144,8 +161,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_a_missing_part_is_reported_with_the_choices(tmp_path: Path) -> None:
-    assert problems('ratio: 1\n', tmp_path)[0].endswith('shape: missing; a recipe needs it, one of circle, square')
-    assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing; give one of circle, square')
+    assert problems('ratio: 1\n', tmp_path)[0].endswith('shape: missing; a recipe needs it, one of circle, square, polygon')
+    assert problems('shape: {radius: 1}\n', tmp_path)[0].endswith('shape.name: missing; give one of circle, square, polygon')
 
 
 def test_the_resolved_recipe_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
