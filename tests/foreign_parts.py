@@ -83,6 +83,9 @@ class Tabulator(nn.Module):
         output = self.layers(images.mean((2, 3)))[:, None].expand(-1, steps, -1)
         return TableOutput(output[..., :-4], output[..., -4:].sigmoid())
 
+    def exported(self, max_steps: int, *, post_processing: bool) -> tuple[nn.Module, dict[str, str]]:
+        return self, {'probabilities': '[batch, steps, tokens]', 'boxes': '[batch, steps, 4]'}
+
 
 class PageReader(nn.Module):
     def __init__(self, num_classes: int = 1, *, width: int = 2) -> None:

@@ -12,8 +12,8 @@ import torch
 def seed_global_generators(rng: np.random.Generator) -> Iterator[None]:
     """Context with the global generators of Python, NumPy and torch (CPU) seeded from `rng`; restores them afterwards.
 
-    Random numbers of a transform from torchvision, Albumentations or a plugin are then a function of the sample: training does
-    not depend on the number of ranks or workers, nor on where it was resumed.
+    Random numbers of a transform from torchvision or Kornia are then a function of the sample: training does not depend on the
+    number of ranks or workers, nor on where it was resumed. Albumentations has generators of its own, see docs/extending.md.
     """
     # NumPy's legacy generator takes 32 bits.
     seed = int(rng.integers(2**32))

@@ -18,11 +18,13 @@ from phalanx.engine.optim import NEED_DECAY
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
+from phalanx.engine.plugin_checks import check_foreign_metric, check_foreign_transforms
 from phalanx.engine.schema import Recipe
 from phalanx.nn.backbones.timm_backbone import TimmBackbone, find_pretrained_backbones
+from phalanx.parallel import dist
 from phalanx.parallel.step import WholeStep
 from phalanx.system.compiler import check_cache, use_own_cache
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.fetching import FetchError
 
@@ -65,13 +67,19 @@ def check_parts(job: Job, world_size: int) -> Parts:
             job.recipe.optimizer(groups)
         check_norms(job, parts.train, model, world_size)
         check_image_size(job, parts, model)
+        if world_size == dist.world_size():  # not in the launcher: the metric gathers over ranks
+            check_foreign_metric(job, parts.evaluation, model)
+
+    def check_transforms() -> None:
+        for samples in (parts.train, parts.evaluation):
+            check_foreign_transforms(samples, job.task.bands.count if job.task.bands else 3, train.seed)
 
     # Run every check, so that one message lists all problems.
     problems: list[str] = []
-    for check in (check_cached, check_stream, lambda: parts.evaluation, check_annotations, check_network):
+    for check in (check_cached, check_stream, lambda: parts.evaluation, check_annotations, check_transforms, check_network):
         try:
             check()
-        except (RequestError, ValueError, OSError) as error:
+        except (RequestError, RunError, ValueError, OSError) as error:
             if str(error) not in problems:  # several parts may fail for one missing folder
                 problems.append(str(error))
     if problems:

@@ -12,6 +12,7 @@ accumulation: each has its backward pass, after which its activations are freed,
 """
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,13 +25,14 @@ from phalanx.data.batch import ImageBatch, split_evenly
 from phalanx.engine.loader import Stream
 from phalanx.engine.precision import Precision
 from phalanx.engine.terms import factors, means
-from phalanx.families.task import Task
+from phalanx.families.task import Loss, Task
 from phalanx.nn import stochastic
 from phalanx.nn.precision import at_least_float32
 from phalanx.nn.stochastic import SampleKeys
 from phalanx.parallel import dist, norms
 from phalanx.parallel.gradients import GradientOptions, wrap_ddp
 from phalanx.parallel.step import WholeStep
+from phalanx.system.errors import RunError
 from phalanx.system.memory import to_device
 
 
@@ -49,9 +51,28 @@ class NetworkWithLoss(nn.Module):
         outputs = self.task.outputs(self.network, batch)
         return outputs if only_outputs else self.terms(outputs, batch)
 
+    def check_weights(self, loss: Loss, batch: ImageBatch) -> None:
+        """Raise RunError unless the weights of a loss are those that its method `weights` states: micro-batches rely on it."""
+        known = self.task.weights(batch)
+        if known is None:
+            return
+        if tuple(known) != tuple(loss):
+            raise RunError(
+                f'loss: returns the terms {", ".join(loss)}, but its method `weights` those of {", ".join(known)}; '
+                'both must name the same terms in the same order'
+            )
+        for name, stated in known.items():
+            if not math.isclose(weight := float(loss[name].weight), float(stated), rel_tol=1e-6):
+                raise RunError(
+                    f'loss: the weight of {name} is {weight:g}, but its method `weights` returns {float(stated):g} for it; '
+                    'return the same number, or None if outputs determine it (docs/extending.md, Losses)'
+                )
+
     def terms(self, outputs: Any, batch: ImageBatch) -> tuple[Tensor, Tensor]:
         """Return totals [terms] and weights [terms] of the loss of `outputs`."""
         loss = self.task.loss(outputs, batch, self.whole)
+        if not self.names:  # once, since the host waits for the device
+            self.check_weights(loss, batch)
         self.names, self.least = tuple(loss), tuple(term.least for term in loss.values())
         self.has_one_divisor = len({(id(term.weight), term.least) for term in loss.values()}) == 1
         return (
@@ -88,8 +109,11 @@ class Passes:
         that cannot be computed with micro-batches.
         """
         batch, keys = self.prepare(step, batch)
+        is_first = not self.with_loss.names
         # One vector for all sums of a step besides gradients and norms: each all-reduce costs a latency.
         numbers = self.sums(batch, keys, to_device(torch.tensor(flags, dtype=torch.float64), self.device))
+        if is_first:
+            self.check_gradients()
         terms = len(self.with_loss.names)
         totals, weights, summed_flags = torch.split(numbers, [terms, terms, len(flags)])
         return means(totals, weights, self.with_loss.least), summed_flags
@@ -139,12 +163,6 @@ class Passes:
         for part in self.parts(batch, keys):
             with self.precision.autocast():
                 totals, _ = self.replica(part)
-            # A foreign loss may name its terms differently in its two methods; their weights would be mixed up silently.
-            if (names := self.with_loss.names) != tuple(known):
-                raise ValueError(
-                    f'loss: returns the terms {", ".join(names)}, but its method `weights` those of {", ".join(known)}; '
-                    'both must name the same terms in the same order'
-                )
             factors = self.factors(weights_of_step)  # here, since the first pass provides the lower bounds of the weights
             self.precision.backward((totals * factors.to(totals.dtype)).sum())
             sums += totals.detach()
@@ -234,8 +252,21 @@ class Passes:
             with self.precision.autocast():
                 totals, _ = self.replica(part)
             totals.sum().backward()
+        self.check_gradients()
         for value in self.with_loss.parameters():
             value.grad = None
+
+    def check_gradients(self) -> None:
+        """Raise RunError if a parameter took no part in the backward pass. Across ranks, DDP would fail in the next step."""
+        unused = [
+            name for name, value in self.with_loss.network.named_parameters() if value.requires_grad and value.grad is None
+        ]
+        if unused:
+            more = f' and {len(unused) - 3} more' if len(unused) > 3 else ''
+            raise RunError(
+                f'model: {", ".join(unused[:3])}{more} took no part in the loss of the first step; '
+                'leave such parameters out of the network, or set their requires_grad to False'
+            )
 
     @contextlib.contextmanager
     def preserve_buffers(self) -> Iterator[None]:

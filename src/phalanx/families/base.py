@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from phalanx.config.options import check_std
 from phalanx.data.batch import normalise_images
 from phalanx.data.samples import Split
+from phalanx.families.contracts import METRIC, require
 from phalanx.families.distillation import DISTILLATIONS, STUDENT, DistillationModel, NetworkLoss
 from phalanx.families.losses import merge_terms, weight_losses
 from phalanx.families.sizing import sizing_of
-from phalanx.families.task import Loss, Task
+from phalanx.families.task import Loss, Metric, Task
 from phalanx.nn.layers import set_input_channels
 from phalanx.parallel.step import WholeStep
 from phalanx.runtime.prepare import RESIZING
@@ -62,11 +63,16 @@ class Family(Task):
     Keys: ClassVar[type[FamilyKeys]]
     channels: Literal['RGB', 'BGR'] = 'RGB'  # channel order of the network's input, that of the published weights
     training_source: Any = None  # Source of the training samples; None: that of the data set
+    data_needs: ClassVar[tuple[str, ...]] = ('split',)
+    network_needs: ClassVar[tuple[str, ...]] = ()
+    loss_needs: ClassVar[tuple[str, ...]] = ('weights',)
 
     def __init__(self, keys: FamilyKeys) -> None:
         """Build the parts. Raises ValueError for their invalid options."""
         check_std(keys.std)
-        names: tuple[str, ...] = keys.metric.func.names  # type: ignore[attr-defined]
+        metric: type[Metric] = keys.metric.func  # type: ignore[assignment]
+        require(metric, 'metric', METRIC)
+        names = metric.names
         if keys.main_metric is not None and keys.main_metric not in names:
             raise ValueError(f'main_metric: {keys.main_metric!r} is not one of {", ".join(names)}, the values of this metric')
         # Losses and weight files distinguish networks by name.
@@ -74,9 +80,10 @@ class Family(Task):
             raise ValueError(f'networks: {STUDENT!r} is the name of `model`; rename the other network')
         if bool(keys.networks) != self.distils(keys):
             raise ValueError('distillation needs both `networks` and losses `between` them')
-        self.network, self.data, self.losses = keys.model, keys.data, weight_losses(keys.loss, keys.loss_coefficients)
+        self.network, self.make_data = keys.model, keys.data
+        self.losses = weight_losses(keys.loss, keys.loss_coefficients, self.loss_needs)
         self.make_metric, self.main_metric = keys.metric, keys.main_metric or names[0]
-        self.tie_breakers: tuple[str, ...] = keys.metric.func.tie_breakers  # type: ignore[attr-defined]
+        self.tie_breakers = metric.tie_breakers
         self.transforms: dict[Split, tuple[Any, ...]] = {
             'train': tuple(transform() for transform in keys.transforms),
             'eval': tuple(transform() for transform in keys.eval_transforms),
@@ -91,9 +98,15 @@ class Family(Task):
         """True if networks of the recipe learn from one another."""
         return bool(keys.between)
 
+    def data(self) -> Any:
+        """Data set of the recipe. Raises ValueError as its builder does, and if it lacks what the family needs."""
+        data = self.make_data()
+        require(data, 'data', self.data_needs)
+        return data
+
     def resolved_names(self) -> Mapping[str, Sequence[str]]:
         """Class names, if the data set may read them from a file named by `classes`."""
-        return {'data.classes': self.data().class_names} if 'classes' in signature(self.data.func).parameters else {}
+        return {'data.classes': self.data().class_names} if 'classes' in signature(self.make_data.func).parameters else {}
 
     def build_network(self, size: int) -> nn.Module:
         """Network for `size` classes (characters, tokens), or all networks of a distillation. Raises ValueError."""
@@ -102,6 +115,7 @@ class Family(Task):
         variants = {STUDENT: self.network, **self.networks}
         networks = {name: variant(size) for name, variant in variants.items()}
         for name, network in networks.items():
+            require(network, 'model', ('parameters', *self.network_needs))
             self.check_fits(network, f'{name} network' if self.networks else 'network')
             if self.bands:
                 set_input_channels(network, self.bands.count)
@@ -140,6 +154,7 @@ class Family(Task):
         if split == 'train' and self.training_source is not None:
             return self.training_source
         source = self.data().split(split)
+        require(source, 'data', ('__len__', 'check_files', 'name', 'read'))
         source.check_files()
         return source
 

@@ -7,39 +7,37 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from phalanx.families.contracts import check_terms, require
 from phalanx.families.task import Loss, Term
 
 L = TypeVar('L')
 T = TypeVar('T')
 
 
-def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float]) -> list[tuple[L, float]]:
+def weight_losses(losses: Sequence[partial[L]], coefficients: Sequence[float], needs: Sequence[str]) -> list[tuple[L, float]]:
     """Build the losses; return each with its coefficient (default 1).
 
-    Raises ValueError for an empty list, another number of coefficients, and a loss without the method `weights`.
+    Raises ValueError for an empty list, another number of coefficients, and a loss that lacks one of `needs`.
     """
     if not losses:
         raise ValueError('loss: the list is empty; list at least one')
     if coefficients and len(coefficients) != len(losses):
         raise ValueError(f'loss has {len(losses)} entries, but loss_coefficients has {len(coefficients)}')
-    built = [check_loss(loss()) for loss in losses]
+    built = [check_loss(loss(), needs) for loss in losses]
     return list(zip(built, coefficients or (1.0,) * len(losses), strict=True))
 
 
-def check_loss(loss: L) -> L:
-    """Return `loss`, which may come from a plugin. Raises ValueError if it has no method `weights`.
-
-    Only micro-batches call that method, so its absence would show up late. A mixture is not a loss by itself.
-    """
-    if callable(loss) and not hasattr(loss, 'weights'):
-        raise ValueError(f'loss: {type(loss).__name__} has no method `weights`; docs/extending.md lists what a loss has')
+def check_loss(loss: L, needs: Sequence[str]) -> L:
+    """Return `loss`. Raises ValueError if it lacks one of `needs`; a mixture, which is not called itself, needs none."""
+    if callable(loss):
+        require(loss, 'loss', needs)
     return loss
 
 
 def sum_losses(losses: Iterable[tuple[Loss, float]]) -> Loss:
-    """Terms of all losses, each multiplied by the coefficient of its loss."""
+    """Terms of all losses, each multiplied by the coefficient of its loss. Raises RunError for what is not a term."""
     return merge_terms(
-        {name: Term(term.total * coefficient, term.weight, term.least) for name, term in loss.items()}
+        {name: Term(term.total * coefficient, term.weight, term.least) for name, term in check_terms(loss).items()}
         for loss, coefficient in losses
     )
 

@@ -53,14 +53,18 @@ class Labelled(Protocol[T_co]):
 
 
 class Metric(Protocol):
-    """Counts over the samples of a rank. All ranks call `gather` once; afterwards only the main rank computes results."""
+    """Counts over the samples of a rank. All ranks call `gather` once; afterwards only the main rank computes results.
+
+    A metric of a plugin inherits what it does not define: no ties broken, no table, no figures.
+    """
 
     names: ClassVar[tuple[str, ...]]  # numbers that can select the best checkpoint, the default first; larger is better
-    tie_breakers: ClassVar[tuple[str, ...]]  # select among equal checkpoints, in order; larger is better
+    tie_breakers: ClassVar[tuple[str, ...]] = ()  # select among equal checkpoints, in order; larger is better
 
     @property
     def worst(self) -> str:
         """Title of the samples of the lowest grades."""
+        return 'Worst samples'
 
     def update(self, prediction: Any, batch: Any) -> Sequence[Grade | None] | None:
         """Count a batch; return the grade of each sample, None where the prediction is right, or None for a metric without."""
@@ -71,9 +75,11 @@ class Metric(Protocol):
     def compute(self) -> dict[str, float]: ...
     def table(self) -> list[dict[str, str | float]]:
         """One row per class (or other subset), for the report; may be empty."""
+        return []
 
     def figures(self) -> Sequence[Figure]:
         """Figures for the report; may be empty."""
+        return []
 
 
 class Task(ABC):

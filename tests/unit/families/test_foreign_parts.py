@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torchvision.transforms import v2
 
 from phalanx.config.arguments import PLUGINS
 from phalanx.config.read import ConfigError
+from phalanx.data.external import seed_global_generators
 from phalanx.data.samples import Draw
+from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
 from phalanx.engine.plugins import OF_ALL_FAMILIES, load_plugins
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
+from phalanx.families.segmentation.loss import PixelLoss
+from phalanx.families.task import Metric, Term
+from phalanx.parallel import dist
+from phalanx.parallel.step import WholeStep
+from phalanx.system.errors import RequestError, RunError
 
 FILE = Path(__file__).parents[2] / 'foreign_parts.py'
 SMALL = ('train.global_batch_size=4', 'train.workers=0', 'train.channels_last=false', 'ema=null', 'device=cpu')
@@ -167,7 +178,7 @@ def test_a_loss_without_the_method_weights_is_refused_at_the_start(family: str, 
             raise NotImplementedError
 
     monkeypatch.setitem(CATALOGS[family]['losses'], 'bare', Bare)
-    with pytest.raises(ConfigError, match=r'loss: Bare has no method `weights`; docs/extending\.md lists what a loss has'):
+    with pytest.raises(ConfigError, match=r'loss: Bare has no `weights`.*; docs/extending\.md lists what it needs'):
         open_task(family, *DEMOS[family], 'loss=[bare]', 'loss_coefficients=[]')
 
 
@@ -177,5 +188,162 @@ def test_weights_that_name_other_terms_than_the_loss_end_the_run(
     two = {'mine': torch.tensor(2), 'yours': torch.tensor(1)}
     monkeypatch.setattr(plugin.TableError, 'weights', lambda self, targets: two)
     message = r'returns the terms mine, but its method `weights` those of mine, yours; both must name the same terms'
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RunError, match=message):
         train_step(open_task('table', *DEMOS['table'], 'loss=[mine]', 'train.micro_batches=2'), tmp_path)
+
+
+class Layer(nn.Module):
+    """One convolution as a network, with `more` classes than the data set and, if `spare`, a parameter that is not used."""
+
+    num_outputs = 1
+
+    def __init__(self, num_classes: int, *, more: int = 0, spare: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, num_classes + more, 1)
+        self.spare = nn.Linear(2, 2) if spare else None
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [self.layer(images)]
+
+
+class Brightness(PixelLoss):
+    """Sum of all logits, returned in the wrong `form`."""
+
+    def __init__(self, *, form: str = 'sum') -> None:
+        self.form = form
+
+    def __call__(self, logits: Tensor, labels: Tensor, whole: WholeStep) -> Any:
+        total, images = logits.sum(), torch.tensor(float(len(logits)))
+        return {
+            'sum': Term(total, images),
+            'tensor': total,
+            'map': Term(logits, images),
+            'int': Term(total, len(logits)),  # type: ignore[arg-type]
+            'pixels': Term(total, torch.tensor(labels.numel())),
+        }[self.form]
+
+
+@pytest.fixture
+def layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGS['segmentation']['models'], 'layer', Layer)
+    monkeypatch.setitem(CATALOGS['segmentation']['losses'], 'brightness', Brightness)
+
+
+def open_layer(*assignments: str, options: str = '', loss: str = '{name: brightness}') -> Any:
+    return open_task('segmentation', *DEMOS['segmentation'], f'model={{name: layer{options}}}', f'loss=[{loss}]', *assignments)
+
+
+@pytest.mark.usefixtures('layer')
+@pytest.mark.parametrize('micro_batches', [1, 2])
+@pytest.mark.parametrize(
+    ('options', 'form', 'message'),
+    [
+        ('', 'tensor', r'loss: brightness must be a Term\(total, weight\), .*; it is a tensor \[\] \(docs/extending'),
+        ('', 'map', r'loss: the total of brightness must be a tensor without dimensions; it is a tensor \[\d, 11, 32, 64\]'),
+        ('', 'int', r'loss: the weight of brightness must be a tensor without dimensions; it is of type int'),
+        ('', 'pixels', r'the weight of brightness is \d+, but its method `weights` returns \d for it; return the same number'),
+        (', spare: true', 'sum', 'model: spare.weight, spare.bias took no part in the loss of the first step'),
+        (', more: 1', 'sum', r'must return a list of 1 logits \[\d, 11, 32, 64\]; it returned 1 of \[\d, 12, 32, 64\]'),
+    ],
+)
+def test_the_first_step_refuses_what_a_later_one_would_get_wrong(
+    options: str, form: str, message: str, micro_batches: int, tmp_path: Path
+) -> None:
+    loss = f'{{name: brightness, form: {form}}}'
+    with pytest.raises(RunError, match=message):
+        train_step(open_layer(f'train.micro_batches={micro_batches}', options=options, loss=loss), tmp_path)
+
+
+@pytest.mark.usefixtures('layer')
+def test_a_part_without_what_its_family_calls_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGS['segmentation']['models'], 'bare', lambda num_classes: nn.Conv2d(3, num_classes, 1))
+    monkeypatch.setitem(CATALOGS['segmentation']['data'], 'bare', lambda **keys: keys)
+    monkeypatch.setitem(CATALOGS['segmentation']['metrics'], 'bare', list)
+    with pytest.raises(RequestError, match=r'model: Conv2d has no `num_outputs`; docs/extending.md lists what it needs'):
+        check_parts(open_layer('model={name: bare}'), 1)
+    with pytest.raises(RequestError, match=r'data: dict has no `split` and no `class_names`; docs/extending.md lists'):
+        check_parts(open_layer('data={name: bare}'), 1)
+    with pytest.raises(ConfigError, match='metric: list has no `names` and no `tie_breakers` and no `update`'):
+        open_layer('metric=bare')
+
+
+class Samples(Metric):
+    """Number of samples."""
+
+    names = ('samples',)
+
+    def __init__(self, class_names: Sequence[str], *, returns: str = 'samples') -> None:
+        self.returns, self.count = returns, 0
+
+    def update(self, prediction: Any, batch: Any) -> None:
+        self.count += len(batch)
+
+    def gather(self) -> None:
+        self.count = int(dist.sum_over_ranks(torch.tensor(float(self.count))))
+
+    def compute(self) -> dict[str, float]:
+        return {self.returns: self.count}
+
+
+@pytest.mark.usefixtures('layer')
+def test_a_metric_inherits_what_it_does_not_define_and_is_tried_before_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(CATALOGS['segmentation']['metrics'], 'samples', Samples)
+    job = open_layer('metric=samples')
+    check_parts(job, 1)
+    trainer, _ = train_step(job, tmp_path)
+    assert evaluate(trainer) == {'samples': 2}
+    with pytest.raises(RequestError, match=r"compute\(\) of Samples must return numbers by name, with 'samples'; it returned"):
+        check_parts(open_layer('metric={name: samples, returns: other}'), 1)
+
+
+class Jitter:
+    """Torchvision's change of brightness, which draws from torch's global generator."""
+
+    def __init__(self, *, seeded: bool) -> None:
+        self.seeded = seeded
+
+    def __call__(self, image: Any, labels: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        with seed_global_generators(rng) if self.seeded else contextlib.nullcontext():
+            changed = v2.ColorJitter(brightness=0.5)(torch.from_numpy(image).permute(2, 0, 1))
+        return changed.permute(1, 2, 0).numpy(), labels
+
+
+@pytest.mark.usefixtures('layer')
+def test_transforms_of_plugins_must_give_the_same_image_for_the_same_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    transforms = CATALOGS['segmentation']['transforms']
+    monkeypatch.setitem(transforms, 'jitter', Jitter)
+    check_parts(open_layer('transforms=[{name: jitter, seeded: true}]'), 1)
+    with pytest.raises(RequestError, match=r'with Jitter, train digit scene 0 is another image when it is read again; draw'):
+        check_parts(open_layer('transforms=[{name: jitter, seeded: false}]'), 1)
+
+
+@pytest.mark.usefixtures('layer')
+@pytest.mark.parametrize(
+    ('change', 'error', 'message'),
+    [
+        (lambda image, labels: (image / 255, labels), RequestError, r'is an image \[32, 64, 3\] of torch.float64; it must be'),
+        (
+            lambda image, labels: (image.transpose(2, 0, 1), labels[:3, :32]),
+            RequestError,
+            r'is an image \[3, 32, 64\] of torch.uint8; it must be',
+        ),
+        (lambda image, labels: image, RuntimeError, 'failed for train digit scene 0: ValueError: too many values to unpack'),
+        (
+            lambda image, labels: (image[:16], labels),
+            RuntimeError,
+            r'image has become \[16, 64\], but its label map \[32, 64\]',
+        ),
+    ],
+)
+def test_transforms_of_plugins_must_return_an_image_and_its_annotation(
+    change: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Change:
+        def __call__(self, image: Any, labels: Any, rng: Any) -> Any:
+            return change(image, labels)
+
+    monkeypatch.setitem(CATALOGS['segmentation']['transforms'], 'change', Change)
+    with pytest.raises(error, match=message):
+        check_parts(open_layer('transforms=[change]'), 1)

@@ -179,6 +179,8 @@ class Detection(Family):
     """Task of detection, built from the keys of a recipe."""
 
     Keys = DetectionKeys
+    data_needs = ('split', 'class_names')
+    network_needs = ('decode',)
 
     def __init__(self, keys: DetectionKeys) -> None:
         if keys.from_teacher:

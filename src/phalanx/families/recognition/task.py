@@ -167,6 +167,8 @@ class Recognition(Family):
     """Task of text recognition."""
 
     Keys = RecognitionKeys
+    network_needs = ('heads', 'heights', 'width_step', 'decode', 'exported')
+    loss_needs = ('weights', 'heads')
     channels = 'BGR'
 
     def __init__(self, keys: RecognitionKeys) -> None:

@@ -22,7 +22,7 @@ from phalanx.families.segmentation.data import DATA, Data
 from phalanx.families.segmentation.inference import Inference, argmax_classes, main_logits, resize
 from phalanx.families.segmentation.labels import VOID
 from phalanx.families.segmentation.loss import LOSSES, Mixed, PixelLoss
-from phalanx.families.segmentation.loss.terms import build_terms, check_outputs
+from phalanx.families.segmentation.loss.terms import NEEDS, build_terms, check_outputs
 from phalanx.families.segmentation.metric import METRICS, Confusion
 from phalanx.families.segmentation.models import MODELS
 from phalanx.families.segmentation.survey import PixelSurvey, describe_presence
@@ -102,6 +102,8 @@ def prepare_sample(image: Image, labels: LabelMap, transforms: Sequence[Transfor
     for transform in transforms:
         sizes_before.append((len(labels), labels.shape[1]))
         image, labels = transform(image, labels, rng)
+    if labels.shape != image.shape[:2]:  # of a plugin's
+        raise ValueError(f'transforms: the image has become {list(image.shape[:2])}, but its label map {list(labels.shape)}')
     label_map = original if keep_labels else labels
     return Sample(channels_first(image), torch.from_numpy(np.ascontiguousarray(label_map)), tuple(sizes_before))
 
@@ -161,6 +163,8 @@ class Segmentation(Family):
     """Segmentation Task, built from the keys of a recipe."""
 
     Keys = SegmentationKeys
+    data_needs = ('split', 'class_names')
+    network_needs, loss_needs = ('num_outputs',), NEEDS
 
     def __init__(self, keys: SegmentationKeys) -> None:
         super().__init__(keys)
@@ -170,16 +174,19 @@ class Segmentation(Family):
     def labels(self, names: Sequence[str] | None = None) -> list[Sequence[str]]:
         return [self.data().class_names if names is None else names]
 
+    @cached_property
+    def num_classes(self) -> int:
+        return len(self.data().class_names)
+
     def model(self) -> nn.Module:
         """Build the network.
 
         Raises ValueError if the number of losses differs from that of the outputs, or an option of a loss does not fit the
         number of classes.
         """
-        num_classes = len(self.data().class_names)
         for term in self.terms:
-            term.loss.check(num_classes)
-        return self.build_network(num_classes)
+            term.loss.check(self.num_classes)
+        return self.build_network(self.num_classes)
 
     def check_fits(self, network: Any, role: str) -> None:
         if network.num_outputs != len(self.losses):
@@ -213,7 +220,7 @@ class Segmentation(Family):
 
     def supervised_loss(self, outputs: list[Tensor], batch: SegmentationBatch, whole: WholeStep) -> Loss:
         labels = batch.label_maps()
-        check_outputs(outputs, len(self.losses), labels)
+        check_outputs(outputs, len(self.losses), self.num_classes, labels)
         # A loss of the recipe may be a mixture: one term per part.
         return sum_losses(
             ({name: loss(outputs[output], labels, whole)}, coefficient) for name, output, loss, coefficient in self.terms

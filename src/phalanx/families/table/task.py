@@ -143,6 +143,7 @@ class TableStructure(Family):
     """Table Task, built from the keys of a recipe."""
 
     Keys = TableKeys
+    network_needs = ('exported',)
     channels = 'BGR'
 
     def __init__(self, keys: TableKeys) -> None:

@@ -130,7 +130,7 @@ def test_outputs_of_a_foreign_network_that_are_no_logits_for_the_losses_are_repo
     batch = ours.collate([sample(half_red(4, 4), np.zeros((4, 4), np.uint8))])
     with pytest.raises(RunError) as caught:
         ours.loss(outputs, batch, WholeStep())
-    assert str(caught.value) == f'model: in training it must return a list of 1 logits [1, K, 4, 4]; it returned {returned}'
+    assert str(caught.value) == f'model: in training it must return a list of 1 logits [1, 11, 4, 4]; it returned {returned}'
 
 
 def test_a_class_map_has_the_size_of_the_label_map() -> None:

@@ -19,6 +19,8 @@ from phalanx.families.segmentation.loss.pixel_loss import PixelLoss
 from phalanx.families.segmentation.loss.rmi import RegionMutualInformation
 from phalanx.system.errors import RunError
 
+NEEDS = ('weights', 'check')  # what a loss has besides its call
+
 
 class Mixed:
     """Sum of `losses`, each weighted by its entry of `coefficients`; each becomes a term of the loss of the step.
@@ -32,7 +34,7 @@ class Mixed:
     ) -> None:
         if len(losses) != len(coefficients):
             raise ValueError(f'mixed has {len(losses)} losses, but {len(coefficients)} coefficients: give one per loss')
-        self.losses = [(loss.name, check_loss(loss()), share) for loss, share in zip(losses, coefficients, strict=True)]
+        self.losses = [(loss.name, check_loss(loss(), NEEDS), share) for loss, share in zip(losses, coefficients, strict=True)]
 
 
 LOSSES: dict[str, Callable[..., Any]] = {
@@ -87,11 +89,12 @@ def flatten_mixture(name: str, loss: PixelLoss | Mixed, coefficient: float) -> I
         yield from flatten_mixture(part, inner, coefficient * share)
 
 
-def check_outputs(outputs: Any, count: int, labels: Tensor) -> None:
-    """Raise RunError unless `outputs`, which may be a plug-in's, are `count` logits [B, K, H, W] for `labels` [B, H, W]."""
+def check_outputs(outputs: Any, count: int, classes: int, labels: Tensor) -> None:
+    """Raise RunError unless `outputs`, which may be a plugin's, are `count` logits [B, classes, H, W]. `labels`: [B, H, W]."""
     is_list = isinstance(outputs, list | tuple) and all(isinstance(each, Tensor) for each in outputs)
     found = [list(each.shape) for each in outputs] if is_list else []
     B, H, W = labels.shape
-    if len(found) != count or any(len(shape) != 4 or [shape[0], *shape[2:]] != [B, H, W] for shape in found):
+    expected = [B, classes, H, W]
+    if len(found) != count or any(shape != expected for shape in found):
         returned = f'{len(found)} of {", ".join(map(str, found))}' if found else type(outputs).__name__
-        raise RunError(f'model: in training it must return a list of {count} logits [{B}, K, {H}, {W}]; it returned {returned}')
+        raise RunError(f'model: in training it must return a list of {count} logits {expected}; it returned {returned}')
