@@ -153,6 +153,21 @@ def test_a_wrong_request_gets_the_reason(file: Path) -> None:
         assert (status, output['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
 
 
+def test_an_image_that_the_model_fails_for_leaves_the_others_their_answers(file: Path) -> None:
+    model = load(file)
+    run = model.run
+
+    def fail_for_bright(images: Any) -> Any:
+        if images.any(axis=(1, 2, 3)).any():
+            raise RuntimeError('out of memory')
+        return run(images)
+
+    model.run = fail_for_bright
+    with served(file, model) as server:
+        for bright, expected in ((1, 500), (0, 200), (1, 500), (0, 200)):
+            assert asked(server.port, '/predict', picture(bright))[0] == expected
+
+
 def test_a_request_beyond_the_queue_is_rejected(file: Path) -> None:
     """One is with the model, one waits, the third has no place."""
     model, goes_on, begun = load(file), threading.Event(), threading.Event()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.runtime import ArtifactError, Model
+from phalanx.runtime import Model
 from phalanx.runtime.prepare import Image
 
 
@@ -44,7 +44,7 @@ class Batcher:
             work.cancel()
 
     async def result(self, image: Image) -> Any:
-        """Predict an image. Raises FullError, and ArtifactError if the file does not accept it."""
+        """Predict an image. Raises FullError, and the error of the model: ArtifactError for a size that it does not take."""
         # Never wait for a place in the queue: a client should rather hear that the service is full.
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
@@ -79,6 +79,6 @@ class Batcher:
         """Result of each image, or its error: an image that the file does not accept does not affect the others."""
         try:
             return self.model.batch(images)
-        except (ArtifactError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - it would end the task that answers all later requests
             # One by one, to find the images at fault.
             return [error] if len(images) == 1 else [result for image in images for result in self._predict([image])]
