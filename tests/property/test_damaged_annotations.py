@@ -28,8 +28,9 @@ def datumaro(folder: Path) -> None:
     items = []
     for number, image in enumerate(drawn.images(folder / 'images/train')):
         x0, y0, x1, y1 = drawn.box_of(number)
+        size = [*drawn.size_of(number)[::-1]]
         box = {'type': 'bbox', 'label_id': drawn.CLASSES.index(drawn.label_of(number)), 'bbox': [x0, y0, x1 - x0, y1 - y0]}
-        items.append({'id': image.stem, 'image': {'path': image.name}, 'annotations': [box]})
+        items.append({'id': image.stem, 'image': {'path': image.name, 'size': size}, 'annotations': [box]})
     labels = {'label': {'labels': [{'name': name} for name in drawn.CLASSES]}}
     drawn.write(folder / 'annotations/train.json', {'categories': labels, 'items': items})
 
@@ -53,6 +54,24 @@ def via(folder: Path) -> None:
     drawn.write(folder / 'via.json', entries)
 
 
+def doctr(folder: Path) -> None:
+    pages = {}
+    for number, image in enumerate(drawn.images(folder / 'images')):
+        outlines = {'polygons': [drawn.corners(drawn.box_of(number))]}
+        words = {'typed_words': [{'value': 'x', 'geometry': [*drawn.box_of(number), 0.0]}]}
+        pages[image.name] = words if number % 3 else outlines
+    drawn.write(folder / 'labels.json', pages)
+
+
+def mmocr(folder: Path) -> None:
+    listed = []
+    for number, image in enumerate(drawn.images(folder / 'images')):
+        flat = [value for corner in drawn.corners(drawn.box_of(number)) for value in corner]
+        line = {'polygon': flat, 'text': 'x', 'ignore': False} if number % 2 else {'bbox': drawn.box_of(number), 'text': 'x'}
+        listed.append({'img_path': f'images/{image.name}', 'instances': [line, {'bbox': [1, 1, 9, 5], 'text': 'y'}]})
+    drawn.write(folder / 'textdet.json', {'metainfo': {}, 'data_list': listed})
+
+
 def dota(folder: Path) -> None:
     for number, image in enumerate(drawn.images(folder / 'images')):
         flat = ' '.join(str(value) for corner in drawn.corners(drawn.box_of(number)) for value in corner)
@@ -73,6 +92,8 @@ JSON: dict[str, Callable[[Path], None]] = {
     'datumaro': datumaro,
     'createml': createml,
     'via': via,
+    'doctr': doctr,
+    'mmocr': mmocr,
 }
 LINES: dict[str, Callable[[Path], None]] = {
     'yolo': drawn.yolo,
@@ -94,6 +115,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def read(folder: Path, name: str) -> tuple[Objects, list[str]]:
     """Objects of each image that is used, and the messages."""
+    name = 'text_json' if name in ('doctr', 'mmocr') else name
     tree, refused = Tree(folder), dict[str, LeftOut]()
     found = find_annotations(tree, [name], refused).get(name)
     messages = [*tree.unreadable, *refused.get(name, []), *(found.left_out + found.notes if found else [])]

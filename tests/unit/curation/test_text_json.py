@@ -77,6 +77,8 @@ def test_boxes_are_read(tmp_path: Path, content: Any, families: str, marked: lis
         ('labels.json', {'0.png': {'cells': [QUAD], 'logic': [[0, 0, 0, 0]]}}, 'write a file of HTML for each table'),
         ('train.json', {'metainfo': {'classes': ['a']}, 'data_list': []}, 'is a list of MMEngine'),
         ('a.jsonl', json.dumps({'file_name': '0.png', 'ground_truth': '{"gt_parse": {}}'}), 'without its places'),
+        ('labels.json', {'0.png': {'polygons': {'date': 5}}}, 'date: expected list, got 5'),
+        ('labels.json', {'0.png': 'x', '1.png': {'polygons': []}}, 'the text of some images, and objects of others'),
     ],
 )
 def test_other_files_are_refused_with_a_cure(tmp_path: Path, file: str, content: Any, reason: str) -> None:

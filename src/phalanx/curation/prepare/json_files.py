@@ -29,8 +29,9 @@ def find_datumaro(tree: Tree, found: AnnotationSet) -> None:
                     name = get_member(get_member(item, 'image', dict, where), 'path', str, where)
                     image = tree.image(f'{path.stem}/{name}', path, where)
                     with found.dropping(image):
-                        height, width = item['image'].get('size') or (None, None)
-                        check_size((width, height), image, where)
+                        if size := item['image'].get('size'):
+                            height, width = map(int, check_floats(size, 2, f'{where}: size'))
+                            check_size((width, height), image, where)
                         annotations = get_member(item, 'annotations', list, where)
                         instances = [_datumaro_instance(one, names, tree.size(image), where) for one in annotations]
                         found.samples.append(Sample(image, tree.split_of(path), tuple(filter(None, instances))))

@@ -85,7 +85,7 @@ def _sample(content: dict[str, Any], image: Path, path: Path) -> Sample:
 
 def _instance(shape: dict[str, Any], label: str, size: tuple[int, int], where: str) -> Instance:
     kind, points = shape.get('shape_type', 'polygon'), get_member(shape, 'points', list, where)
-    text = shape.get('description') or None
+    text = get_member(shape, 'description', str, where) if shape.get('description') else None
     if kind == 'mask':
         (left, top), _ = polygon([*points, *points[:1]], size, where).points[:2].tolist()
         packed = get_member(shape, 'mask', str, where)

@@ -64,7 +64,10 @@ def _entries(path: Path, content: Any, tree: Tree) -> Iterator[tuple[str, str, A
             yield where, get_member(entry, 'img_path', str, where), entry
     elif isinstance(content, dict) and content:
         name, first = next(iter(content.items()))
-        if tree.has_image(name) and (isinstance(first, str) or (isinstance(first, dict) and DOCTR & first.keys())):
+        is_doctr = any(isinstance(entry, dict) and DOCTR & entry.keys() for entry in content.values())
+        if tree.has_image(name) and (isinstance(first, str) or is_doctr):
+            if {str, dict} <= {*map(type, content.values())}:
+                raise AnnotationError(f'{path}: has the text of some images, and objects of others; which of them are meant?')
             yield from ((f'{path}: {name}', name, entry) for name, entry in content.items())
 
 
@@ -91,8 +94,9 @@ def _parse(entry: Any, image: Path, path: Path, tree: Tree, where: str) -> Sampl
         raise AnnotationError(f'{where}: has cells of docTR, which are not read; write a file of HTML for each table')
     if 'instances' in entry:
         instances = get_member(entry, 'instances', list, where)
-        if len(instances) == 1 and 'text' in instances[0] and not {'polygon', 'bbox'} & instances[0].keys():
-            return Sample(image, split, text=get_member(instances[0], 'text', str, where))
+        alone = instances[0] if len(instances) == 1 and isinstance(instances[0], dict) else {}
+        if 'text' in alone and not {'polygon', 'bbox'} & alone.keys():
+            return Sample(image, split, text=get_member(alone, 'text', str, where))
         return Sample(image, split, tuple(_of_mmocr(one, f'{where}: {n}') for n, one in enumerate(instances, 1)))
     if 'typed_words' in entry:
         words = get_member(entry, 'typed_words', list, where)
@@ -112,11 +116,13 @@ def _line(points: list[list[float]], text: str, *, ignored: bool = False) -> Ins
 
 def _of_mmocr(one: Any, where: str) -> Instance:
     if isinstance(one, dict) and one.get('polygon'):
-        flat = check_floats(one['polygon'], len(one['polygon']), f'{where}: polygon')
+        listed = get_member(one, 'polygon', list, where)
+        flat = check_floats(listed, len(listed), f'{where}: polygon')
         points = check_outline([flat[n : n + 2] for n in range(0, len(flat), 2)], f'{where}: polygon')
     else:
         points = corners_of(*check_floats(get_member(one, 'bbox', list, where), 4, f'{where}: bbox'))
-    return _line(points, str(one.get('text', '')), ignored=bool(one.get('ignore')))
+    text = get_member(one, 'text', str, where) if 'text' in one else ''
+    return _line(points, text, ignored=bool(one.get('ignore')))
 
 
 def _typed_word(one: Any, where: str) -> Instance:
@@ -128,7 +134,7 @@ def _of_doctr(entry: dict[str, Any], where: str) -> Iterator[Instance]:
     """Boxes of words, or of the parts of a page where they have classes."""
     polygons = get_member(entry, 'polygons', (list, dict), where)
     if isinstance(polygons, dict):
-        marked = [(label, points) for label, several in polygons.items() for points in several]
+        marked = [(label, points) for label in polygons for points in get_member(polygons, label, list, where)]
     else:
         classes = entry.get('classes', [WORD] * len(polygons))
         if not isinstance(classes, list) or len(classes) != len(polygons):
