@@ -6,6 +6,7 @@ configs/runtime.yml and the keys that its documents override; the options of too
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from test_originals_paddleseg import FILES as SEGMENTATION
 
 from phalanx.cli.main import main
 from phalanx.cli.train import build_job, parse_command
-from phalanx.config.read import ConfigError, to_plain
+from phalanx.config.read import ConfigError, Node, parse_assignment, to_plain
 from phalanx.engine.job import Job
+from phalanx.paddle.configs.command_line import for_recipe
 
 # key and value; what a recipe and a configuration of PaddleOCR make of it: keys with values, or a refusal
 GLOBAL: dict[str, dict[str, Any] | str] = {
@@ -195,3 +197,13 @@ def test_lists_lie_in_the_working_folder_as_in_paddleocr() -> None:
 def test_of_a_network_nothing_is_set_by_keys_of_another_project() -> None:
     with pytest.raises(ConfigError, match='is of configurations of PaddleOCR, and has no counterpart in a recipe'):
         job('-c rec_mv3_none_bilstm_ctc -o Architecture.Backbone.scale=0.5')
+
+
+def test_paths_behind_their_keys_may_have_any_characters() -> None:
+    name = "it's #1\\n.txt"  # with a backslash, which has a meaning in YAML's double quotes, as ` #` has without
+    Path(name).write_text('a\nb\n')
+    keys = ('Global.character_dict_path={}', 'Global.pretrained_model={}', 'Train.dataset.label_file_list=[{}]')
+    assigned, _ = for_recipe([(key.format(json.dumps(name)), key) for key in keys], Node({}, ''))
+    values = {'.'.join(path): to_plain(node) for path, node in (parse_assignment(*each) for each in assigned)}
+    assert (values['characters.dictionary'], values['train.init_from']) == (name, name)
+    assert values['data.train'] == [str(Path.cwd() / name)]

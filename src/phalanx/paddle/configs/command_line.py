@@ -1,5 +1,6 @@
 """Keys of the Paddle projects on command lines with a recipe of Phalanx: the keys of the recipe that they set."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
@@ -13,7 +14,7 @@ from phalanx.paddle.configs.paddleocr_text import DICTIONARIES
 
 
 def _init_from(value: Any) -> list[str]:
-    return [f'train.init_from={value or "null"}']
+    return [f'train.init_from={json.dumps(value or None)}']
 
 
 def _use_gpu(value: Any) -> list[str]:
@@ -31,14 +32,17 @@ def _dictionary(value: Any) -> list[str]:
     path = str(value)
     named = path if Path(path).is_file() else built_in_name(PurePath(path), DICTIONARIES) or path
     arabic = ['characters.right_to_left=true'] if 'arabic' in path else []
-    return [f'characters.dictionary={named}', 'characters.lower_case=false', *arabic]
+    return [f'characters.dictionary={json.dumps(named)}', 'characters.lower_case=false', *arabic]
 
 
 def _lists(split: str) -> Callable[[Any], list[str]]:
     """Files from the working folder, where recipes have them below `data.root`."""
-    return lambda value: [
-        f'data.{split}={[str(Path(str(file)).absolute()) for file in (value if isinstance(value, list) else [value])]}'
-    ]
+
+    def assign(value: Any) -> list[str]:
+        files = [str(Path(str(file)).absolute()) for file in (value if isinstance(value, list) else [value])]
+        return [f'data.{split}={json.dumps(files)}']
+
+    return assign
 
 
 # key of theirs -> keys of a recipe that get its value, or what translates the value into assignments
