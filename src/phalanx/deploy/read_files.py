@@ -300,7 +300,8 @@ def _read_alone(work: Callable[[Page], dict[str, Any] | str], page: Page) -> dic
 def read_journal(file: Path) -> dict[str, ReadPage]:
     """Finished pages by key; lines that are torn or of another version are left out."""
     pages = {}
-    for line in file.read_text(encoding='utf-8', errors='replace').splitlines() if file.is_file() else ():
+    # not `splitlines`: a text may hold other ends of line, such as U+2028
+    for line in file.read_text(encoding='utf-8', errors='replace').split('\n') if file.is_file() else ():
         try:
             row = ReadPage(**json.loads(line))
         except (ValueError, TypeError):

@@ -195,9 +195,10 @@ def test_the_gain_of_threads_is_measured_within_what_is_possible() -> None:
 
 
 def test_held_out_samples_are_few_and_evenly_spread(recipe: Path) -> None:
-    (recipe.parent / 'val.txt').write_text(''.join(f'{number}.png\t1\n' for number in range(100)))
+    # Unicode knows further ends of line, which a text may hold.
+    (recipe.parent / 'val.txt').write_text(''.join(f'{number}.png\t1\u20282\n' for number in range(100)), encoding='utf-8')
     folder = recipe.parent / 'trial'
     folder.mkdir()
     assert write_held_out(written(recipe), folder) == '["trial/val.txt"]'
-    names = [line.split('.')[0] for line in (folder / 'val.txt').read_text().splitlines()]
+    names = [line.split('.')[0] for line in (folder / 'val.txt').read_text(encoding='utf-8').rstrip('\n').split('\n')]
     assert names == [str(number) for number in range(0, 100, 3)] and len(names) <= HELD_OUT

@@ -45,6 +45,16 @@ def test_finished_pages_are_not_read_again(read: Any, tmp_path: Path, capsys: py
     assert (tmp_path / 'out' / 'a.txt').read_text() == 'ba\ta\nb\t\n'
 
 
+def test_a_name_with_a_line_separator_of_unicode_is_found_in_the_journal(
+    read: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / 'scans' / 'b.png').rename(tmp_path / 'scans' / 'b\u2028.png')
+    read()
+    capsys.readouterr()
+    assert read() == 0
+    assert '(2 of them read before)' in capsys.readouterr().out
+
+
 def test_changed_pages_and_other_options_are_read_again(
     read: Any, page: Image, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

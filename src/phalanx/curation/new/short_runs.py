@@ -93,10 +93,10 @@ def write_held_out(written: Written, folder: Path) -> str:
     """Write a list of HELD_OUT evaluation samples; return the value of `data.eval` for it."""
     given = written.data['eval']
     root, name = Path(written.data['root']), given[0] if isinstance(given, list) else given
-    lines = (root / name).read_text(encoding='utf-8', errors='surrogateescape').splitlines(keepends=True)
+    lines = (root / name).read_bytes().removesuffix(b'\n').split(b'\n')
     chosen = lines[:: math.ceil(len(lines) / HELD_OUT)]
     file = folder / Path(name).name
-    file.write_text(''.join(chosen), encoding='utf-8', errors='surrogateescape')
+    file.write_bytes(b'\n'.join(chosen) + b'\n')
     below = file.resolve().relative_to(root.resolve())
     return f'["{below}"]' if isinstance(given, list) else f'"{below}"'
 
