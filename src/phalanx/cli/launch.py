@@ -105,9 +105,7 @@ def imports_paddle(script: Path) -> bool:
 
 def write_jobs(given: argparse.Namespace, flags: Flags) -> int:
     """Write the requested job files. `phalanx launch train RECIPE` becomes `phalanx train RECIPE` in them."""
-    devices = len(flags.gpus.split(',')) if flags.gpus else flags.nproc_per_node or 0
-    nodes = int((flags.nnodes or '1').rpartition(':')[2])
-    shared = ['--gpus', flags.gpus] if flags.gpus else ['--nproc_per_node', str(flags.nproc_per_node)] if devices else []
+    nodes, devices, shared = jobs.flags_of_job(given, flags)
     if given.script == 'train':
         started = ['phalanx', 'train', *_with_run_folder([*given.arguments, *shared])]
     else:

@@ -17,6 +17,7 @@ from phalanx.launch.names import (
     is_loopback,
     local_address_to,
     outward_address,
+    parse_nodes,
     resolve,
     resolve_all,
     split_list,
@@ -188,10 +189,7 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
     # the number of nodes, and the address where they meet
     if flags.nnodes is None:
         raise ValueError(f'--master {flags.master} needs --nnodes: the number of nodes, or MIN:MAX')
-    low, _, high = flags.nnodes.partition(':')
-    high = high or low
-    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
-        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
+    least, most = parse_nodes(flags.nnodes, f'--nnodes {flags.nnodes}')
     if flags.master is None:
         raise ValueError(
             f'--nnodes {flags.nnodes}: the rendezvous is missing; give --master IP:PORT, or --ips with the addresses'
@@ -201,7 +199,7 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
         raise ValueError(f'--master {flags.master}: expected IP:PORT, such as 10.0.0.1:{START_PORT}')
     check_port(int(port), f'--master {flags.master}')
     # the address of this node follows from the way to the master, if --host does not give it
-    master, own = _ways_to(host.strip('[]'), flags, addresses, alone=int(high) == 1)
+    master, own = _ways_to(host.strip('[]'), flags, addresses, alone=most == 1)
     if own not in addresses:
         raise ValueError(f'--host {flags.host}: this node has {_format_addresses(addresses)}')
     if flags.rank is not None and (flags.rank == 0) != (own == master):
@@ -211,8 +209,8 @@ def _joining(here: Cluster, flags: Flags, addresses: Addresses) -> Cluster:
         )
     return replace(
         here,
-        min_nodes=int(low),
-        max_nodes=int(high),
+        min_nodes=least,
+        max_nodes=most,
         address=own,
         interface=addresses[own],
         rendezvous=(master, int(port)),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from phalanx.launch.names import START_PORT, is_loopback
+from phalanx.launch.names import START_PORT, is_loopback, parse_nodes
 from phalanx.launch.start import Reader, Setting, Start
 
 
@@ -294,10 +294,7 @@ def _pet(read: Reader, by: str) -> Start | None:
     if not read.has('PET_NNODES'):
         return None
     # MIN:MAX for an elastic run, as torchrun takes it
-    low, colon, high = read.text('PET_NNODES').partition(':')
-    if not low.isdecimal() or (colon and not high.isdecimal()) or int(low) < 1:
-        raise ValueError(f'PET_NNODES={read.text("PET_NNODES")}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
-    most = int(high or low)
+    _, most = parse_nodes(read.text('PET_NNODES'), read.shown('PET_NNODES')[0])
     nproc = read.setting('PET_NPROC_PER_NODE') if read.has('PET_NPROC_PER_NODE') else None
     if nproc and nproc.value not in ('auto', 'gpu', 'cpu'):
         read.number('PET_NPROC_PER_NODE', 1)

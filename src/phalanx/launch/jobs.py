@@ -1,17 +1,21 @@
 """Job files for SLURM, Kubernetes and SkyPilot."""
 
+import argparse
 import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
-from phalanx.launch.names import START_PORT
+from phalanx.launch.flags import Flags
+from phalanx.launch.names import START_PORT, parse_nodes, split_list
 from phalanx.system.buckets import is_url
 
+OF_NODES = ('ips', 'hostfile', 'master', 'rank', 'host', 'start_port', 'ssh')  # flags of what a scheduler decides
 IMAGE = 'EDIT/image-with-phalanx:tag'  # built from the Dockerfile of the repository
 VOLUME = '/data'
 GRACE = 120  # seconds between SIGTERM and the end of a pod, in which ranks save
@@ -20,6 +24,22 @@ VOLUMES = [
     {'name': 'shared', 'persistentVolumeClaim': {'claimName': 'EDIT'}},
     {'name': 'memory', 'emptyDir': {'medium': 'Memory', 'sizeLimit': '8Gi'}},
 ]
+
+
+def flags_of_job(given: argparse.Namespace, flags: Flags) -> tuple[int, int, list[str]]:
+    """Numbers of nodes and of devices on each, and the flags that the command of each node has. Raises ValueError."""
+    for name in OF_NODES:
+        if getattr(given, name) not in (None, False):
+            raise ValueError(f'--{name}: the scheduler of a job chooses its nodes; give their number, --nnodes N')
+    least, nodes = parse_nodes(flags.nnodes or '1', f'--nnodes {flags.nnodes}')
+    if least != nodes:
+        raise ValueError(f'--nnodes {flags.nnodes}: a job has a fixed number of nodes; give one number')
+    words = list[str]()
+    for option in fields(Flags):
+        value = getattr(flags, option.name)
+        if option.name not in ('nnodes', *OF_NODES) and value != option.default:
+            words += [f'--{option.name}', *([] if value is True else [str(value)])]
+    return nodes, len(split_list(flags.gpus)) if flags.gpus else flags.nproc_per_node or 0, words
 
 
 def write_slurm(file: Path, command: Sequence[str], nodes: int, devices: int) -> None:

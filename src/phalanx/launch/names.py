@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -26,6 +27,15 @@ def split_nodes(text: str) -> list[str]:
     if wrong := [name for name in names if ' ' in name or name.startswith('[') or name.count(':') == 1]:
         raise ValueError(f'--ips {text}: {wrong[0]!r} is no name or address; commas separate nodes, --start_port sets the port')
     return names
+
+
+def parse_nodes(text: str, where: str) -> tuple[int, int]:
+    """Least and largest number of nodes in `2` or `2:4`. Raises ValueError that begins with `where`."""
+    found = re.fullmatch(r'(\d{1,9})(?::(\d{1,9}))?', text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
+        raise ValueError(f'{where}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
+    return least, most
 
 
 def read_hostfile(file: Path) -> list[str]:

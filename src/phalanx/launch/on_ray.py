@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from phalanx.launch.child import PR_SET_PDEATHSIG
 from phalanx.launch.flags import Flags
 from phalanx.launch.launcher import raise_at_stop_signals
+from phalanx.launch.names import parse_nodes
 from phalanx.launch.rendezvous import print_line
 from phalanx.launch.watchdog import RECORDS, describe_hang, is_hanging
 from phalanx.parallel.dist import HANG_TIMEOUT
@@ -149,13 +150,11 @@ def _request(words: Sequence[str], flags: Flags, resources: dict[str, float]) ->
     gpus = int(resources.get('GPU', 0))
     if flags.nnodes is None and flags.nproc_per_node is None and not gpus:
         raise ValueError('the Ray cluster has no GPU: give the number of ranks, --nproc_per_node N')
-    low, _, high = (flags.nnodes or ('1' if flags.nproc_per_node else str(gpus))).partition(':')
-    if not low.isdecimal() or not (high or low).isdecimal() or not 1 <= int(low) <= int(high or low):
-        raise ValueError(f'--nnodes {flags.nnodes}: expected a number of nodes such as 2, or MIN:MAX such as 2:4')
+    least, most = parse_nodes(flags.nnodes or ('1' if flags.nproc_per_node else str(gpus)), f'--nnodes {flags.nnodes}')
     if flags.nnodes is not None and flags.nproc_per_node is None and gpus:
         raise ValueError(f'--nnodes {flags.nnodes} with --ray: give --nproc_per_node N, the number of ranks on each node')
     strategy, each, device = 'STRICT_SPREAD' if flags.nnodes else 'PACK', flags.nproc_per_node or 1, 'GPU' if gpus else 'CPU'
-    return Request(words, int(low), int(high or low), each, strategy, device, flags.hang_timeout)
+    return Request(words, least, most, each, strategy, device, flags.hang_timeout)
 
 
 def _run(ray: Any, request: Request, flags: Flags) -> int:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.launch.jobs import WRITERS, write_kubernetes, write_pytorchjob, write_skypilot, write_slurm
-from phalanx.launch.options import JOB_FILES
+from phalanx.launch.flags import Flags
+from phalanx.launch.jobs import WRITERS, flags_of_job, write_kubernetes, write_pytorchjob, write_skypilot, write_slurm
+from phalanx.launch.options import JOB_FILES, launch_parser
+from phalanx.launch.start import Start
 from stores import Store
 
 COMMAND = ['phalanx', 'train', 'ocrnet hrnet.yml', '--gpus', '0,1', '--set', "data.root=/data/it's; here"]
@@ -216,6 +218,32 @@ def test_the_files_that_the_dockerfile_copies_are_enough_to_install_the_package(
     help_ = 'import phalanx.launch.options as o; o.launch_parser().parse_args(["train", "pp_liteseg_digits"])'
     subprocess.run([str(tmp_path / 'venv/bin/python'), '-I', '-c', help_], check=True, cwd=tmp_path)
     assert list((tmp_path / 'venv').glob('lib/*/site-packages/phalanx/recipes/**/*.yml'))
+
+
+def read_flags(*words: str) -> tuple[int, int, list[str]]:
+    given = launch_parser().parse_args([*words, 'train', 'a.yml'])
+    return flags_of_job(given, Flags.of(given, {}, Start()))
+
+
+def test_flags_of_a_launch_are_in_the_command_of_a_job() -> None:
+    assert read_flags() == (1, 0, [])
+    words = ['--gpus', '0,1,', '--log_append', '--max_restart', '3', '--hang_timeout', '60.0']
+    assert read_flags('--nnodes', '4', *words) == (4, 2, words)
+    assert read_flags('--nproc_per_node', '2') == (1, 2, ['--nproc_per_node', '2'])
+
+
+@pytest.mark.parametrize(
+    ('words', 'reason'),
+    [
+        (('--ips', '10.0.0.1,10.0.0.2'), '--ips: the scheduler of a job chooses its nodes; give their number, --nnodes N'),
+        (('--nnodes', '2', '--master', '10.0.0.1:7'), '--master: the scheduler of a job chooses its nodes'),
+        (('--nnodes', '2:4'), '--nnodes 2:4: a job has a fixed number of nodes; give one number'),
+        (('--nnodes', 'two'), '--nnodes two: expected a number of nodes such as 2'),
+    ],
+)
+def test_flags_that_a_job_cannot_have_are_refused(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_flags(*words)
 
 
 @pytest.mark.parametrize(
