@@ -13,6 +13,7 @@ from phalanx.bench.tuning.space import check_space, parse_dimension
 from phalanx.cli.tune_options import tune_parser
 from phalanx.config.arguments import collect_assignments
 from phalanx.engine.job import Job
+from phalanx.launch.names import split_list
 from phalanx.report.readable import format_number
 from phalanx.system.cores import count_cores
 from phalanx.system.errors import RequestError, RunError, StoppedError, describe_error
@@ -98,7 +99,7 @@ def split_devices(given: argparse.Namespace) -> list[list[str]]:
     ranks = ['--nproc_per_node', str(given.nproc_per_node)] if given.nproc_per_node is not None else []
     if given.gpus is None:
         return [ranks] * given.parallel
-    gpus = given.gpus.split(',')
+    gpus = split_list(given.gpus)
     if len(set(gpus)) < len(gpus):
         raise RequestError(f'--gpus {given.gpus}: a device is named twice')
     if len(gpus) % given.parallel:

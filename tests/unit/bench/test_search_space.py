@@ -69,3 +69,5 @@ def test_two_trials_do_not_share_a_device() -> None:
     given = tune_parser().parse_args(['r.yml', '--gpus', '0,0', '--parallel', '2'])
     with pytest.raises(RequestError, match='--gpus 0,0: a device is named twice'):
         split_devices(given)
+    given.gpus = '0, 1,'
+    assert split_devices(given) == [['--gpus', '0'], ['--gpus', '1']]
