@@ -67,6 +67,11 @@ def test_channels_and_strides_are_those_of_the_maps(name: str, strides: tuple[St
             {'name': 'timm_backbone', 'model': 'test_resnt'},
             "timm has no network 'test_resnt'; did you mean 'test_resnet'",
         ),
+        (
+            'deeplabv3p',
+            {'name': 'timm_backbone', 'model': 'starnet_s1'},
+            r"timm's starnet_s1 cannot keep its coarsest map at stride 16 .* \(of deeplabv3p: model.output_stride=32\)",
+        ),
         ('db', {**TIMM, 'weights': 'r_in1k'}, "weights: 'r_in1k' is not a file, a URL or one of the tags of test_resnet"),
         ('segformer', {'name': 'mit_b0', 'drop_pat': 0.2}, "backbone.drop_pat: unknown key; did you mean 'drop_path'"),
         ('segformer', 'mit_b9', "'mit_b9' is not one of .*; did you mean 'mit_b"),

@@ -187,7 +187,13 @@ def timm_backbone(
     # Dilated convolutions keep the coarsest map at the stride that the network needs.
     if (coarsest := output_stride(strides)) < 32:
         options['output_stride'] = coarsest
-        reductions = _build_body(timm, model, options).feature_info.reduction()
+        try:
+            reductions = _build_body(timm, model, options).feature_info.reduction()
+        except ValueError:
+            raise ValueError(
+                f"model: timm's {model} cannot keep its coarsest map at stride {coarsest} by dilated convolutions; take "
+                'another backbone, or maps of stride 32 (of deeplabv3p: model.output_stride=32)'
+            ) from None
     # Of several maps with one stride, the last is the deepest.
     indices = [max(place for place, step in enumerate(reductions) if step == wish) for wish in strides if wish in reductions]
     body = _build_body(timm, model, {**options, 'out_indices': indices} if indices else options)
