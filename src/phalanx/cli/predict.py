@@ -8,7 +8,6 @@ from shlex import quote
 
 from phalanx.cli.notes import print_notes
 from phalanx.cli.predict_options import MODEL, parse_run, predict_parser
-from phalanx.config.read import to_plain
 from phalanx.deploy.cells import CellTask, Recognise
 from phalanx.deploy.predict import predict_files
 from phalanx.engine.job import Job, open_job
@@ -31,9 +30,9 @@ def command(words: Sequence[str]) -> int:
     job = open_job(run, assigned)
     if given.threshold is not None:
         if 'shown_from' not in job.resolved.value:
-            raise RequestError(
-                f'--threshold: a {to_plain(job.resolved.value["task"])} has no objects with scores; leave it out'
-            )
+            cures = {'text_detection': f'for texts, --set post_processing.box_threshold={given.threshold:g}'}
+            cure = cures.get(job.recipe.task, f'a {job.recipe.task} has no objects with scores; leave it out')
+            raise RequestError(f'--threshold: {cure}')
         if not 0 <= given.threshold <= 1:
             raise RequestError(f'--threshold: a score is between 0 and 1, got {given.threshold:g}')
         assigned = [*assigned, (f'shown_from={given.threshold}', f'--threshold {given.threshold:g}')]

@@ -169,6 +169,7 @@ def test_a_missing_camera_is_reported(trained: phalanx.Trained, folder: Path, tm
         ),
         ('crnn_digits', ('--save', 'crops'), "--save: 'crops' is not one of txt, json, pictures"),
         ('pp_liteseg_digits', ('--threshold', '0.5'), '--threshold: a segmentation has no objects with scores'),
+        ('db_pages', ('--threshold', '0.5'), '--threshold: for texts, --set post_processing.box_threshold=0.5'),
         ('ppyoloe_digits', ('--threshold', '5'), '--threshold: a score is between 0 and 1, got 5'),
         ('ppyoloe_digits', ('none/*.jpg',), 'none/*.jpg: no file or folder matches'),
     ],
