@@ -199,3 +199,27 @@ def test_queries_may_come_in_another_order_but_none_may_be_missing_wrong_or_twic
     ordered = Export(torch.nn.Identity(), exported.outputs, {}, {}, {})
     with pytest.raises(ExportError, match='the file differs from the network in'):
         compare(ordered, [[boxes, scores]], [file(2, 0, 1)])
+
+
+def test_where_a_network_rounds_places_some_queries_may_differ_but_not_most() -> None:
+    """RT-DETRv2 with discrete sampling: each of thousands of places is half-way between two pixels now and then."""
+    exported = Export(torch.nn.Identity(), {'scores': ''}, {}, {}, {}, is_set=True, is_rounded=True)
+    scores = np.linspace(0, 1, 30, dtype=np.float32).reshape(1, 10, 3)
+    for count in (4, 6):
+        moved = scores.copy()
+        moved[:, :count, 0] += 2e-3
+        if count < 5:
+            assert compare(exported, [[scores]], [[moved]])['scores'] == pytest.approx(2e-3)
+        else:
+            with pytest.raises(ExportError, match='the file differs from the network in scores'):
+                compare(exported, [[scores]], [[moved]])
+    scores[0, 0, 0] = np.nan
+    with pytest.raises(ExportError, match='scores by nan'):
+        compare(exported, [[moved]], [[scores]])
+
+
+@pytest.mark.parametrize(('sampling', 'rounds'), [('bilinear', False), ('discrete', True)])
+def test_a_detector_that_samples_single_pixels_says_so(sampling: str, rounds: bool, tmp_path: Path) -> None:
+    keys = (f'model={{name: rtdetrv2, size: r18vd, sampling: {sampling}}}', 'data.classes=[a, b]')
+    task = open_job('rtdetrv2_r18vd_dsp_3x_coco', [(key, key) for key in keys], tmp_path).task
+    assert task.export(task.model()).is_rounded == rounds

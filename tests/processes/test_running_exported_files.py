@@ -203,6 +203,14 @@ def test_a_file_with_foreign_metadata_is_refused_with_the_reason(
         phalanx.runtime.load(tmp_path / 'model.onnx')
 
 
+def test_an_export_to_openvino_names_both_files_and_their_size(family_runs: dict[str, Path], phalanx_here: Command) -> None:
+    pytest.importorskip('openvino')
+    done = phalanx_here('export', str(family_runs['recognition']), '--format', 'openvino', '--out', 'small.xml')
+    assert done.returncode == 0, done.stderr
+    size = sum(Path('small').with_suffix(suffix).stat().st_size for suffix in ('.xml', '.bin'))
+    assert done.stdout.startswith(f'small.xml and small.bin: {size / 2**20:.1f} MiB, images [')
+
+
 def test_an_exported_file_in_place_of_a_run_is_reported(
     exported: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from phalanx.cli.notes import open_with_notes
 from phalanx.cli.predict_options import parse_run
 from phalanx.config.read import to_plain
 from phalanx.deploy.export import Options, Written, export
-from phalanx.deploy.exported import SUFFIXES, check_guide_place
+from phalanx.deploy.exported import SUFFIXES, check_guide_place, parts_of
 from phalanx.deploy.formats import FORMATS, OLDEST_OPSET
 from phalanx.deploy.writing import ExportError, Shapes
 from phalanx.engine.folder import describe_weights
@@ -88,8 +88,8 @@ def _send_to_trackers(job: Job, written: Written) -> None:
     if (job.folder / 'summary.json').is_file():
         run = Run(job.name, job.folder, to_plain(job.resolved), 0, {})
         summary = json.loads((job.folder / 'summary.json').read_bytes())
-        files = [written.file, written.guide, written.file.with_suffix('.bin')]
-        failed = send_exports(job.recipe.report.tracker_builders(), run, summary, [file for file in files if file.is_file()])
+        files = [*parts_of(written.file), written.guide]
+        failed = send_exports(job.recipe.report.tracker_builders(), run, summary, files)
         for name, problem in failed.items():
             print(f'warning: the export was not sent to {name}: {problem}', file=sys.stderr)
     if job.mirror is not None and written.file.is_relative_to(job.folder):
@@ -103,7 +103,9 @@ def _send_to_trackers(job: Job, written: Written) -> None:
 
 def _print_written(written: Written) -> None:
     shapes = [f'{name} [{", ".join(map(str, shape))}]' for name, shape in written.shapes.items()]
-    print(f'{written.file}: {written.file.stat().st_size / 2**20:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
+    parts = parts_of(written.file)
+    size = sum(part.stat().st_size for part in parts) / 2**20
+    print(f'{" and ".join(map(str, parts))}: {size:.1f} MiB, {shapes[0]} -> {", ".join(shapes[1:])}')
     print(f'{written.guide}: how to prepare images and read the outputs; {written.readme.name}: how to run it')
     if written.differences:
         differing = ', '.join(f'{name} by at most {value:.1e}' for name, value in written.differences.items())

@@ -15,7 +15,7 @@ import torch
 
 from phalanx.config.arguments import Assignments
 from phalanx.data.samples import Draw, SampleError
-from phalanx.deploy.exported import open_exported
+from phalanx.deploy.exported import open_exported, parts_of
 from phalanx.engine.evaluation import SampleRenderer, add_worst_pictures, numbers_of, update, worst_of
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.loader import check_bad_samples, evaluation_draws
@@ -84,8 +84,7 @@ def evaluate(job: Job, model: Model, file: Path, before: int, batches: Sequence[
     metric.gather()
     # Median and 95th percentile: a mean would include the first, slow image.
     median, p95 = np.percentile(seconds, (50, 95)) * 1000
-    parts = [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]  # OpenVINO's weights are in the second
-    size = sum(part.stat().st_size for part in parts)
+    size = sum(part.stat().st_size for part in parts_of(file))
     cost = Cost(float(median), float(p95), *best_batch(model, first, batches), growth / 2**20, size / 2**20)
     result = Evaluation(
         metrics=numbers_of(metric, job.task.main_metric),

@@ -18,6 +18,11 @@ def open_exported(file: Path, threads: int = 0) -> Model:
         raise RequestError(str(error)) from None
 
 
+def parts_of(file: Path) -> list[Path]:
+    """Files of an exported network: with OpenVINO, the weights are in a second one."""
+    return [file, file.with_suffix('.bin')] if file.suffix == '.xml' else [file]
+
+
 def find_exported(path: Path) -> Path:
     """Exported file at `path`, or in the run folder `path`. Raises RequestError, listing the files there."""
     if path.is_file():

@@ -42,3 +42,4 @@ class Export:
     in_graph: GraphPart | None = None  # post-processing behind the network in the file
     dynamic: Mapping[int, int] = field(default_factory=dict)  # variable dimensions -> the number that they must be multiples of
     is_set: bool = False  # axis 1 of all outputs has no order, and rounding may change it: queries of a detector
+    is_rounded: bool = False  # some rows of axis 1 depend on numbers that the network rounds, so their last bit decides

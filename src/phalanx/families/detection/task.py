@@ -394,6 +394,7 @@ class Detection(Family):
             },
             in_graph=GraphPart(partial(add_suppression, nms=nms), OUTPUTS) if post_processing else None,
             is_set=getattr(model, 'takes_truths', False),
+            is_rounded=getattr(model, 'rounds_places', False),
             dynamic={} if has_one_size else {2: STRIDE, 3: STRIDE},
         )
 

@@ -60,6 +60,12 @@ class DETR(nn.Module):
         self.backbone, self.maps, self.encoder, self.input_proj = backbone, tuple(maps), encoder, input_proj
         self.select, self.denoising, self.decoder = select, denoising, decoder
 
+    @property
+    def rounds_places(self) -> bool:
+        """True with discrete sampling: half-way between two pixels, the last bit of a number chooses the one that is read."""
+        attentions = (module for module in self.modules() if isinstance(module, DeformableAttention))
+        return any(attention.sampling == 'discrete' for attention in attentions)
+
     def forward(self, images: Tensor, truths: Truths | None = None) -> QueryRaw:
         """Raises ValueError for a height or width that 32 does not divide."""
         check_input_size(images)
