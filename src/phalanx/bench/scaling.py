@@ -25,7 +25,7 @@ from phalanx.engine.timeline import in_steps
 from phalanx.report.charts import Chart, Line, Points, chart
 from phalanx.report.page import read_lines, render
 from phalanx.report.readable import format_duration, format_mebibytes, format_number, format_percent, pluralize
-from phalanx.system.disk import write_atomically
+from phalanx.system.disk import read_end, write_atomically
 from phalanx.system.errors import RunError
 
 LONGEST_RUN = 7 * 24 * 3600.0  # seconds that a node waits for the others while they do a run without it
@@ -182,7 +182,7 @@ def _train(comparison: Comparison, world: int, folder: Path, log: Path, where: S
             check=False,
         )
     if ended.returncode != 0:
-        last = log.read_text(errors='replace').rstrip().rpartition('\n')[2]
+        last = read_end(log).rstrip().rpartition('\n')[2]
         raise RunError(f'{world} ranks ended with status {ended.returncode} (log: {log}): {last}')
 
 

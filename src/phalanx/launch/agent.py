@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from phalanx.launch import child
-from phalanx.system.disk import remove_own
+from phalanx.system.disk import read_end, remove_own
 from phalanx.system.stops import STACKS, STOP_STATUSES, stop_signals
 
 ERROR = 'error.{}.json'  # error record that a rank writes when it fails
@@ -175,7 +175,7 @@ def _failure_while_stopping(attempt: Attempt) -> Failure | None:
 def _failure(rank: int, failure: ProcessFailure, attempt: Attempt, out_of_memory: bool) -> Failure:
     log = attempt.log_dir / f'workerlog.{rank}'
     has_terminal = rank == 0 and not attempt.follow
-    tail = log.read_text(errors='replace').splitlines()[-30:] if log.is_file() and not has_terminal else []
+    tail = read_end(log).splitlines()[-30:] if log.is_file() and not has_terminal else []
     cause = _cause(failure, out_of_memory)
     if not cause.startswith('exit status') and not any(line.endswith('Traceback (most recent call last):') for line in tail):
         tail = []  # the cause is complete without it

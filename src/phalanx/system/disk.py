@@ -16,6 +16,7 @@ from phalanx.system.errors import RequestError
 log = logging.getLogger('phalanx')
 
 LOCK = 'lock'  # file in a run folder, locked while a run writes there
+ENDING = 1 << 16  # bytes
 
 # Loader workers hand batches over through sockets TMPDIR/pymp-xxxxxxxx/listener-xxxxxxxx. A socket path is limited to
 # 107 characters; if it is longer, Python loses the batch silently.
@@ -70,6 +71,13 @@ def remove_own(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def read_end(log: Path) -> str:
+    """Last ENDING bytes of a log, as text: the whole may have gigabytes."""
+    with log.open('rb') as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
+        return file.read().decode(errors='replace')
 
 
 def free_name(path: Path) -> Path:
