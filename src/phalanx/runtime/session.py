@@ -163,12 +163,15 @@ def parse_guide(guide: str | None, file: Path) -> Mapping[str, Any]:
 
 
 def check_shape(actual: tuple[int, ...], shape: list[int | str], file: Path) -> None:
-    """Raise ArtifactError if `actual` [B, 3, H, W] differs from a fixed size in the input `shape`."""
-    for side, fixed, what in zip(actual, shape, ('a batch', 'channels', 'height', 'width'), strict=True):
-        if isinstance(fixed, int) and side != fixed:
-            size = f'{actual[3]} x {actual[2]}' if what in ('height', 'width') else f'{what} of {side}'
-            cure = f'export again with --dynamic batch,{what}' if what in ('height', 'width') else 'one image at a time'
-            raise ArtifactError(f'{file}: takes {what} {fixed} only, not an input of {size}; {cure}')
+    """Raise ArtifactError if `actual` [B, C, H, W] differs from a fixed size in the input `shape`."""
+    sides = list(zip(('batch', 'channels', 'height', 'width'), actual, shape, strict=True))
+    wrong = [f'{name} {fixed}' for name, side, fixed in sides if isinstance(fixed, int) and side != fixed]
+    if wrong:
+        given = ', '.join(f'{name} {side}' for name, side, _ in sides)
+        # What varies already, and what would have to.
+        free = [name for name, side, fixed in sides if name != 'channels' and fixed != side]
+        cure = f'export again with --dynamic {",".join(free)}'
+        raise ArtifactError(f'{file}: takes {" and ".join(wrong)} only, not an input of {given}; {cure}')
 
 
 def _first_line(error: Exception) -> str:

@@ -33,6 +33,7 @@ from phalanx.families.segmentation.transforms import Padding, Rescale, Resize, R
 from phalanx.nn.layers import adaptive_avg_pool, pooling_matrix
 from phalanx.runtime import ArtifactError, detection, recognition, segmentation
 from phalanx.runtime.prepare import check_image, normalise, resize_maps
+from phalanx.runtime.session import check_shape
 
 
 def rng() -> np.random.Generator:
@@ -255,3 +256,17 @@ def test_the_memory_of_large_images_is_freed(tmp_path: Path) -> None:
     assert growth < 2 * 85e6
     assert means == pytest.approx([0.5] * 16, rel=1e-3)
     assert by_layers == pytest.approx(means, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('shape', 'fault'),
+    [
+        ([1, 3, 32, 64], 'takes height 32 and width 64 only, not an input of .*; export again with --dynamic height,width'),
+        (['batch', 3, 'height', 64], 'takes width 64 only, .*; export again with --dynamic batch,height,width'),
+        (['', 3, 48, ''], 'takes height 48 only, not an input of .*; export again with --dynamic batch,height,width'),
+    ],
+)
+def test_an_input_of_another_size_is_refused_with_all_sizes_that_have_to_vary(shape: list[int | str], fault: str) -> None:
+    with pytest.raises(ArtifactError, match=f'^model.onnx: {fault}$'):
+        check_shape((1, 3, 40, 80), shape, Path('model.onnx'))
+    check_shape((1, 3, 40, 80), [1, 3, 'height', 80], Path('model.onnx'))
