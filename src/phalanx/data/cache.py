@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from phalanx.system.groups import memory_of_host
 from phalanx.system.shared import Handle, handle_of, open_handle
 
 Pixels = npt.NDArray[np.uint8]  # [H, W, 3], or a label map [H, W]
@@ -55,7 +56,9 @@ def check_room(options: CacheOptions) -> None:
         raise ValueError(f'train.cache: needs Linux, this is {sys.platform}')
     if options.folder is not None and not options.folder.is_dir():
         raise ValueError(f'train.cache.folder: there is no folder {options.folder}')
-    room = shutil.disk_usage(options.folder).free if options.folder else psutil.virtual_memory().available
+    room = (
+        shutil.disk_usage(options.folder).free if options.folder else min(psutil.virtual_memory().available, memory_of_host())
+    )
     if options.gib * GIB > room:
         where = f'the disk of {options.folder}' if options.folder else 'memory'
         raise ValueError(f'train.cache.gib: {options.gib:g} GiB requested, but {where} has only {room / GIB:.1f} GiB free')

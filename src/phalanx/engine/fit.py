@@ -31,6 +31,7 @@ from phalanx.parallel import dist
 from phalanx.report.readable import format_mebibytes, pluralize
 from phalanx.runtime.prepare import TooLargeError
 from phalanx.system.errors import RequestError, SameRequestError
+from phalanx.system.groups import memory_of_host
 
 log = logging.getLogger('phalanx')
 
@@ -211,11 +212,11 @@ def parse_size(text: str) -> float:
 
 
 def memory_of_device(device: torch.device) -> float:
-    """MiB of the memory of `device`; for a CPU, of this machine, shared by its ranks."""
+    """MiB of the memory of `device`; for a CPU, of this host, shared by its ranks."""
     if device.type == 'cuda':
         return torch.cuda.get_device_properties(device).total_memory / MIB
     ranks = int(os.environ.get('LOCAL_WORLD_SIZE', 1))
-    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / MIB / ranks
+    return memory_of_host() / MIB / ranks
 
 
 def usable(memory_mb: float) -> float:
