@@ -127,7 +127,7 @@ def run_fork(script: str, folder: Path, *words: str, **environment: str) -> subp
     """Result of a process of `start_fork`, when it has ended."""
     output, errors = (Path(tempfile.mkdtemp(dir=folder, prefix='.')) / f'output_{name}.txt' for name in ('out', 'err'))
     process = start_fork(script, words, folder, output, errors, **environment)
-    process.join(900)  # seconds; on an idle node it takes a few
+    process.join(3600)  # seconds, for a hang; all models on the strict device take four minutes on an idle node
     if process.exitcode is None:
         process.kill()
     return subprocess.CompletedProcess(words, process.exitcode, output.read_text(), errors.read_text())
