@@ -44,12 +44,14 @@ READ = '.safetensors, .pdparams, .npz, .pth, .pt, .ckpt and .bin of torch.save, 
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of files of torch before 1.6
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version
 STUDENTS = ('Student', 'networks.student')  # names of the student of a distillation, in PaddleOCR and here
+EXPORTED = 'is an exported network; give the weights that it was exported from'
 OTHERS = {  # files that are not weights, by suffix
     '.pdopt': 'holds the state of an optimizer; the weights are in the .pdparams beside it',
     '.pdiparams': 'belongs to an exported inference model, without names of weights; give the .pdparams of its training',
     '.pdmodel': 'is the graph of an exported inference model; give the .pdparams of its training',
     '.states': 'holds the progress of a training; the weights are in the .pdparams beside it',
-    '.onnx': 'is an exported network; give the weights that it was exported from',
+    '.onnx': EXPORTED,
+    '.xml': EXPORTED,
     '.yml': 'is a configuration, not weights',
     '.distcp': f'is a part of a checkpoint of torch.distributed; {JOIN} joins them',
 }
@@ -198,7 +200,7 @@ def read_exported(origin: FoundWeights, model: nn.Module) -> Weights:
     try:
         layers = onnx_layers_of(model)
         if layers is None:
-            raise CheckpointError(f'{origin.path}: {OTHERS[".onnx"]}')
+            raise CheckpointError(f'{origin.path}: {EXPORTED}')
         return weights_in(origin.path.read_bytes(), model, layers)
     except OSError as error:
         raise CheckpointError(f'{origin.path}: cannot be read: {error.strerror}') from None

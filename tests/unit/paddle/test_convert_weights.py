@@ -301,6 +301,7 @@ def test_a_zip_bomb_is_refused(tmp_path: Path, model: nn.Module) -> None:
         ('m.pdopt', pickle.dumps({'moment': np.zeros(2)}, 4), 'the state of an optimizer; the weights are in the .pdparams'),
         ('m.pdiparams', bytes(600), 'exported inference model.*give the .pdparams of its training'),
         ('m.pdparams', b'\n <!DOCTYPE html><html>', 'is a web page, not weights'),
+        ('m.xml', b'<?xml version="1.0"?><net/>', 'is an exported network; give the weights that it was exported from'),
         ('m.pt', b'nothing', 'is not a file of torch.save'),
         ('m.npz', b'PK\x03\x04', 'is not a complete'),
     ],
