@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -50,6 +50,7 @@ from phalanx.system.errors import RequestError
 
 SAMPLES = 3  # evaluation samples for the check of the file
 OTHER_SIZES = (0.75, 1.25)  # factors of variable sides, for further checks
+BLANKS = ((64, 64), (64, 640), (640, 64))  # height and width of images that show which sides a recipe fixes
 CALIBRATION = 64  # training images for the ranges of 8-bit integers
 TOLERANCE = 1e-4  # maximum difference relative to 1 + the magnitude of the number
 TOLERANCES = {'fp32': TOLERANCE, 'fp16': 2e-2, 'int8': float('inf')}  # int8: evaluate the file instead; NaN always fails
@@ -105,6 +106,8 @@ def export(job: Job, out: Path, options: Options) -> Written:
         raise RequestError(str(error)) from None
     # Trials and their expected outputs, before anything is fused.
     varying = variable_dimensions(exported, options.dynamic)
+    if options.image_size is not None:
+        check_image_size(job.task, exported, options.image_size, varying)
     least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
     trials = make_trials(example_images(job.task, options.image_size, options.check), varying, least)
     expected = [run_network(exported.network, images) for images in trials]
@@ -189,6 +192,24 @@ def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) 
     inputs = [task.network_input(task.collate([sample])) for sample in samples]
     sides = image_size or inputs[0].shape[2:]
     return torch.cat([F.interpolate(images, sides) for images in inputs])
+
+
+def check_image_size(task: Task, exported: Export, image_size: tuple[int, int], varying: Collection[int]) -> None:
+    """Raise RequestError if images reach the network with another height or width, whatever theirs is, than the file takes."""
+    views = exported.reading.get('inference', {})
+    if views.get('window') or views.get('scales', (1.0,)) != (1.0,):  # which have sizes of their own
+        return
+    kind = (task.bands.count, task.bands.dtype) if task.bands else (3, np.uint8)
+    blanks = [np.zeros((*size, kind[0]), kind[1]) for size in BLANKS]
+    inputs = [task.network_input(task.collate([task.request(blank)])).shape for blank in blanks]
+    for axis, side in zip((2, 3), image_size, strict=True):
+        prepared = {shape[axis] for shape in inputs}
+        if axis not in varying and len(prepared) == 1 and side not in prepared:
+            name = next(name for name, number in AXES.items() if number == axis)
+            raise RequestError(
+                f'--image_size {",".join(map(str, image_size))}: the recipe gives each image a {name} of {prepared.pop()}, '
+                'which such a file refuses; --set changes the recipe (image_size, or target_size in eval_transforms)'
+            )
 
 
 def variable_dimensions(exported: Export, dynamic: Sequence[str] | None) -> dict[int, int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.cli.export import describe_free_sides
 from phalanx.deploy import export
+from phalanx.engine.job import open_job
 from phalanx.families.export import Export, GraphPart
 from phalanx.system.errors import RequestError
 
@@ -35,6 +36,35 @@ def test_a_side_that_is_fixed_is_refused_with_those_that_may_vary() -> None:
     assert str(caught.value) == (
         '--dynamic height,width: all images reach this network with the same height; only batch, width may vary'
     )
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'size', 'varying', 'fault'),
+    [
+        ('crnn_digits', (48, 100), {0, 3}, 'a height of 32'),
+        ('crnn_digits', (32, 200), {0}, None),  # of long lines
+        ('crnn_iiit5k', (32, 200), {0}, 'a width of 100'),
+        ('crnn_digits', (32, 200), {0, 3}, None),
+        ('ppyoloe_plus_s_bccd', (320, 256), (), 'a width of 320'),
+        ('ppyoloe_plus_s_bccd', (320, 320), (), None),
+        ('slanet_rendered', (96, 96), {0}, 'a height of'),
+        ('det_mv3_db', (640, 640), {0}, 'a height of 736'),
+        ('PP-OCRv6_small_det', (640, 640), (), None),  # enlarges the shorter side to 736: another width for each image
+        ('pp_liteseg_digits', (64, 96), (), None),
+    ],
+)
+def test_a_size_that_no_image_gets_is_refused(
+    recipe: str, size: tuple[int, int], varying: set[int], fault: str | None, tmp_path: Path
+) -> None:
+    task = open_job(recipe, [], tmp_path).task
+    exported = Export(nn.Identity(), {}, {}, {})
+    if fault is None:
+        export.check_image_size(task, exported, size, varying)
+    else:
+        with pytest.raises(RequestError, match=f'--image_size {size[0]},{size[1]}: the recipe gives each image {fault}'):
+            export.check_image_size(task, exported, size, varying)
+    windows = Export(nn.Identity(), {}, {}, {'inference': {'window': (64, 64), 'scales': (1.0,)}})
+    export.check_image_size(task, windows, size, varying)
 
 
 def test_trials_have_other_sizes_that_the_network_can_take() -> None:
