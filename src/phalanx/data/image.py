@@ -154,7 +154,7 @@ class Pages:
 
         self.path, self.on_white, self._data = path, on_white, read_bytes(path)
         self._pdf = pdf.Document(self._data, str(path)) if self._data.startswith(pdf.BEGINNING) else None
-        self._frames = [0] if self._pdf else _frames(self._data)
+        self._frames = [0] if self._pdf else find_frames(self._data)
 
     def __len__(self) -> int:
         return len(self._pdf) if self._pdf else len(self._frames)
@@ -190,7 +190,7 @@ class Pages:
         return to_eight_bits(_by_opencv(self._data, name, self._frames[number]))
 
 
-def _frames(data: bytes) -> list[int]:
+def find_frames(data: bytes) -> list[int]:
     """Numbers of the frames that are not reduced copies. An unreadable file has one: reading it reports why."""
     try:
         with open_with_pillow(data) as image:

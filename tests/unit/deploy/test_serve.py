@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import socket
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 import onnx
 import onnx.helper
 import onnx.parser
+import PIL.Image
 import pytest
 
 from phalanx.cli.main import main
@@ -149,6 +151,10 @@ def test_a_wrong_request_gets_the_reason(file: Path) -> None:
         assert (status, output['detail']) == (422, 'the form has no file; send the image as one: curl -F image=@photo.jpg')
         status, output = asked(server.port, '/predict', form, 'multipart/form-data')
         assert (status, output['detail']) == (422, 'the form: Missing boundary in multipart.')
+        pages, both = [PIL.Image.new('RGB', (20, 10))] * 2, io.BytesIO()
+        pages[0].save(both, 'TIFF', save_all=True, append_images=pages[1:])
+        status, output = asked(server.port, '/predict', both.getvalue())
+        assert (status, output['detail']) == (422, 'the file has 2 pages or frames; send each as an image of its own')
         status, output = asked(server.port, '/predict', b'x' * 10_001)
         assert (status, output['detail']) == (413, 'a request may have 10000 bytes (--max_mib)')
 

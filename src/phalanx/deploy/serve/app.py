@@ -17,8 +17,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as FormError
 from starlette.types import Message
 
-from phalanx.data.image import decode_image
-from phalanx.data.samples import SampleError
+from phalanx.data.image import decode_image, find_frames
+from phalanx.data.samples import Image, SampleError
 from phalanx.deploy.serve.batching import Batcher, FullError
 from phalanx.deploy.serve.page import render_page
 from phalanx.runtime import ArtifactError
@@ -57,7 +57,7 @@ def create_app(batcher: Batcher, *, file: Path, most_bytes: int) -> FastAPI:
                 raise ValueError(f'{next(iter(request.query_params))}: there are no parameters; each result has its score')
             data = await read_image_bytes(request, await read_body(request, most_bytes))
             # Decoding takes milliseconds, in which the event loop must go on to accept requests.
-            image = await run_in_threadpool(decode_image, data, 'the image')
+            image = await run_in_threadpool(decode_only_image, data)
             return to_json(await batcher.result(image), guide)
         except FullError as error:
             raise HTTPException(503, str(error)) from None
@@ -66,6 +66,13 @@ def create_app(batcher: Batcher, *, file: Path, most_bytes: int) -> FastAPI:
             raise HTTPException(422, str(error)) from None
 
     return app
+
+
+def decode_only_image(data: bytes) -> Image:
+    """Decode the only image in a file. Raises SampleError, and ValueError for a file of several."""
+    if (count := len(find_frames(data))) > 1:
+        raise ValueError(f'the file has {count} pages or frames; send each as an image of its own')
+    return decode_image(data, 'the image')
 
 
 async def read_body(request: Request, most: int) -> bytes:
