@@ -203,6 +203,7 @@ def test_a_file_with_foreign_metadata_is_refused_with_the_reason(
         phalanx.runtime.load(tmp_path / 'model.onnx')
 
 
+@pytest.mark.long
 def test_an_export_to_openvino_names_both_files_and_their_size(family_runs: dict[str, Path], phalanx_here: Command) -> None:
     pytest.importorskip('openvino')
     done = phalanx_here('export', str(family_runs['recognition']), '--format', 'openvino', '--out', 'small.xml')
