@@ -12,13 +12,13 @@ from torch import nn
 from phalanx.data.cache import check_room
 from phalanx.data.samples import Dataset, Draw, SampleError
 from phalanx.engine.device import pick_device
+from phalanx.engine.evaluation import numbers_of
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, check_batch
 from phalanx.engine.optim import NEED_DECAY
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.parts import Parts
-from phalanx.engine.plugin_checks import check_foreign_metric, check_foreign_transforms
 from phalanx.engine.schema import Recipe
 from phalanx.nn.backbones.timm_backbone import TimmBackbone, find_pretrained_backbones
 from phalanx.parallel import dist
@@ -27,6 +27,8 @@ from phalanx.system.compiler import check_cache, use_own_cache
 from phalanx.system.errors import CheckpointError, RequestError, RunError
 from phalanx.weights.checkpoint import Checkpoints
 from phalanx.weights.fetching import FetchError
+
+REPEATED = 8  # samples that are read twice, after transforms of plugins
 
 
 def check_parts(job: Job, world_size: int) -> Parts:
@@ -87,6 +89,39 @@ def check_parts(job: Job, world_size: int) -> Parts:
     return parts
 
 
+def is_foreign(part: object) -> bool:
+    """True for a part of a plugin."""
+    return not type(part).__module__.startswith('phalanx.')
+
+
+def check_foreign_transforms(samples: Dataset[Any], channels: int, seed: int) -> None:
+    """Raise ValueError if a sample is no image after the transforms of plugins, or another one when it is read again.
+
+    Such a training would depend on the number of ranks and workers, and on where it was resumed.
+    """
+    foreign = ' and '.join(type(each).__name__ for each in samples.transforms if is_foreign(each))
+    for number in range(REPEATED if foreign else 0):
+        draw = Draw(number % len(samples), number, 0, seed)
+        name = samples.name(draw.index)
+        try:
+            first, second = (samples[draw].image for _ in range(2))
+        except (SampleError, OSError):
+            continue  # the loader reports and counts it
+        except Exception as error:
+            raise RuntimeError(f'transforms: {foreign} failed for {name}: {type(error).__name__}: {error}') from error
+        if len(first) != channels or first.dtype not in (torch.uint8, torch.uint16):
+            C, H, W = first.shape
+            raise ValueError(
+                f'transforms: with {foreign}, {name} is an image [{H}, {W}, {C}] of {first.dtype}; it must be '
+                f'[H, W, {channels}] of uint8'
+            )
+        if not torch.equal(first, second):
+            raise ValueError(
+                f'transforms: with {foreign}, {name} is another image when it is read again; draw random numbers from the '
+                "generator that a transform is called with (docs/extending.md, Other libraries' transforms)"
+            )
+
+
 def check_can_freeze(recipe: Recipe, model: nn.Module) -> None:
     """Raise ValueError if a part is to be frozen, but no part of the network has initial weights."""
     train = recipe.train
@@ -118,20 +153,42 @@ def check_image_size(job: Job, parts: Parts, model: nn.Module) -> None:
             _try_sample(job, samples, model.eval())
 
 
+def check_foreign_metric(job: Job, samples: Dataset[Any], model: nn.Module) -> None:
+    """Raise RunError if the metric of a plugin does not give its numbers for a sample: the first evaluation may be hours away.
+
+    Collective.
+    """
+    metric = job.task.metric()
+    if not is_foreign(metric) or (batch := _read_batch(job, samples)) is None:
+        return
+    with torch.no_grad():
+        metric.update(job.task.predict(model.eval(), batch), batch)
+    metric.gather()
+    if dist.rank() == 0:
+        numbers_of(metric, job.task.main_metric)
+        metric.table()
+        metric.figures()
+
+
 def _try_sample(job: Job, samples: Dataset[Any], model: nn.Module) -> None:
     """Run `model` on one sample."""
     # Any sample will do: the sizes of the maps decide, not their content.
-    try:
-        sample = samples[Draw(0, 0, 0, job.recipe.train.seed)]
-    except (SampleError, OSError):
-        return  # the loader reports and counts it
-    batch = job.task.collate([sample])
+    if (batch := _read_batch(job, samples)) is None:
+        return
     with torch.no_grad():
         # `align` pads the image as in a training step, so the maps have the sizes of a real step.
         if model.training:
             job.task.outputs(model, job.task.align(batch, WholeStep()))
         else:
             job.task.predict(model, batch)
+
+
+def _read_batch(job: Job, samples: Dataset[Any]) -> Any:
+    """Read a batch of one sample; None if its files cannot be used, which the loader reports and counts."""
+    try:
+        return job.task.collate([samples[Draw(0, 0, 0, job.recipe.train.seed)]])
+    except (SampleError, OSError):
+        return None
 
 
 def check_initial(job: Job, parts: Parts, resume: str | None, fresh: bool) -> None:

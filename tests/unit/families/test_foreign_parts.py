@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from phalanx.config.arguments import PLUGINS
 from phalanx.config.read import ConfigError
 from phalanx.data.external import seed_global_generators
-from phalanx.data.samples import Draw
+from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
 from phalanx.engine.plugins import OF_ALL_FAMILIES, load_plugins
@@ -296,6 +296,17 @@ def test_a_metric_inherits_what_it_does_not_define_and_is_tried_before_the_start
     assert evaluate(trainer) == {'samples': 2}
     with pytest.raises(RequestError, match=r"compute\(\) of Samples must return numbers by name, with 'samples'; it returned"):
         check_parts(open_layer('metric={name: samples, returns: other}'), 1)
+
+
+@pytest.mark.usefixtures('layer')
+def test_a_first_sample_that_cannot_be_read_does_not_end_the_trial_of_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(source: Any, draw: Draw) -> Any:
+        raise SampleError('scene 0: is damaged')
+
+    monkeypatch.setitem(CATALOGS['segmentation']['metrics'], 'samples', Samples)
+    job = open_layer('metric=samples')
+    monkeypatch.setattr(type(job.task.data().split('eval')), 'read', unreadable)
+    check_parts(job, 1)
 
 
 class Jitter:
