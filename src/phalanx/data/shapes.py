@@ -12,6 +12,7 @@ from phalanx.data.checks import AnnotationError, shorten
 from phalanx.data.image import LabelMap
 
 CORNERS = 64  # of a polygon in the place of an ellipse
+DIGITS = 3  # decimals of a coordinate that is written
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels
 Corners = Sequence[Sequence[float]]  # x, y of the corners of a polygon
 Mask = npt.NDArray[np.bool_]  # [H, W]

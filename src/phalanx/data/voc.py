@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from phalanx.data.checks import AnnotationError, parse_flag, parse_numbers
 from phalanx.data.folders import parse_xml
-from phalanx.data.shapes import Box, bounding_box, corners_of, rotate
+from phalanx.data.shapes import DIGITS, Box, bounding_box, corners_of, rotate
 
 Points = list[list[float]]
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
@@ -73,7 +73,7 @@ def voc_tree(name: str, size: tuple[int, int], objects: Iterable[tuple[str, Sequ
         ElementTree.SubElement(element, 'difficult').text = str(int(difficult))
         corners = ElementTree.SubElement(element, 'bndbox')
         for corner, value in zip(CORNERS, box, strict=True):
-            ElementTree.SubElement(corners, corner).text = str(value)
+            ElementTree.SubElement(corners, corner).text = str(round(value, DIGITS))
     return root
 
 

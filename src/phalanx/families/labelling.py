@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.data.samples import Image
+from phalanx.data.shapes import DIGITS
 from phalanx.families.writing import write_new
 
 LABELME = '6.3.1'  # the version of labelme whose files are written
 TEXT = 'text'  # label of a text
 UNREAD = 'TEMPORARY'  # transcription of a text that PPOCRLabel has not read
 CACHE = 'Cache.cach'  # PPOCRLabel's results of models, in the folder of the images: a line for each image, the last one counts
-DIGITS = 3  # decimals of a coordinate
 Points = Sequence[Sequence[float]]  # x, y in pixels
 REPLACED = re.compile(r'(?<=fals)e|(?<=tru)e|(?<=nul)l')  # ends of the words that PPOCRLabel makes Python's, in texts, too
 

@@ -86,7 +86,11 @@ def test_digit_scenes_become_files(tmp_path: Path) -> None:
 
 
 def test_detections_are_written_as_annotations_of_pascal_voc(tmp_path: Path) -> None:
-    detections = [Found(CLASSES[1], 1, 0.75, (1.25, 2.0, 30.5, 38.125)), Found(CLASSES[0], 0, 0.25, (10.0, 10.0, 20.0, 20.0))]
+    """With coordinates of three decimals."""
+    detections = [
+        Found(CLASSES[1], 1, 0.75, (1.2500001, 2.0, 30.5, 38.125)),
+        Found(CLASSES[0], 0, 0.25, (10.0, 10.0, 20.0, 20.0)),
+    ]
     (file,) = build_writers(shown_from=0.5).write(
         detections, PICTURE, tmp_path / 'street.1', ('voc',), tmp_path / 'street.1.jpg'
     )

@@ -11,10 +11,9 @@ import PIL.Image
 import yaml
 
 from phalanx.data.samples import Draw, Split
+from phalanx.data.shapes import DIGITS
 from phalanx.data.voc import voc_tree
 from phalanx.families.detection.data.source import Objects, Source
-
-DIGITS = 3  # decimals of a coordinate
 
 
 class CopiedImage(NamedTuple):
@@ -81,8 +80,7 @@ def _voc(copied: Sequence[CopiedImage], class_names: Sequence[str], out: Path, s
     lines = []
     for image in copied:
         file = f'{folder}/{Path(image.path).stem}.xml'
-        rows = image.objects.rows()
-        objects = ((class_names[label], [round(side, DIGITS) for side in box], ignored) for box, label, ignored, _ in rows)
+        objects = ((class_names[label], box, ignored) for box, label, ignored, _ in image.objects.rows())
         ElementTree.ElementTree(voc_tree(Path(image.path).name, image.size, objects)).write(out / file, encoding='utf-8')
         lines.append(f'{image.path} {file}\n')
     listed = {'train': 'trainval.txt', 'eval': 'test.txt'}[split]
