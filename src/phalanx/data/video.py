@@ -18,13 +18,15 @@ RATE = 25.0  # frames per second of a video without a rate
 class Video:
     """Frames [H, W, 3] uint8 RGB of a video file, or of a camera (by number) until it is disconnected.
 
-    Raises SampleError if there are none.
+    `stated` is the number of frames by the header of a file, 0 for a camera: a file that was cut off has fewer, but so has one
+    that an editor trimmed without encoding it again. Raises SampleError if there are none.
     """
 
     def __init__(self, source: Path | int) -> None:
         source = source.local() if isinstance(source, StorePath) else source
         self._capture = cv2.VideoCapture(source if isinstance(source, int) else str(source))
         self.rate = self._capture.get(cv2.CAP_PROP_FPS) or RATE
+        self.stated = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
         is_read, self._first = self._capture.read()
         # Opening succeeds for many files that OpenCV cannot read: only a frame proves it.
         if not is_read and isinstance(source, int):
@@ -32,6 +34,9 @@ class Video:
             raise SampleError(f'camera {source}: OpenCV gets no picture from it; this node has {cameras}')
         if not is_read:
             raise SampleError(f'{source}: is not a video that OpenCV can read')
+
+    def __length_hint__(self) -> int:
+        return self.stated or NotImplemented
 
     def __iter__(self) -> Iterator[Image]:
         is_read, frame = True, self._first

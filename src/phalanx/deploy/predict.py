@@ -14,6 +14,7 @@ from phalanx.deploy.inputs import Inputs, is_camera, list_files, picture_file
 from phalanx.engine.job import Job
 from phalanx.engine.trained import Trained
 from phalanx.families.writing import Writers
+from phalanx.report.terminal import track
 
 
 def predict_files(
@@ -47,7 +48,10 @@ def predict_files(
         # A camera has no end and no frame rate of its own.
         camera = is_camera(file)
         video = Video(int(file.name) if camera else file)
-        frames += predict_video(predict, writers, video, video.rate, stem, ways, endless=camera)
+        frames += (count := predict_video(predict, writers, video, video.rate, stem, ways, endless=camera))
+        if count < video.stated:
+            cause = 'the file was cut off, or trimmed without encoding it again'
+            print(f'note: {file}: {count} frames, and its header states {video.stated}: {cause}', file=sys.stderr)
 
     for file, stem in inputs.each():
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +79,7 @@ def predict_video(
     if of_frames:
         folder.mkdir(parents=True, exist_ok=True)
     with VideoWriter(out, rate) as written, ends:
-        for count, frame in enumerate(frames, 1):
+        for count, frame in enumerate(track(frames, out.name), 1):
             result = predict(frame)
             if of_frames:
                 writers.write(result, frame, folder / f'{count:06}', of_frames)

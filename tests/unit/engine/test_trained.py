@@ -106,6 +106,19 @@ def test_a_video_comes_back_with_results_on_each_frame_and_patterns_are_followed
     assert 'broken.mp4: is not a video that OpenCV can read' in capsys.readouterr().err
 
 
+def test_a_video_that_was_cut_off_is_noted(trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: Any) -> None:
+    with VideoWriter(tmp_path / 'whole.avi', 5.0) as video:
+        for _ in range(10):
+            video.write(noise(64, 96))
+    data = (tmp_path / 'whole.avi').read_bytes()
+    (tmp_path / 'cut.avi').write_bytes(data[: len(data) // 2])
+    words = ('--out', str(tmp_path / 'out'), '--set', 'device=cpu')
+    assert run_here('predict', str(folder), str(tmp_path / 'whole.avi'), str(tmp_path / 'cut.avi'), *words) == 0
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if 'its header states' in line]
+    assert note.startswith(f'note: {tmp_path}/cut.avi: ')
+    assert note.endswith('frames, and its header states 10: the file was cut off, or trimmed without encoding it again')
+
+
 def test_paths_come_from_standard_input_and_results_are_written_as_asked(
     trained: phalanx.Trained, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
