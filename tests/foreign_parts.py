@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.data.samples import Draw, Image, Split
+from phalanx.engine.optim.schedule import Schedule
 from phalanx.families.detection.data import Objects
 from phalanx.families.detection.decode import Raw
 from phalanx.families.detection.loss import Assigned, DetectionLoss, Truths
@@ -297,6 +298,27 @@ def tiny(strides: Sequence[int], *, depth: int = 8) -> Tiny:
     return Tiny(strides, depth)
 
 
+class Signs(torch.optim.Optimizer):
+    """Steps of the sign of the gradient. With `counts`, each is shorter than the last, by a count in the parameter groups."""
+
+    def __init__(self, groups: list[dict[str, Any]], *, lr: float, counts: bool = False) -> None:
+        super().__init__(groups, {'lr': lr, 'count': 0})
+        self.counts = counts
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # takes no closure
+        CALLS['optimizers'] += 1
+        for group in self.param_groups:
+            group['count'] += self.counts
+            for parameter in group['params']:
+                parameter -= group['lr'] / (1 + group['count']) * parameter.grad.sign()
+
+
+def halving(lr: float, length: int, steps_per_epoch: float, timeline: Any = None, *, every: int = 100) -> Schedule:
+    CALLS['schedules'] += 1
+    return lambda step: lr * 0.5 ** (step // every)
+
+
 class Recorder:
     """A tracker."""
 
@@ -336,4 +358,9 @@ PLUGIN: dict[str, Any] = {
     for family, (model, data, loss, transform) in PARTS.items()
 }
 PLUGIN['detection'] |= {'assigners': {'mine': FirstAnchor}, 'teacher_losses': {'mine': AsTeacher}}
-PLUGIN |= {'backbones': {'mine': tiny}, 'trackers': {'mine': Recorder}}
+PLUGIN |= {
+    'backbones': {'mine': tiny},
+    'optimizers': {'mine': Signs},
+    'schedules': {'mine': halving},
+    'trackers': {'mine': Recorder},
+}

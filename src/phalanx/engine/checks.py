@@ -1,6 +1,7 @@
 """Checks before a start: data sets, network, optimizer, batch shares and initial weights."""
 
 import copy
+import io
 import os
 import shutil
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from phalanx.data.cache import check_room
 from phalanx.data.samples import Dataset, Draw, SampleError
@@ -18,6 +20,7 @@ from phalanx.engine.loader import Stream, check_batch
 from phalanx.engine.optim import NEED_DECAY
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
+from phalanx.engine.optim.optimizers import load_state, set_lr
 from phalanx.engine.parts import Parts
 from phalanx.engine.schema import Recipe
 from phalanx.nn.backbones.timm_backbone import TimmBackbone, find_pretrained_backbones
@@ -67,6 +70,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
         # Build only optimizers that can reject their groups: building any makes torch import its compiler, which takes 3 s.
         if getattr(job.recipe.optimizer, 'func', None) in NEED_DECAY:
             job.recipe.optimizer(groups)
+        check_foreign_optimizer(job.recipe, model)
         check_norms(job, parts.train, model, world_size)
         check_image_size(job, parts, model)
         if world_size == dist.world_size():  # not in the launcher: the metric gathers over ranks
@@ -120,6 +124,56 @@ def check_foreign_transforms(samples: Dataset[Any], channels: int, seed: int) ->
                 f'transforms: with {foreign}, {name} is another image when it is read again; draw random numbers from the '
                 "generator that a transform is called with (docs/extending.md, Other libraries' transforms)"
             )
+
+
+def check_foreign_optimizer(recipe: Recipe, model: nn.Module) -> None:
+    """Raise ValueError for an optimizer of a plugin that does not keep the rates, or does not resume with the same step.
+
+    Takes two steps on a copy of the network, and the second once more from the saved state of the first.
+    """
+    build = recipe.optimizer
+    if dist.rank() or getattr(build, 'func', build).__module__.startswith('phalanx.'):
+        return
+
+    def start(network: nn.Module) -> Optimizer:
+        groups = parameter_groups(network, recipe.parameters)
+        optimizer = build(groups)
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(f'it must be a torch.optim.Optimizer, got {type(optimizer).__name__}')
+        if hasattr(optimizer, 'train') and hasattr(optimizer, 'eval'):
+            raise ValueError('it trains and evaluates different weights (methods train and eval), which Phalanx does not')
+        if 'lr' not in optimizer.defaults or not all('lr_factor' in group for group in optimizer.param_groups):
+            raise ValueError('its defaults need `lr`, and its groups must keep the key `lr_factor` of the groups that it gets')
+        held = sorted(id(parameter) for group in optimizer.param_groups for parameter in group['params'])
+        if held != sorted(id(parameter) for group in groups for parameter in group['params']):
+            raise ValueError('its groups must hold each parameter of the groups that it gets, once')
+        return optimizer
+
+    def step(optimizer: Optimizer, number: int) -> None:
+        generator = torch.Generator().manual_seed(number)
+        for group in optimizer.param_groups:
+            for parameter in group['params']:
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+        set_lr(optimizer, optimizer.defaults['lr'])
+        optimizer.step()
+
+    try:
+        whole = copy.deepcopy(model)
+        optimizer = start(whole)
+        step(optimizer, 0)
+        resumed = copy.deepcopy(whole)
+        torch.save(optimizer.state_dict(), saved := io.BytesIO())
+        step(optimizer, 1)
+        again = start(resumed)
+        load_state(again, torch.load(io.BytesIO(saved.getvalue()), weights_only=True), build)
+        step(again, 1)
+        if not all(map(torch.equal, whole.parameters(), resumed.parameters())):
+            raise ValueError(
+                'after its state was saved and loaded, its next step differs; state_dict() must hold all its state'
+            )
+    except Exception as error:  # code of the plugin may raise anything
+        why = error if isinstance(error, ValueError) else f'{type(error).__name__}: {error}'
+        raise ValueError(f'optimizer: a trial of two steps failed: {why} (docs/extending.md, Optimizers)') from error
 
 
 def check_can_freeze(recipe: Recipe, model: nn.Module) -> None:

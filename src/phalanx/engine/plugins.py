@@ -1,7 +1,7 @@
-"""Plugins: user-defined networks, losses, transforms, data sets, backbones and trackers.
+"""Plugins: user-defined networks, losses, transforms, data sets, backbones, optimizers, schedules and trackers.
 
 A plugin is a Python file, or an installed package, with a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds of
-`catalog.CATALOGS`; {kind: {name: builder}} adds parts of no family, backbones and trackers. Plugins run code, so only the user
+`catalog.CATALOGS`; {kind: {name: builder}} adds parts of no family. Plugins run code, so only the user
 names them: with `--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group
 `phalanx.plugins`. A recipe or a run folder cannot.
 """
@@ -18,13 +18,19 @@ from typing import Any
 
 from phalanx.config.arguments import PLUGINS
 from phalanx.config.bind import key_types
+from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.families.catalog import CATALOGS
 from phalanx.nn.backbones import BACKBONES
 from phalanx.report.trackers import TRACKERS
 from phalanx.system.errors import RequestError
 
 SOURCE = '_phalanx_source'  # name in the module of a plugin: the bytes that it was made from
-OF_ALL_FAMILIES: dict[str, dict[str, Any]] = {'backbones': BACKBONES, 'trackers': TRACKERS}
+OF_ALL_FAMILIES: dict[str, dict[str, Any]] = {
+    'backbones': BACKBONES,
+    'optimizers': OPTIMIZERS,
+    'schedules': SCHEDULES,
+    'trackers': TRACKERS,
+}
 
 
 def load_plugins() -> None:

@@ -1,6 +1,7 @@
 """Checkpoints of a run in progress: their content, background writes, and restoring."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ class Saver:
     precision: Precision
     ema: Ema | None
     compression: PowerSgd | None
+    build_optimizer: Callable[..., Optimizer]
     asynchronous: bool
     saving: Saving | None = None  # checkpoint being written in the background
     in_steps: float = 0.0  # seconds spent in its steps
@@ -138,7 +140,7 @@ class Saver:
             )
         try:
             self.model.load_state_dict(loaded.model)
-            load_state(self.optimizer, loaded.state['optimizer'])
+            load_state(self.optimizer, loaded.state['optimizer'], self.build_optimizer)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             lines = [line if len(line) <= LONGEST else f'{line[:LONGEST]} ...' for line in str(error).split('\n')]
             raise RunError(f'{loaded.path} does not match this recipe: ' + '\n'.join(lines[:LINES])) from None

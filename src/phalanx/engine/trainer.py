@@ -107,7 +107,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         # Everything that the next step depends on, apart from the position in the data stream, which the step determines.
         saved = self.model, self.optimizer, self.precision, self.ema, self.passes.compression
-        self.saver = Saver(self.checkpoints, *saved, asynchronous=recipe.checkpoint.asynchronous)
+        self.saver = Saver(self.checkpoints, *saved, recipe.optimizer, asynchronous=recipe.checkpoint.asynchronous)
         setup = Setup(recipe, device, self.precision, cache.node_cache(train.cache))
         self.loader = setup.loader(task, self.dataset, replace=True)
         self.flags = StepFlags(self.loader)

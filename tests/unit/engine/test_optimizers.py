@@ -115,7 +115,7 @@ def test_a_run_continues_in_another_memory_layout_as_in_its_own(kind: str) -> No
     optimizer = a_step(kind, torch.contiguous_format, 1, None, whole)
     halves = whole.detach().clone(memory_format=torch.channels_last).requires_grad_()
     other = OPTIMIZERS[kind](one_group(halves), lr=0.1, weight_decay=1e-3)
-    load_state(other, optimizer.state_dict())
+    load_state(other, optimizer.state_dict(), OPTIMIZERS[kind])
     a_step(kind, torch.contiguous_format, 2, optimizer, whole)
     a_step(kind, torch.channels_last, 2, other, halves)
     assert torch.allclose(whole, halves, rtol=1e-6, atol=1e-7)
@@ -126,7 +126,7 @@ def test_a_resumed_run_uses_the_settings_of_its_recipe_not_of_the_checkpoint() -
     before, after = sgd(one_group(weight), lr=0.1, momentum=0.9), sgd(one_group(weight), lr=0.1, momentum=0.5, weight_decay=0.3)
     weight.grad = torch.ones(2)
     before.step()
-    load_state(after, before.state_dict())
+    load_state(after, before.state_dict(), sgd)
     (group,) = after.param_groups
     assert (group['momentum'], group['weight_decay']) == (0.5, 0.3)
     assert after.state[weight]['momentum_buffer'].tolist() == [1, 1]

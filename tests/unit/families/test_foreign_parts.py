@@ -21,6 +21,7 @@ from phalanx.data.external import seed_global_generators
 from phalanx.data.samples import Draw, SampleError
 from phalanx.engine.checks import check_parts
 from phalanx.engine.job import open_job
+from phalanx.engine.optim import OPTIMIZERS, SCHEDULES
 from phalanx.engine.plugins import OF_ALL_FAMILIES, load_plugins
 from phalanx.engine.trainer import Trainer
 from phalanx.families.catalog import CATALOGS, FAMILIES
@@ -153,6 +154,16 @@ def test_a_recipe_takes_a_foreign_tracker(plugin: Any) -> None:
     assert type(build()) is plugin.Recorder and build().prefix == 'a'
 
 
+def test_a_foreign_optimizer_follows_a_foreign_schedule(plugin: Any, tmp_path: Path) -> None:
+    parts = ('optimizer={name: mine, lr: 0.5, counts: true}', 'schedule={name: mine, every: 1}')
+    job = open_task('segmentation', *DEMOS['segmentation'], 'model=mine', 'loss=[cross_entropy]', *parts)
+    check_parts(job, 1)
+    plugin.CALLS.clear()
+    trainer, _ = train_step(job, tmp_path)
+    assert type(trainer.optimizer) is plugin.Signs and plugin.CALLS['optimizers'] == 1
+    assert [trainer.schedule(step) for step in (0, 1, 2)] == [0.5, 0.25, 0.125]
+
+
 @pytest.mark.parametrize('family', FAMILIES)
 def test_a_foreign_loss_trains_shipped_networks_also_in_micro_batches(family: str, tmp_path: Path) -> None:
     for micro_batches in (1, 2):
@@ -265,6 +276,76 @@ def test_a_part_without_what_its_family_calls_is_refused_before_the_start(monkey
         check_parts(open_layer('data={name: bare}'), 1)
     with pytest.raises(ConfigError, match='metric: list has no `names` and no `tie_breakers` and no `update`'):
         open_layer('metric=bare')
+
+
+class Forgetful(torch.optim.SGD):
+    """An optimizer with a count of steps outside its state."""
+
+    steps = 0
+
+    def __init__(self, groups: Any, *, lr: float) -> None:
+        super().__init__(groups, lr=lr)
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        for group in self.param_groups:
+            group['lr'] /= self.steps
+        return super().step(closure)
+
+
+class Averaging(torch.optim.SGD):
+    """An optimizer with other weights for evaluation."""
+
+    def __init__(self, groups: Any, *, lr: float) -> None:
+        super().__init__(groups, lr=lr)
+
+    def train(self) -> None: ...
+    def eval(self) -> None: ...
+
+
+def with_closure(groups: Any, *, lr: float) -> Any:
+    return torch.optim.LBFGS(next(iter(groups))['params'], lr=lr)
+
+
+def without_factors(groups: Any, *, lr: float) -> Any:
+    return torch.optim.SGD([weight for group in groups for weight in group['params']], lr=lr)
+
+
+def without_biases(groups: Any, *, lr: float) -> Any:
+    return torch.optim.SGD([{**group, 'params': [w for w in group['params'] if w.ndim > 1]} for group in groups], lr=lr)
+
+
+def of_torch_alone(groups: Any, *, lr: float) -> Any:
+    return torch.optim.Muon(groups, lr=lr)
+
+
+@pytest.mark.usefixtures('layer')
+@pytest.mark.parametrize(
+    ('build', 'message'),
+    [
+        (Forgetful, r'after its state was saved and loaded, its next step differs; state_dict\(\) must hold all its state'),
+        (Averaging, r'it trains and evaluates different weights \(methods train and eval\), which Phalanx does not'),
+        (with_closure, 'its defaults need `lr`, and its groups must keep the key `lr_factor` of the groups that it gets'),
+        (without_factors, 'its groups must keep the key `lr_factor`'),
+        (without_biases, 'its groups must hold each parameter of the groups that it gets, once'),
+        (of_torch_alone, 'Muon only supports 2D parameters'),
+        (lambda groups, **keys: keys, r'it must be a torch\.optim\.Optimizer, got dict'),
+    ],
+)
+def test_an_optimizer_of_a_plugin_is_tried_before_the_start(build: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, 'other', build)
+    keys = ', lr: 0.1' if '<lambda>' not in build.__qualname__ else ''
+    with pytest.raises(RequestError, match=f'^optimizer: a trial of two steps failed: .*{message}.* \\(docs/extending.md, Opt'):
+        check_parts(open_layer(f'optimizer={{name: other{keys}}}'), 1)
+
+
+@pytest.mark.parametrize(('schedule', 'found'), [(5, 'None'), (lambda step: None, 'None'), (lambda step: math.nan, 'nan')])
+def test_a_schedule_without_a_rate_is_refused(schedule: Any, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULES, 'other', lambda lr, length, steps_per_epoch, timeline=None: schedule)
+    with pytest.raises(
+        ConfigError, match=rf'schedule: must be a function of the step .* returns the rate; for step 0 it is {found}'
+    ):
+        open_task('segmentation', 'schedule=other')
 
 
 class Samples(Metric):

@@ -1,5 +1,6 @@
 """Optimizers and learning-rate schedules that a recipe can name."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -29,6 +30,8 @@ def check_optimizer(build: partial[Optimizer]) -> None:
     """
     for name, value in build.keywords.items():
         for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, int | float):  # a word, or none, for an optimizer of a plugin
+                continue
             if number < 0:
                 raise ValueError(f'{name} cannot be negative, got {number}')
             if name in ('momentum', 'betas') and number >= 1:
@@ -36,5 +39,9 @@ def check_optimizer(build: partial[Optimizer]) -> None:
 
 
 def check_schedule(build: partial[Schedule]) -> None:
-    """Raise ValueError for options that are invalid for a run of any length."""
-    build(1.0, 1_000_000, 1000.0)
+    """Raise ValueError for options that are invalid for a run of any length, and for a step without a rate."""
+    schedule = build(1.0, 1_000_000, 1000.0)
+    for at in (0, 500_000, 999_999):
+        rate = schedule(at) if callable(schedule) else None
+        if not isinstance(rate, int | float) or not math.isfinite(rate):
+            raise ValueError(f'must be a function of the step (from 0) that returns the rate; for step {at} it is {rate!r}')

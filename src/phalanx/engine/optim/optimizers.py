@@ -4,6 +4,8 @@ Weight decay of `sgd` and `adam` is the gradient of an L2 penalty, as with Paddl
 update runs in one fused kernel; `fused: false` uses torch's unfused form, for devices without that kernel.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.engine.optim.groups import Group
 
-NOT_SETTINGS = ('params', 'steps')  # keys of a group that are not settings: its weights, and the step counter of `lamb`
+OF_RECIPE = ('lr_factor', 'name', 'weight_decay')  # keys of a group that come from `parameters` in the recipe
 
 
 def sgd(
@@ -63,13 +65,15 @@ def adamw(
 
 
 @torch.no_grad()
-def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of another optimizer, a state_dict, and keep this one's settings.
+def load_state(optimizer: Optimizer, state: dict[str, Any], build: Callable[..., Optimizer]) -> None:
+    """Load the state of another optimizer, a state_dict, and keep this one's settings: the options of its builder.
 
+    All else in its groups is state, such as the step counter of `lamb`.
     State tensors take the memory layout of their weight, which may have changed: torch's fused CPU kernels traverse both in
     memory order. Raises as `load_state_dict` does if the state belongs to other weights.
     """
-    settings = [{key: value for key, value in group.items() if key not in NOT_SETTINGS} for group in optimizer.param_groups]
+    keys = {*OF_RECIPE, *inspect.signature(build).parameters}
+    settings = [{key: value for key, value in group.items() if key in keys} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
