@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import operator
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,17 +55,27 @@ def trace(network: nn.Module, images: Tensor, varying: Mapping[int, int]) -> tor
 
 @contextlib.contextmanager
 def _sizes_of_pooling() -> Iterator[None]:
-    """Let pooling round down variable sizes as newer releases of torch do.
-
-    torch 2.11 asks whether the division leaves a remainder, and takes the answer for one size as a condition on all.
-    """
+    """Let pooling of variable sizes ask nothing about them that is known."""
     meta: Any = torch._meta_registrations
-    own = meta.div_rtn
-    meta.div_rtn = operator.floordiv
+    own = meta.pooling_output_shape_pad_lr
+    meta.pooling_output_shape_pad_lr = pooled_size
     try:
         yield
     finally:
-        meta.div_rtn = own
+        meta.pooling_output_shape_pad_lr = own
+
+
+def pooled_size(size: int, kernel: int, left: int, right: int, stride: int, dilation: int, ceil_mode: bool) -> int:
+    """Size after pooling, as torch computes it.
+
+    torch 2.11 asks whether the division leaves a remainder, and all releases ask whether a window that `ceil_mode` adds starts
+    behind the input; they take the answer for one size as a condition on all. Only windows far apart can start there.
+    """
+    reach = dilation * (kernel - 1) + 1
+    windows = (size + left + right - reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and stride + right > reach and (windows - 1) * stride >= size + left:
+        windows -= 1
+    return windows
 
 
 def write_onnx(

@@ -13,11 +13,12 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from phalanx.deploy.compact import quantise
 from phalanx.deploy.difference import describe_first_difference
 from phalanx.deploy.formats import OLDEST_OPSET
-from phalanx.deploy.writing import program_shapes, render_readme, run_onnx, trace, write_onnx
+from phalanx.deploy.writing import pooled_size, program_shapes, render_readme, run_onnx, trace, write_onnx
 
 VARYING = {0: 1, 2: 1, 3: 1}
 IMAGES = torch.linspace(0, 1, 2 * 3 * 64 * 96).reshape(2, 3, 64, 96)
@@ -68,6 +69,37 @@ def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
     assert [one.version for one in onnx.load(tmp_path / 'old.onnx').opset_import if not one.domain] == [OLDEST_OPSET]
     _, ((maps,),) = run_onnx(tmp_path / 'old.onnx', [IMAGES])
     np.testing.assert_allclose(maps, network(IMAGES).detach().numpy(), atol=1e-5)
+
+
+class Halving(nn.Sequential):
+    """Two shortcuts as in ResNet-vd, after a convolution that halves the image, too."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 2, 3, 2, 1), *(nn.AvgPool2d(2, 2, ceil_mode=True) for _ in range(2)))
+
+
+def test_pooling_of_every_size_is_traced_for_all_sizes(tmp_path: Path) -> None:
+    network = Halving().eval()
+    program = trace(network, IMAGES, VARYING)
+    write_onnx(program, ['maps'], VARYING, tmp_path / 'halving.onnx')
+    trials = [torch.rand(1, 3, height, width) for height, width in ((96, 129), (121, 135), (130, 128))]
+    _, found = run_onnx(tmp_path / 'halving.onnx', trials)
+    for images, (maps,) in zip(trials, found, strict=True):
+        right = network(images).detach()
+        assert torch.equal(program.module()(images), right)
+        np.testing.assert_allclose(maps, right.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize('kernel', [1, 2, 3])
+@pytest.mark.parametrize('stride', [1, 2, 3, 4])
+@pytest.mark.parametrize('padding', [0, 1])
+@pytest.mark.parametrize('dilation', [1, 2])
+@pytest.mark.parametrize('ceil_mode', [False, True])
+def test_sizes_after_pooling_are_those_of_torch(kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> None:
+    padding = min(padding, kernel // 2)
+    for size in range(dilation * (kernel - 1) + 1, 24):
+        pooled = F.max_pool1d(torch.zeros(1, 1, size), kernel, stride, padding, dilation, ceil_mode)
+        assert pooled_size(size, kernel, padding, padding, stride, dilation, ceil_mode) == pooled.shape[2]
 
 
 class Halves(nn.Module):
