@@ -16,7 +16,7 @@ from phalanx.cli.bench_options import ON_OFF, bench_parser
 from phalanx.cli.bench_scaling import bench_cluster, bench_scaling
 from phalanx.cli.notes import open_with_notes, print_notes
 from phalanx.cli.ranks import launch_ranks
-from phalanx.config.arguments import collect_assignments
+from phalanx.config.arguments import collect_assignments, repeat_options
 from phalanx.engine.checks import check_parts
 from phalanx.engine.device import pick_device
 from phalanx.engine.fit import agree_on_micro_batches, memory_of_device, predict_fit
@@ -37,7 +37,8 @@ def command(words: Sequence[str]) -> int:
     commands = {'train': bench_train, 'data': bench_data, 'memory': bench_memory, 'comm': bench_comm, 'scaling': bench_scaling}
     status = commands[given.command](given, words)
     if status == 0 and not given.json and not dist.is_launched():
-        print(f'next: phalanx train {quote(given.recipe) if "recipe" in given else "RECIPE"}')
+        recipe = quote(given.recipe) + repeat_options(collect_assignments(given)) if 'recipe' in given else 'RECIPE'
+        print(f'next: phalanx train {recipe}')
     return status
 
 
@@ -122,8 +123,7 @@ def bench_memory(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def bench_comm(given: argparse.Namespace, words: Sequence[str]) -> int:
-    status = _as_ranks(given, words)
-    if status is not None:
+    if (status := _as_ranks(given, words)) is not None:
         return status
     if not dist.is_launched():
         raise RequestError(

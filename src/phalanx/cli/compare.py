@@ -12,7 +12,7 @@ from typing import Any
 from rich.progress import Progress
 
 from phalanx.cli.run_options import compare_parser
-from phalanx.config.arguments import Assignments, collect_assignments
+from phalanx.config.arguments import Assignments, collect_assignments, repeat_options
 from phalanx.engine.comparison import Difference, Measured, check_comparable, compare, measure, picture_differences
 from phalanx.engine.job import open_job
 from phalanx.engine.loader import BadSampleError
@@ -67,7 +67,7 @@ def command(words: Sequence[str]) -> int:
         terminal().print(make_table(keys, 'Keys of the recipes that differ'))
     print(f'page: {given.page}')
     if scores := [(run.score.value, str(run.folder)) for run in runs.values() if run.score]:
-        print(f'next: phalanx export {quote(max(scores)[1])}')
+        print(f'next: phalanx export {quote(max(scores)[1])}{repeat_options()}')
     return 0
 
 

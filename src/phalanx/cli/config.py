@@ -7,7 +7,7 @@ from shlex import quote
 
 from phalanx.cli.notes import open_with_notes
 from phalanx.cli.options import config_parser
-from phalanx.config.arguments import parse_recipe_words
+from phalanx.config.arguments import parse_recipe_words, repeat_options
 from phalanx.config.explain import explain_any
 from phalanx.config.read import to_plain
 from phalanx.config.show import to_yaml
@@ -28,5 +28,6 @@ def command(words: Sequence[str]) -> int:
     job = open_with_notes(recipe, assigned)
     print(json.dumps(to_plain(job.resolved)) if given.json else to_yaml(job.resolved), end='\n' if given.json else '')
     if not given.json:  # beside the recipe, which may go to a file
-        print(f'next: phalanx train {quote(recipe)}, or --explain KEY for the values that a key takes', file=sys.stderr)
+        train = f'phalanx train {quote(recipe)}{repeat_options(assigned)}'
+        print(f'next: {train}; --explain KEY shows the values that a key takes', file=sys.stderr)
     return 0

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from phalanx.cli.data_options import data_parser
 from phalanx.cli.notes import open_with_notes
-from phalanx.config.arguments import collect_assignments
+from phalanx.config.arguments import collect_assignments, repeat_options
 from phalanx.curation.census import SPLITS, Census, Problem, take_census
 from phalanx.curation.page import render_page
 from phalanx.curation.prepare.command import prepare
@@ -39,7 +39,8 @@ def check(given: argparse.Namespace) -> int:
     if any(number is not None and number < least for number, least in ((given.limit, 1), (given.workers, 0))):
         raise RequestError('--limit must be at least 1 and --workers at least 0')
     # read everything, write the page, then print
-    job = open_with_notes(given.recipe, collect_assignments(given))
+    assigned = collect_assignments(given)
+    job = open_with_notes(given.recipe, assigned)
     workers = min(8, count_cores()) if given.workers is None else given.workers
     place = given.page or job.folder / 'data.html'
     check_writable(place, '--page FILE writes the page elsewhere')
@@ -56,15 +57,18 @@ def check(given: argparse.Namespace) -> int:
         console = terminal()
         print_census(census, console)
         console.print(f'page: {place}', soft_wrap=True)
-        console.print(f'next: {_next(census, job, given.recipe)}', soft_wrap=True, markup=False, highlight=False)
+        advice = _next(census, job, f'{quote(given.recipe)}{repeat_options(assigned)}')
+        console.print(f'next: {advice}', soft_wrap=True, markup=False, highlight=False)
     return 1 if census.problems else 0
 
 
 def _next(census: Census, job: Job, recipe: str) -> str:
-    """Next step after the check: single samples that cannot be used may be skipped, but not all of a split."""
-    wrong, train = census.problems, f'phalanx train {quote(recipe)}'
+    """Next step after the check of `recipe`, with its options: single samples that cannot be used may be skipped, but not all
+    of a split.
+    """
+    wrong, train = census.problems, f'phalanx train {recipe}'
     if not all(problem.name for problem in wrong) or not all(split.indices for split in census.splits.values()):
-        return f'repair what is wrong, and check again: phalanx data check {quote(recipe)}'
+        return f'repair what is wrong, and check again: phalanx data check {recipe}'
     if len(wrong) > job.recipe.train.bad_samples:
         return f'repair or remove what is wrong, or skip it: {train} --set train.bad_samples={len(wrong)}'
     return train

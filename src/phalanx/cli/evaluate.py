@@ -11,7 +11,7 @@ from shlex import quote
 from phalanx.cli.notes import print_notes
 from phalanx.cli.options import eval_parser
 from phalanx.cli.ranks import build_cluster, launch_ranks, read_launch, run_as_rank
-from phalanx.config.arguments import Assignments, parse_recipe_words
+from phalanx.config.arguments import Assignments, parse_recipe_words, repeat_options
 from phalanx.engine import worker
 from phalanx.engine.folder import describe_weights
 from phalanx.engine.initial import load_trained
@@ -54,11 +54,11 @@ def command(words: Sequence[str]) -> int:
                 print(f'evaluation failed: {describe_error(error)}', file=sys.stderr)
                 return 1
             return launch_ranks('eval', words, cluster, flags, job.folder / 'log', samples)
-    return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given, recipe))
+    return run_as_rank(start, flags, job.folder, lambda: _evaluate_rank(job, given, recipe, repeat_options(assigned)))
 
 
-def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
-    """Evaluate as one rank; rank 0 prints the metrics."""
+def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str, options: str) -> int:
+    """Evaluate as one rank; rank 0 prints the metrics, and the next command with the `options` of this one."""
     print_notes(job)
     try:
         # the weights are announced before an evaluation that may take long
@@ -80,8 +80,9 @@ def _evaluate_rank(job: Job, given: argparse.Namespace, recipe: str) -> int:
         print(json.dumps(make_finite({**result.metrics, **facts})))
     else:
         print_evaluation(result)
-        run = f'{quote(recipe)} --weights {quote(given.weights)}' if given.weights else quote(recipe)
-        print(f'next: phalanx {f"predict {run} IMAGES" if given.page else f"eval {run} --page eval.html"}')
+        weights = f' --weights {quote(given.weights)}' if given.weights else ''
+        command = f'predict {quote(recipe)} IMAGES' if given.page else f'eval {quote(recipe)} --page eval.html'
+        print(f'next: phalanx {command}{weights}{options}')
     return 0
 
 

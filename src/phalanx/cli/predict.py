@@ -8,6 +8,7 @@ from shlex import quote
 
 from phalanx.cli.notes import print_notes
 from phalanx.cli.predict_options import MODEL, parse_run, predict_parser
+from phalanx.config.arguments import repeat_options
 from phalanx.deploy.cells import CellTask, Recognise
 from phalanx.deploy.predict import predict_files
 from phalanx.engine.job import Job, open_job
@@ -59,7 +60,7 @@ def command(words: Sequence[str]) -> int:
         advice = f'--rec MODEL reads it ({MODEL})' if job.task.locates_cells else UNLOCATED
         print(f'the text of the cells is not read: {advice}')
     if not failed and not given.weights:
-        print(f'next: phalanx export {quote(run)}')
+        print(f'next: phalanx export {quote(run)}{repeat_options()}')
     return 1 if failed else 0
 
 

@@ -11,7 +11,7 @@ from shlex import quote
 from phalanx.bench.tuning.rates import check_rates, parse_range, run_rates, suggest_rate, write_rates
 from phalanx.bench.tuning.space import check_space, parse_dimension
 from phalanx.cli.tune_options import tune_parser
-from phalanx.config.arguments import collect_assignments
+from phalanx.config.arguments import collect_assignments, repeat_options
 from phalanx.engine.job import Job
 from phalanx.launch.names import split_list
 from phalanx.report.readable import format_number
@@ -79,6 +79,7 @@ def _search(given: argparse.Namespace, say: Say) -> int:
 def _test_rates(given: argparse.Namespace, say: Say) -> int:
     """Train once with a rising rate, and write the plot."""
     assigned = collect_assignments(given)
+    options = repeat_options(assigned)
     job, assigned = check_rates(given.recipe, assigned, parse_range(given.lr_range), given.steps)
     folder = _folder(given, job, 'rates')
     say(f'{given.steps} steps with a learning rate that rises from step to step')
@@ -90,7 +91,7 @@ def _test_rates(given: argparse.Namespace, say: Say) -> int:
         print(json.dumps({'page': str(page), 'rate': rate, 'points': points}))
         return 0
     say(f'suggested rate: {format_number(rate)}, a tenth of the one with the lowest loss\npage: {page}')
-    say(f'next: phalanx train {quote(given.recipe)} --set optimizer.lr={rate:.2g}')
+    say(f'next: phalanx train {quote(given.recipe)}{options} --set optimizer.lr={rate:.2g}')
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -118,6 +119,14 @@ def collect_assignments(arguments: argparse.Namespace, others: Assignments | Non
     assigned = [*((word, f'--set {word}') for word in arguments.set), *(others or ())]
     check_alternatives(assigned)
     return assigned
+
+
+def repeat_options(assigned: Sequence[tuple[str, str]] = ()) -> str:
+    """Plugins and assignments of this command as options of the next one, each after a space: to be read at its end."""
+    files = filter(None, os.environ.get(PLUGINS, '').split(os.pathsep))
+    words = [word for file in files for word in ('--plugin', file)]
+    words += ['--set', *(text for text, _ in assigned)] if assigned else []
+    return ''.join(f' {shlex.quote(word)}' for word in words)
 
 
 def add_recipe_words(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 import phalanx
+from phalanx.config.arguments import repeat_options
 from phalanx.config.read import to_plain
 from phalanx.config.show import to_yaml
 from phalanx.engine import evaluation
@@ -254,7 +255,7 @@ def run(
         try:
             summary = trainer.train(report)
             summary |= {'differs': job.differs} if job.differs else {}
-            report.finish(summary)
+            report.finish(summary, repeat_options())
         except StoppedError as stopped:
             report.note(str(stopped))
             # Ranks may have received different signals, or none: all return the status of rank 0.

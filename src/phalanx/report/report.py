@@ -242,15 +242,18 @@ class Report:
 
     # End of the run.
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Print the result, write summary.json and the page. Raises OSError if the summary cannot be written."""
+    def finish(self, summary: Mapping[str, Any], options: str = '') -> None:
+        """Print the result and the next commands, with `options`; write summary.json and the page.
+
+        Raises OSError if the summary cannot be written.
+        """
         self._progress.stop()
         self._say_table(self._table)
         words = _result(summary)
         if self.not_written:
             words['not written'] = ', '.join(f'{times} x {what}' for what, times in self.not_written.items())
         run = quote(str(self.place))
-        then = f'phalanx predict {run} IMAGES; phalanx export {run}; phalanx serve {run}'
+        then = f'phalanx predict {run} IMAGES{options}; phalanx export {run}{options}; phalanx serve {run}'
         self._say_pairs({**words, 'report': str(self.place / 'report.html'), 'next': then})
         if self.main:
             write_atomically(self.folder / 'summary.json', _json(summary, indent=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def test_the_pipeline_is_measured_by_transform(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert 'RandomFlip' in out
     assert 'a device that trains 100 samples/s needs ' in out
-    assert out.splitlines()[-1] == 'next: phalanx train pp_liteseg_digits'
+    assert out.splitlines()[-1] == f'next: phalanx train {shlex.join(SMALL)}'
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.main import main
+from phalanx.config.arguments import PLUGINS
 from run_folder import finish, write_run
 
 
@@ -50,5 +51,16 @@ def test_shipped_recipes_are_looked_at_or_trained_next(capsys: pytest.CaptureFix
 def test_a_resolved_recipe_is_trained_next_and_can_still_go_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['config', 'unet_digits']) == 0
     shown = capsys.readouterr()
-    assert shown.err == 'next: phalanx train unet_digits, or --explain KEY for the values that a key takes\n'
+    assert shown.err == 'next: phalanx train unet_digits; --explain KEY shows the values that a key takes\n'
     assert 'next: ' not in shown.out
+
+
+def test_the_next_command_repeats_the_plugins_and_assignments_of_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGINS, '')
+    (tmp_path / 'my parts.py').write_text('PLUGIN = {}')
+    plugin, assigned = ('--plugin', str(tmp_path / 'my parts.py')), ('ema=null', 'data.size=[32, 64]')
+    assert main(['config', 'unet_digits', *plugin, '--set', *assigned]) == 0
+    options = f"--plugin '{tmp_path}/my parts.py' --set ema=null 'data.size=[32, 64]'"
+    assert f'next: phalanx train unet_digits {options}; --explain' in capsys.readouterr().err

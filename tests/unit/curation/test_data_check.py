@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,9 +208,8 @@ def test_one_problem_in_many_files_is_reported_once() -> None:
 def test_a_split_without_a_usable_sample_is_to_be_repaired_not_skipped(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     (tree.root / 'images/d.png').write_bytes(b'')
     assert cli.main(['data', 'check', *tree.words()]) == 1
-    assert capsys.readouterr().out.endswith(
-        'next: repair what is wrong, and check again: phalanx data check pp_liteseg_digits\n'
-    )
+    again = f'next: repair what is wrong, and check again: phalanx data check {shlex.join(tree.words()[:-2])}\n'
+    assert capsys.readouterr().out.endswith(again)
 
 
 def test_many_sizes_are_reported_in_steps_of_the_longer_side() -> None:
@@ -228,7 +228,7 @@ def test_the_page_shows_everything_without_the_network(tree: Tree, capsys: pytes
     output = capsys.readouterr().out
     for words in ('road', '8 x 2', 'has pixels of value 9', 'page: out/page.html', '5 samples can be used, 1 cannot'):
         assert words in output
-    assert output.endswith('or skip it: phalanx train pp_liteseg_digits --set train.bad_samples=1\n')
+    assert output.endswith(f'or skip it: phalanx train {shlex.join(tree.words()[:-2])} --set train.bad_samples=1\n')
     page = Path('out/page.html').read_text()
     for words in ('road', '8 x 2', 'has pixels of value 9', 'b2&lt;.png', 'never in the training samples: car'):
         assert words in page

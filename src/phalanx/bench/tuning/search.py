@@ -25,6 +25,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from phalanx.bench.tuning.page import write_page
 from phalanx.bench.tuning.space import Assignments, Dimension
+from phalanx.config.arguments import repeat_options
 from phalanx.engine.job import Job, open_job
 from phalanx.engine.overview import read_facts
 from phalanx.launch.from_python import run_command
@@ -223,10 +224,10 @@ class Search:
         """Return lines about the best trial, with the command that uses it."""
         if (best := self.best()) is None:
             return ['no trial is complete']
-        folder = quote(str(self.run_folder(best.number)))
+        folder, options = quote(str(self.run_folder(best.number))), repeat_options()
         return [
             f'best: trial {best.number}, {self.metric} {format_number(best.value)}, {" ".join(best.user_attrs["assigned"])}',
-            f'next: phalanx predict {folder} IMAGES; phalanx export {folder}',
+            f'next: phalanx predict {folder} IMAGES{options}; phalanx export {folder}{options}',
         ]
 
 
