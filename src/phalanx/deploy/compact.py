@@ -37,10 +37,13 @@ def check(file: Path, precision: Precision) -> None:
 def to_float16(file: Path) -> None:
     """Convert weights and most operations of a file to float16; input and outputs stay float32."""
     import onnx
+    import onnx_ir
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16  # type: ignore[import-untyped]
 
     blocked = [*DEFAULT_OP_BLOCK_LIST, *IN_FLOAT]
-    onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked), file)
+    model = onnx_ir.from_proto(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked))
+    model.graph.sort()  # the casts that it adds stand at the end
+    onnx.save(onnx_ir.to_proto(model), file)
 
 
 def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:

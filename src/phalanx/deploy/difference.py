@@ -31,7 +31,7 @@ class Recorder(fx.Interpreter):
             self.values[n.name] = value
             # The innermost module that the operation belongs to.
             modules = list(n.meta.get('nn_module_stack', {}).values())
-            self.layers[n.name] = f'{modules[-1][0] if modules else "the network"} ({n.target})'
+            self.layers[n.name] = f'{(modules and modules[-1][0]) or "the network"} ({n.target})'
         return value
 
 

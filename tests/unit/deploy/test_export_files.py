@@ -63,6 +63,30 @@ def test_the_first_layer_that_differs_is_named(written: tuple[Path, torch.export
     )
 
 
+class Shifted(nn.Module):
+    """Its one operation belongs to no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images + self.shift
+
+
+def test_an_operation_outside_of_layers_belongs_to_the_network(tmp_path: Path) -> None:
+    program = write_onnx(trace(Shifted().eval(), IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'shifted.onnx')
+    model = onnx.load(tmp_path / 'shifted.onnx')
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.full(1, 2, np.float32), model.graph.initializer[0].name)
+    )
+    model.graph.node[-1].output[0] = next(node.name for node in program.graph.nodes if node.target is torch.ops.aten.add.Tensor)
+    model.graph.output[0].name = model.graph.node[-1].output[0]
+    onnx.save(model, tmp_path / 'shifted.onnx')
+    found = describe_first_difference(program, tmp_path / 'shifted.onnx', IMAGES, 1e-4)
+    assert found.startswith('the first layer that differs is the network (aten.add.Tensor), by')
+
+
 def test_a_file_can_have_older_operators(tmp_path: Path) -> None:
     network = Small().eval()
     write_onnx(trace(network, IMAGES, VARYING), ['maps'], VARYING, tmp_path / 'old.onnx', OLDEST_OPSET)
