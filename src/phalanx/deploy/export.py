@@ -107,7 +107,7 @@ def export(job: Job, out: Path, options: Options) -> Written:
     # Trials and their expected outputs, before anything is fused.
     varying = variable_dimensions(exported, options.dynamic)
     if options.image_size is not None:
-        check_image_size(job.task, exported, options.image_size, varying)
+        check_requested_size(job.task, exported, options.image_size, varying)
     least = {axis: LEAST[axis] for axis in varying} if out.suffix == FORMATS['torch_export'] else {}
     trials = make_trials(example_images(job.task, options.image_size, options.check), varying, least)
     expected = [run_network(exported.network, images) for images in trials]
@@ -194,7 +194,7 @@ def example_images(task: Task, image_size: tuple[int, int] | None, check: bool) 
     return torch.cat([F.interpolate(images, sides) for images in inputs])
 
 
-def check_image_size(task: Task, exported: Export, image_size: tuple[int, int], varying: Collection[int]) -> None:
+def check_requested_size(task: Task, exported: Export, image_size: tuple[int, int], varying: Collection[int]) -> None:
     """Raise RequestError if images reach the network with another height or width, whatever theirs is, than the file takes."""
     views = exported.reading.get('inference', {})
     if views.get('window') or views.get('scales', (1.0,)) != (1.0,):  # which have sizes of their own

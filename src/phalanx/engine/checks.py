@@ -72,7 +72,7 @@ def check_parts(job: Job, world_size: int) -> Parts:
             job.recipe.optimizer(groups)
         check_foreign_optimizer(job.recipe, model)
         check_norms(job, parts.train, model, world_size)
-        check_image_size(job, parts, model)
+        check_sample_sizes(job, parts, model)
         if world_size == dist.world_size():  # not in the launcher: the metric gathers over ranks
             check_foreign_metric(job, parts.evaluation, model)
 
@@ -200,7 +200,7 @@ def check_norms(job: Job, samples: Dataset[Any], model: nn.Module, world_size: i
     _try_sample(job, samples, model.train())
 
 
-def check_image_size(job: Job, parts: Parts, model: nn.Module) -> None:
+def check_sample_sizes(job: Job, parts: Parts, model: nn.Module) -> None:
     """Raise ValueError if the network takes images of one size, and a sample of training or evaluation has another."""
     if any(isinstance(part, TimmBackbone) and part.size for part in model.modules()):
         for samples in (parts.train, parts.evaluation):

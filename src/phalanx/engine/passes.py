@@ -259,7 +259,9 @@ class Passes:
     def check_gradients(self) -> None:
         """Raise RunError if a parameter took no part in the backward pass. Across ranks, DDP would fail in the next step."""
         unused = [
-            name for name, value in self.with_loss.network.named_parameters() if value.requires_grad and value.grad is None
+            name.removeprefix('_orig_mod.')  # of a compiled network
+            for name, value in self.with_loss.network.named_parameters()
+            if value.requires_grad and value.grad is None
         ]
         if unused:
             more = f' and {len(unused) - 3} more' if len(unused) > 3 else ''

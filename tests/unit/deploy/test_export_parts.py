@@ -59,12 +59,12 @@ def test_a_size_that_no_image_gets_is_refused(
     task = open_job(recipe, [], tmp_path).task
     exported = Export(nn.Identity(), {}, {}, {})
     if fault is None:
-        export.check_image_size(task, exported, size, varying)
+        export.check_requested_size(task, exported, size, varying)
     else:
         with pytest.raises(RequestError, match=f'--image_size {size[0]},{size[1]}: the recipe gives each image {fault}'):
-            export.check_image_size(task, exported, size, varying)
+            export.check_requested_size(task, exported, size, varying)
     windows = Export(nn.Identity(), {}, {}, {'inference': {'window': (64, 64), 'scales': (1.0,)}})
-    export.check_image_size(task, windows, size, varying)
+    export.check_requested_size(task, windows, size, varying)
 
 
 def test_trials_have_other_sizes_that_the_network_can_take() -> None:
