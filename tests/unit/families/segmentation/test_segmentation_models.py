@@ -56,7 +56,7 @@ def test_the_whole_catalog_is_tested() -> None:
     assert {variant.split(',')[0].split(' ')[0] for variant in VARIANTS} == MODELS.keys()
 
 
-@pytest.mark.parametrize('size', [(32, 32), (45, 34), (65, 97)])
+@pytest.mark.parametrize('size', [(32, 32), (45, 34)])  # at (65, 97) one more is evaluated below
 def test_logits_have_the_size_of_the_images(model: nn.Module, size: tuple[int, int]) -> None:
     images = torch.rand(2, 3, *size)
     with torch.no_grad():
