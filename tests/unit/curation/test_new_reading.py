@@ -229,6 +229,18 @@ def test_lines_that_are_written_from_the_right_cause_a_warning(capsys: pytest.Ca
     assert 'warning: 3 training lines with letters that are written from the right: ' in capsys.readouterr().out
 
 
+def test_characters_of_validation_alone_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    for split, texts in {'train': ('ab', 'a b'), 'val': ('a\u00e9', 'b a', 'ax\u00e9')}.items():
+        for text in texts:
+            drawn.draw(Path(f'mine/{text}.png'), ord(text[-1]))
+        drawn.write(Path(f'mine/{split}.txt'), ''.join(f'{text}.png\t{text}\n' for text in texts))
+    assert new('--no_trial') == 0
+    assert (
+        '  warning: 2 validation lines with characters that no training line has (x \u00e9): these are neither read nor '
+        'compared; move such lines there, or change --val or --seed\n'
+    ) in capsys.readouterr().out
+
+
 def test_illegible_lines_are_left_out_of_lists_too(capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(5):
         drawn.draw(Path(f'mine/{number}.png'), number)

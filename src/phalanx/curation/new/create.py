@@ -224,6 +224,14 @@ def _warnings(family: Family, written: Written, has_weights: bool) -> list[str]:
             f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
             'nothing is learned from them; increase the width in image_size, or cut the lines'
         )
+    if family == 'recognition':
+        known = {' ', *(written.out / 'characters.txt').read_text(encoding='utf-8').split('\n')}
+        if beyond := [characters for text in written.unseen if (characters := set(text) - known)]:
+            which, of = ' '.join(sorted(set().union(*beyond))[:SHOWN]), pluralize(len(beyond), 'validation line')
+            found.append(
+                f'{of} with characters that no training line has ({which}): these are neither read nor compared; move '
+                'such lines there, or change --val or --seed'
+            )
     if from_right := sum(map(reads_from_right, written.texts)):
         found.append(
             f'{pluralize(from_right, "training line")} with letters that are written from the right: {FROM_RIGHT_CURE}'

@@ -57,6 +57,7 @@ class Written:
     lengths: MutableSequence[float] = field(default_factory=lambda: array('d'))  # the longer side of each box, in pixels
     shown: Counter[str] = field(default_factory=Counter)  # training images with each class
     texts: list[str] = field(default_factory=list)  # of training
+    unseen: list[str] = field(default_factory=list)  # texts of validation with characters that no text of training has
     longest: int = 0  # characters of the longest text of all splits
     tokens: list[int] = field(default_factory=list)  # of each table
     cell_boxes: int = 0
@@ -275,10 +276,13 @@ def _recognition(written: Written, split: SplitName, samples: Iterable[Sample]) 
                 continue
             lines.append(f'{written.below(image)}\t{text}\n')
             written.longest = max(written.longest, len(text))
+            learned = unicodedata.normalize('NFC', text)
             if split == 'train':
                 written.sizes.append(size)
                 written.texts.append(text)
-                written.units.update(unicodedata.normalize('NFC', text))  # as texts are learned
+                written.units.update(learned)
+            elif split == 'val' and not set(learned) <= {*written.units, ' '}:
+                written.unseen.append(learned)
     if split == 'train':
         characters = ''.join(f'{one}\n' for one in sorted(written.units) if one != ' ')
         (written.out / 'characters.txt').write_text(characters, encoding='utf-8')
