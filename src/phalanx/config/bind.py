@@ -158,7 +158,8 @@ class _Binder:
             bound, tree = self.any(node, args[0], path)
             return shape([bound]), tree
         if not isinstance(value, list):
-            return self.wrong(node, path, f'a list such as [{node.text.strip("() ")}]' if node.text else 'a list')
+            example = f' such as [{node.text.strip("() ")}]' if node.text and value is not None else ''
+            return self.wrong(node, path, f'a list{example}')
         # tuple[X, ...] has any length, tuple[X, Y] a fixed one.
         fixed = shape is tuple and args[-1] is not Ellipsis
         if fixed and len(args) != len(value):

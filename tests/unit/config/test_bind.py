@@ -114,6 +114,7 @@ def test_values_are_read_as_the_field_says(tmp_path: Path, line: str, attribute:
         ('ratio: fast', "ratio: expected a number, got 'fast'"),
         ('size: [1]', 'size: expected 2 values, got [1]'),
         ('size: 1', "size: expected a list such as [1], got '1'"),
+        ('size: null', "size: expected a list, got 'null'"),
         ('limit: 1.5', "limit: expected an integer, got '1.5'"),
         ('scale: fast', "scale: expected dynamic or a number, got 'fast'"),
         ('limit: "4"', "limit: expected an integer, got '4', a string; leave out the quotes"),

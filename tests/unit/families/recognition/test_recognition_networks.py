@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from phalanx.families.recognition.models.outputs import Outputs
 from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn import stochastic
+from phalanx.nn.backbones.lcnetv3 import ConvSum, pp_lcnet_v3
 from phalanx.nn.backbones.line_mobilenet_v3 import mobilenet_v3
 from phalanx.nn.backbones.mobilenet_v1 import mobilenet_v1_enhance
 from phalanx.nn.backbones.resnet34_vd import resnet34_vd
@@ -69,6 +71,28 @@ def test_there_is_a_time_step_every_four_or_eight_columns(model: nn.Module, imag
         outputs = model(images, texts())
     assert outputs.features is not None and outputs.features.shape[2:] == (1, places)
     assert (outputs.sar is None) if variant.startswith('crnn') else (outputs.sar is not None and outputs.sar.shape == (2, 6, 7))
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        VARIANTS['svtr_lcnet'],
+        lambda: MODELS['svtr_lcnetv3'](
+            5, backbone=partial(pp_lcnet_v3, scale=0.35), neck_channels=16, hidden_size=16, depth=1, nrtr_size=32, nrtr_depth=1
+        ),
+    ],
+    ids=['svtr_lcnet', 'svtr_lcnetv3'],
+)
+def test_an_exported_network_reads_the_same_without_what_only_trains(build: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    model, images = build(), torch.randn(2, 3, 48, 64)
+    model.train()(images, texts())  # gives the norms statistics of their own
+    right = model.eval()(images).ctc.detach()
+    found = model.switch_to_deploy()(images).ctc
+    torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-5)
+    found.sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None and 'backbone' not in name] == []
+    assert not any(isinstance(module, ConvSum) for module in model.modules())
 
 
 def test_every_parameter_takes_part_in_training_with_every_loss(model: nn.Module, images: Tensor, variant: str) -> None:

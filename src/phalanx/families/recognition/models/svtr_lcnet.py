@@ -6,7 +6,7 @@ line, K characters.
 """
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Self
 
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from phalanx.families.recognition.models.sar import SARHead
 from phalanx.families.recognition.models.svtr import SVTRNeck
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
+from phalanx.nn.backbones.lcnetv3 import merge
 from phalanx.nn.backbones.mobilenet_v1 import mobilenet_v1_enhance
 
 STRIDES = ((32, 8),)  # (down, right) of the feature map that neck and SAR head take
@@ -61,3 +62,9 @@ class SVTRLCNet(TextNetwork):
         if texts is None:
             return Outputs(ctc)
         return Outputs(ctc, self.sar(features, texts), features)
+
+    def switch_to_deploy(self) -> Self:
+        """Merge re-parameterised convolutions and drop the SAR head, for evaluation only; return this network."""
+        merge(self.eval())
+        del self.sar
+        return self

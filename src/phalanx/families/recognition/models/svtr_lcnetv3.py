@@ -6,7 +6,7 @@ T time steps along the line, L characters of the texts with begin, end and paddi
 """
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +16,7 @@ from phalanx.families.recognition.models.outputs import Outputs, TextNetwork
 from phalanx.families.recognition.models.svtr import ConvNeck, LightSVTRNeck, SVTRNeck
 from phalanx.families.recognition.texts import Texts
 from phalanx.nn.backbones import BACKBONES, Backbone, select_maps
-from phalanx.nn.backbones.lcnetv3 import pp_lcnet_v3
+from phalanx.nn.backbones.lcnetv3 import merge, pp_lcnet_v3
 from phalanx.nn.backbones.lcnetv4 import pp_lcnet_v4
 
 STRIDES = ((16, 4),)  # (down, right) of the feature map that neck and NRTR head take
@@ -59,6 +59,12 @@ class SVTRLCNetV3(TextNetwork):
         if texts is None:
             return Outputs(ctc)
         return Outputs(ctc, features=features, nrtr=None if self.nrtr is None else self.nrtr(features, texts))
+
+    def switch_to_deploy(self) -> Self:
+        """Merge re-parameterised convolutions and drop the NRTR head, for evaluation only; return this network."""
+        merge(self.eval())
+        self.nrtr = None
+        return self
 
 
 def svtr_lcnetv3(
