@@ -167,6 +167,8 @@ def check_foreign_optimizer(recipe: Recipe, model: nn.Module) -> None:
         again = start(resumed)
         load_state(again, torch.load(io.BytesIO(saved.getvalue()), weights_only=True), build)
         step(again, 1)
+        if not all(parameter.isfinite().all() for parameter in whole.parameters()):
+            raise ValueError('it makes weights that are not finite')
         if not all(map(torch.equal, whole.parameters(), resumed.parameters())):
             raise ValueError(
                 'after its state was saved and loaded, its next step differs; state_dict() must hold all its state'

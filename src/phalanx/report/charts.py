@@ -175,13 +175,13 @@ def smooth(points: Points, reach: int) -> Points:
 def _value_axis(low: float, high: float, zero: bool, linear: bool) -> Axis:
     """Return the axis for values from `low` to `high`."""
     if zero:
-        low = min(low, 0.0)
+        low, high = min(low, 0.0), max(high, 0.0)
     if low > 0 and high > 30 * low and not linear:
         ticks = log_ticks(low, high)
         return Axis(ticks[0], ticks[-1], ticks, log=True)
     if high - low <= 1e-9 * max(abs(low), abs(high)):  # a flat curve runs through the middle, or along the axis at 0
         margin = 0.05 * abs(high) or 1.0
-        low, high = (0.0 if zero or low == 0 else low - margin), high + margin
+        low, high = (0.0 if low == 0 else low - margin), high + margin
     ticks = nice_ticks(low, high)
     return Axis(ticks[0], ticks[-1], ticks)
 

@@ -293,6 +293,13 @@ class Forgetful(torch.optim.SGD):
         return super().step(closure)
 
 
+class Unsteady(torch.optim.SGD):
+    """An optimizer whose steps spoil the weights."""
+
+    def __init__(self, groups: Any, *, lr: float) -> None:
+        super().__init__(groups, lr=math.inf)
+
+
 class Averaging(torch.optim.SGD):
     """An optimizer with other weights for evaluation."""
 
@@ -324,6 +331,7 @@ def of_torch_alone(groups: Any, *, lr: float) -> Any:
     ('build', 'message'),
     [
         (Forgetful, r'after its state was saved and loaded, its next step differs; state_dict\(\) must hold all its state'),
+        (Unsteady, 'it makes weights that are not finite'),
         (Averaging, r'it trains and evaluates different weights \(methods train and eval\), which Phalanx does not'),
         (with_closure, 'its defaults need `lr`, and its groups must keep the key `lr_factor` of the groups that it gets'),
         (without_factors, 'its groups must keep the key `lr_factor`'),
@@ -339,13 +347,46 @@ def test_an_optimizer_of_a_plugin_is_tried_before_the_start(build: Any, message:
         check_parts(open_layer(f'optimizer={{name: other{keys}}}'), 1)
 
 
-@pytest.mark.parametrize(('schedule', 'found'), [(5, 'None'), (lambda step: None, 'None'), (lambda step: math.nan, 'nan')])
+@pytest.mark.usefixtures('layer')
+def test_options_of_a_plugin_may_be_negative_but_not_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adafactor(groups: Any, *, lr: float, beta2_decay: float = -0.8) -> Any:
+        return torch.optim.Adafactor(groups, lr=lr, beta2_decay=beta2_decay)
+
+    monkeypatch.setitem(OPTIMIZERS, 'other', adafactor)
+    check_parts(open_layer('optimizer={name: other, lr: 0.1, beta2_decay: -0.9}'), 1)
+    with pytest.raises(ConfigError, match=r'optimizer: lr cannot be negative, got -0\.1'):
+        open_layer('optimizer={name: other, lr: -0.1}')
+
+
+RATES = [(5, 'None'), (lambda step: None, 'None'), (lambda step: math.nan, 'nan'), (lambda step: -0.1, '-0.1')]
+
+
+@pytest.mark.parametrize(('schedule', 'found'), RATES)
 def test_a_schedule_without_a_rate_is_refused(schedule: Any, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULES, 'other', lambda lr, length, steps_per_epoch, timeline=None: schedule)
-    with pytest.raises(
-        ConfigError, match=rf'schedule: must be a function of the step .* returns the rate; for step 0 it is {found}'
-    ):
+    with pytest.raises(ConfigError, match=rf'schedule: must be a function of the step .* at least 0; for step 0 it is {found}'):
         open_task('segmentation', 'schedule=other')
+
+
+@pytest.mark.parametrize(
+    ('build', 'message'),
+    [
+        (lambda lr, length, steps_per_epoch: lambda step: lr, r'TypeError: .*takes 3 positional arguments but 4 were given'),
+        (lambda lr, length, steps_per_epoch, timeline: lambda step: (lr,)[step], 'IndexError: '),
+    ],
+)
+def test_a_schedule_that_fails_is_refused_before_the_start(build: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULES, 'other', build)
+    with pytest.raises(ConfigError, match=f'schedule: a trial for a run of 1000000 steps failed: {message}'):
+        open_task('segmentation', 'schedule=other')
+
+
+def test_a_schedule_gets_the_timeline_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halves(lr: float, length: int, steps_per_epoch: float, timeline: Any = None) -> Any:
+        return lambda step: lr if step < timeline.step_of(length / 2) else lr / 2
+
+    monkeypatch.setitem(SCHEDULES, 'other', halves)
+    open_task('segmentation', 'schedule=other')
 
 
 class Samples(Metric):

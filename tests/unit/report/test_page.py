@@ -212,6 +212,12 @@ def test_nice_ticks_cover_the_range_at_equal_round_distances(low: float, span: f
     assert min(abs(digit - round_one) for round_one in (1, 2, 5)) < 1e-2
 
 
+@pytest.mark.parametrize(('value', 'ends'), [(-2.0, ('-2.0', '0')), (0.0, ('0', '1.0')), (2.0, ('0', '2.0'))])
+def test_an_axis_from_zero_holds_flat_curves_of_any_sign(value: float, ends: tuple[str, str]) -> None:
+    (drawn,) = chart('Bias', [Line('bias', [(0, value), (1, value)], 0)], 1, zero=True)
+    assert (drawn['y'][0][1], drawn['y'][-1][1]) == ends
+
+
 def test_ticks_of_tenths_are_the_floats_that_people_write() -> None:
     assert nice_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
     assert nice_ticks(0.05, 0.31) == [0.0, 0.1, 0.2, 0.3, 0.4]
