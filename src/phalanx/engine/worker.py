@@ -35,6 +35,7 @@ from phalanx.engine.folder import (
     check_folder,
     describe_start,
     differences,
+    is_continued,
     lock_folder,
     name_logs,
     resolve_names,
@@ -419,9 +420,9 @@ def prepare_folder(
         checkpoint, damaged = own.newest() if own.has_steps() else (None, [])
     else:
         checkpoint, damaged = find_checkpoint(resume)
-        # --resume FOLDER goes back: later checkpoints of this run are set aside. A restarted launch repeats the command line,
-        # but must continue from what this launch has saved since.
-        if dist.restart_count() == 0:
+        # --resume FOLDER goes back: later checkpoints of this run are set aside. A restarted launch or job repeats the command
+        # line, but must continue from what it has saved since.
+        if dist.restart_count() == 0 and not is_continued(job.folder):
             notes += [f'later checkpoint set aside as {path}' for path in own.abandon(checkpoint)]
         elif (since := own.newest()[0]) is not None and since.step > checkpoint.step:
             checkpoint, damaged = since, []

@@ -24,6 +24,7 @@ from phalanx.engine.worker import prepare_folder
 from phalanx.families.recognition.task import Recognition
 from phalanx.families.segmentation.task import Segmentation
 from phalanx.system.errors import RequestError
+from phalanx.weights.checkpoint import Checkpoints
 from running import TINY
 
 LENGTH = 'train: {steps: 1, global_batch_size: 1}\n'
@@ -271,3 +272,25 @@ def test_a_job_of_slurm_that_queues_again_does_not_set_its_own_run_aside(
     assert start('8', '0')
     monkeypatch.setenv('SLURM_JOB_ID', '')
     assert start('', '0')
+
+
+def test_a_job_of_slurm_that_queues_again_goes_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--resume CHECKPOINT` is in its command each time."""
+    job, own = open_job('unet_digits', (), tmp_path / 'run'), Checkpoints(tmp_path / 'run', keep=3)
+    weights = {'weight': torch.zeros(1)}
+    own.folder.mkdir()
+
+    def start(restarts: str) -> int:
+        """Step that a start continues from."""
+        monkeypatch.setenv('SLURM_JOB_ID', '7')
+        monkeypatch.setenv('SLURM_RESTART_COUNT', restarts)
+        with contextlib.ExitStack() as stack:
+            checkpoint, _ = prepare_folder(job, str(tmp_path / 'run/checkpoints/step_0000001'), False, stack)
+        assert checkpoint is not None
+        return checkpoint.step
+
+    for step in (1, 2):
+        own.save(step, weights, None, {'best_step': 1}, False)
+    assert start('0') == 1
+    own.save(3, weights, None, {'best_step': 1}, False)
+    assert [start('1'), start('1')] == [3, 1]  # the second is another command of this start
