@@ -207,3 +207,25 @@ def test_paths_behind_their_keys_may_have_any_characters() -> None:
     values = {'.'.join(path): to_plain(node) for path, node in (parse_assignment(*each) for each in assigned)}
     assert (values['characters.dictionary'], values['train.init_from']) == (name, name)
     assert values['data.train'] == [str(Path.cwd() / name)]
+
+
+@pytest.mark.parametrize(
+    ('words', 'ours', 'notes'),
+    [
+        ('Global.amp_dtype=bfloat16 Global.use_amp=False', ['precision.dtype=fp32'], 1),
+        ('Global.amp_dtype=bfloat16 Global.use_amp=True', ['precision.dtype=fp16', 'precision.dtype=bf16'], 0),
+        ('Global.use_ema=False Global.ema_decay=0.9', ['ema=null'], 1),
+        ('ema_decay=0.9 use_ema=False', ['ema=null'], 1),
+        ('ema_decay=0.9 use_ema=True', ['ema={}', 'ema.decay=0.9'], 0),
+        (
+            'Global.use_dynamic_loss_scaling=True Global.scale_loss=8 Global.use_amp=True',
+            ['precision.dtype=fp16', 'precision.loss_scale=8', 'precision.loss_scale=dynamic'],
+            0,
+        ),
+    ],
+)
+def test_keys_have_an_effect_only_with_their_switch_in_whatever_order(words: str, ours: list[str], notes: int) -> None:
+    assigned, ignored = for_recipe([(word, word) for word in words.split()], Node({}, 'recipe'))
+    assert [text for text, _ in assigned] == ours
+    assert len(ignored) == notes
+    assert all('is ignored: it has an effect only with' in note for note in ignored)

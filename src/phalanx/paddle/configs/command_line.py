@@ -105,6 +105,14 @@ IGNORED = {
     **paddleseg.IGNORED,
     'Global.checkpoints': 'it names what to resume in a training, and weights elsewhere',
 }
+# key -> switch without which it has no effect, in the order in which they count, in whatever order they are written
+SWITCHES = {
+    'Global.amp_dtype': 'Global.use_amp',
+    'Global.scale_loss': 'Global.use_amp',
+    'Global.use_dynamic_loss_scaling': 'Global.use_amp',
+    'Global.ema_decay': 'Global.use_ema',
+    'ema_decay': 'use_ema',
+}
 # keys of a configuration that a recipe does not have, with the project
 DIALECTS = (paddleocr.DIALECT, paddledet.DIALECT, paddleseg.DIALECT)
 THEIRS = {key: dialect.project for dialect in DIALECTS for key in dialect.keys if key != 'loss'}
@@ -116,9 +124,9 @@ def for_recipe(assignments: Sequence[Assignment], recipe: Node) -> tuple[list[As
     Raises ConfigError with every key of theirs that has no counterpart.
     """
     ours: list[Assignment] = []
-    notes, problems, roots = list[str](), list[str](), dict[str, str]()
-    # the dtype counts, in whatever order they are written
-    for text, origin in sorted(assignments, key=lambda pair: pair[0].startswith('Global.amp_dtype')):
+    notes, problems, roots, off = list[str](), list[str](), dict[str, str](), set[str]()
+    order = {key: place for place, key in enumerate(SWITCHES, 1)}
+    for text, origin in sorted(assignments, key=lambda pair: order.get(pair[0].partition('=')[0].strip(), 0)):
         try:
             path, node = parse_assignment(text, origin)
         except ConfigError as error:  # all problems at once
@@ -126,7 +134,10 @@ def for_recipe(assignments: Sequence[Assignment], recipe: Node) -> tuple[list[As
             continue
         key, value = '.'.join(path), text.partition('=')[2]
         counterpart = KEYS.get(key)
-        if key in IGNORED:
+        off = off - {key} if node.value else off | {key}
+        if SWITCHES.get(key) in off:
+            notes.append(f'{origin}: {key} is ignored: it has an effect only with {SWITCHES[key]}: True')
+        elif key in IGNORED:
             notes.append(f'{origin}: {key} is ignored: {IGNORED[key]}')
         elif callable(counterpart):
             ours += [(assignment, origin) for assignment in counterpart(to_plain(node))]
