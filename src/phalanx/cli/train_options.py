@@ -23,6 +23,17 @@ NUMBERS = (
 )
 
 
+# assignments of options with the value false
+SWITCHED_OFF = {'use_vdl': ('report.visualdl=false',), 'use_ema': ('ema=null',)}
+
+
+def parse_switch(word: str) -> str:
+    """Return `true` or `false`. Raises ArgumentTypeError."""
+    if word.lower() not in ('true', 'yes', '1', 'false', 'no', '0'):
+        raise argparse.ArgumentTypeError(f'expected true or false, got {word!r}')
+    return 'true' if word.lower() in ('true', 'yes', '1') else 'false'
+
+
 def train_parser() -> Parser:
     parser = Parser('phalanx train', 'Trains a recipe, on one rank or several.', EXAMPLES)
     add_recipe_words(parser)
@@ -52,9 +63,11 @@ def train_parser() -> Parser:
     brought.add_argument('--amp', action='store_true', help='precision.dtype=fp16')
     brought.add_argument('--do_eval', '--eval', dest='eval', action='store_true', help='evaluate.enabled=true')
     for option in ('use_vdl', 'use_wandb', 'use_ema'):
-        brought.add_argument(f'--{option}', nargs='?', const='true', metavar='BOOL', help=BROUGHT_ALONG[option].format())
+        about = BROUGHT_ALONG[option].format()
+        brought.add_argument(f'--{option}', nargs='?', const='true', type=parse_switch, metavar='BOOL', help=about)
     brought.add_argument('--slim_config', metavar='FILE', help='PaddleDetection: the configuration of distillation')
-    brought.add_argument('--use_gpu', nargs='?', const='true', metavar='BOOL', help='device=cuda, or cpu')
+    about = 'device=cuda, or cpu'
+    brought.add_argument('--use_gpu', nargs='?', const='true', type=parse_switch, metavar='BOOL', help=about)
     brought.add_argument('--device', choices=('gpu', 'cuda', 'cpu'), help='device=cuda, or cpu')
     for option, reason in TAKEN_ALONG.items():
         action = 'store' if option in ('vdl_log_dir', 'amp_level', 'profiler_options', 'output_op') else 'store_true'
@@ -71,12 +84,13 @@ def translate_options(given: argparse.Namespace, dialect: Dialect | None, assign
     )
     for option in BROUGHT_ALONG:
         value = getattr(given, option)
-        if value in (None, False) or str(value).lower() == 'false':
+        if value in (None, False):
             continue
         origin = f'--{option}' if value is True else f'--{option} {value}'
-        assigned = [*assigned, *((assignment.format(value), origin) for assignment in meanings[option])]
+        chosen = SWITCHED_OFF.get(option, ()) if value == 'false' else meanings[option]
+        assigned = [*assigned, *((assignment.format(value), origin) for assignment in chosen)]
     if given.use_gpu is not None:
-        wish = 'cuda' if given.use_gpu.lower() in ('true', '1', 'yes') else 'cpu'
+        wish = 'cuda' if given.use_gpu == 'true' else 'cpu'
         assigned = [*assigned, (f'device={wish}', f'--use_gpu {given.use_gpu}')]
     if given.device is not None:
         assigned = [*assigned, (f'device={given.device.replace("gpu", "cuda")}', f'--device {given.device}')]

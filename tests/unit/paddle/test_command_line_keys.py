@@ -229,3 +229,17 @@ def test_keys_have_an_effect_only_with_their_switch_in_whatever_order(words: str
     assert [text for text, _ in assigned] == ours
     assert len(ignored) == notes
     assert all('is ignored: it has an effect only with' in note for note in ignored)
+
+
+@pytest.mark.parametrize('word', ['false', 'no', '0', 'False'])
+def test_switches_of_options_can_be_off(word: str) -> None:
+    line = f'unet_digits --use_vdl {word} --use_ema={word} --use_wandb {word} --use_gpu {word} --set report.visualdl=true'
+    found = job(line)[0].recipe
+    assert (found.ema, found.report.visualdl, found.device) == (None, False, 'cpu')
+    assert 'wandb' not in found.report.tracker_builders()
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        job('unet_digits --use_ema=maybe')
+    assert "--use_ema: expected true or false, got 'maybe'" in capsys.readouterr().err
