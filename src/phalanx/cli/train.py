@@ -55,6 +55,10 @@ def command(words: Sequence[str]) -> int:
     cluster = build_cluster(flags, start, job)
     if flags.ssh:
         return run_on_all_nodes(flags, 'train', words, job.folder)
+    if given.finetune and cluster is not None:
+        from phalanx.engine.finetune import check_ranks  # here: other runs do not need it
+
+        check_ranks(job, cluster.ranks_per_node * cluster.max_nodes)
     # check data, devices, the run folder and initial weights here, before ranks start
     parts = check_parts(job, cluster.ranks_per_node * cluster.max_nodes if cluster else 1)
     pick_device(job.recipe.device, cluster.ranks_per_node - 1 if cluster else 0)  # of the last rank on this node
@@ -90,10 +94,12 @@ def build_job(given: argparse.Namespace, recipe: str, assigned: Assignments) -> 
     assigned = translate_options(given, dialect_of(find_recipe(recipe)), assigned)
     if not given.finetune:
         return open_job(recipe, assigned, given.save_dir)
-    from phalanx.engine.finetune import format_settings, open_finetune_job  # here: other runs do not need it
+    from phalanx.engine.finetune import check_ranks, format_settings, open_finetune_job
 
     job, chosen = open_finetune_job(recipe, assigned, given.save_dir)
-    if not dist.is_launched():
+    if dist.is_launched():
+        check_ranks(job, int(os.environ['WORLD_SIZE']))
+    else:
         print('\n'.join(format_settings(chosen)))
     return job
 

@@ -113,6 +113,16 @@ def choose_settings(job: Job, user_keys: Collection[str] = ()) -> list[Setting]:
     return settings
 
 
+def check_ranks(job: Job, ranks: int) -> None:
+    """Raise RequestError if the settings, chosen for the batch of one rank, are used with a larger one."""
+    each = job.recipe.train.batch_size_per_rank
+    if ranks > 1 and each is not None:
+        raise RequestError(
+            f'--finetune: chooses length and learning rate for a global batch, and train.batch_size_per_rank={each} makes it '
+            f'depend on the number of ranks; for {ranks} ranks give --set train.global_batch_size={ranks * each} in its place'
+        )
+
+
 def format_settings(settings: Sequence[Setting]) -> list[str]:
     """Return the chosen settings as lines of text."""
     width = max(len(str(choice)) for choice in settings)

@@ -62,6 +62,15 @@ def test_what_a_person_says_goes_over_what_is_chosen_and_the_rest_follows_it() -
     assert recipe.schedule.keywords['steps'] == 200  # two epochs of 400 images, four at once
 
 
+def test_a_batch_that_depends_on_the_number_of_ranks_is_refused_with_the_global_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Length, schedule and rate would be those of one rank."""
+    words = ('--finetune', '--save_dir', str(tmp_path / 'run'), '--nproc_per_node', '2', '--batch_size', '4', '--set')
+    assert run_here('train', 'ppyoloe_plus_s', *words, *BOXES, 'train.init_from=mine.pdparams') == 2
+    assert 'for 2 ranks give --set train.global_batch_size=8 in its place' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(('recipe', 'network'), [('unet_digits', 'unet'), ('crnn_digits', 'crnn')])
 def test_a_network_without_published_weights_is_refused_with_a_cure(recipe: str, network: str) -> None:
     """There are some of a CRNN that is twice as wide."""
