@@ -133,6 +133,7 @@ class Delivery(ABC):
             self._key, noted = self._read_state()
             self._write_state(noted)  # before the tracker knows the key: a kill must not begin two runs
             self._sent, self._is_connected = self.connect(self.run, self._key) or noted, True
+        is_ended = self._end.is_set()  # before the lines are read, as none comes after it
         for position, line, values in read_from(self.run.folder / 'metrics.jsonl', self._position):
             if line > self._sent and values:
                 self.send(line, values)
@@ -142,7 +143,7 @@ class Delivery(ABC):
                 if line == (self._shown[0], True):
                     self._try_pictures(line, self._shown[1])
             self._position = position
-        if self._end.is_set():
+        if is_ended:
             self.close(self._summary)
             self._write_state(self._sent)
             self._is_done = True
