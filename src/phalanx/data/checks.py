@@ -14,6 +14,7 @@ import PIL.Image
 from phalanx.data.image import PILLOW_ERRORS, open_with_pillow, turned_hint
 from phalanx.data.image import size_of as image_size
 from phalanx.data.samples import SampleError
+from phalanx.system.errors import LFS, POINTER
 
 MOST = 1e9  # limit of coordinates
 FRACTIONS = 'all boxes lie within one pixel: are they fractions of the image? This format has pixels'
@@ -35,7 +36,8 @@ def parse_json(text: str | bytes, where: object) -> Any:
     except UnicodeDecodeError as error:
         raise AnnotationError(f'{where}: is not UTF-8 text (byte {error.start}); save it as such') from None
     except (ValueError, RecursionError) as error:
-        raise AnnotationError(f'{where}: is not JSON ({error!s:.200})') from None
+        is_pointer = (text if isinstance(text, bytes) else text[: len(LFS)].encode()).startswith(LFS)
+        raise AnnotationError(f'{where}: {POINTER if is_pointer else f"is not JSON ({error!s:.200})"}') from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

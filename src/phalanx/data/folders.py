@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from phalanx.data.checks import AnnotationError, parse_json
 from phalanx.system.buckets import StorePath
+from phalanx.system.errors import LFS, POINTER
 from phalanx.system.paths import hint_slashes
 
 SHOWN = 5  # of many missing files, the first few are named
@@ -139,6 +140,8 @@ def read_text(path: Path) -> str:
 
 def decode_text(data: bytes, path: Path) -> str:
     """Text in UTF-8, or in the encoding of its byte order mark, which editors and PowerShell write. Raises AnnotationError."""
+    if data.startswith(LFS):
+        raise AnnotationError(f'{path}: {POINTER}')
     encoding = marked_encoding(data) or 'utf-8'
     try:
         text = data.decode(encoding)

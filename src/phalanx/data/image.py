@@ -25,6 +25,7 @@ from phalanx.data.cache import read_cached
 from phalanx.data.samples import Image, SampleError
 from phalanx.runtime.prepare import MOST_PIXELS, check_image
 from phalanx.system.buckets import StoreError, StorePath, is_url
+from phalanx.system.errors import LFS, POINTER
 from phalanx.system.paths import hint_slashes
 
 AnImage = Image | str | Path | PIL.Image.Image
@@ -45,12 +46,21 @@ BEGINNINGS = {
     'PPM': tuple(b'P%d' % kind for kind in range(1, 7)),
 }
 FORMATS = tuple(BEGINNINGS)
+OTHERS = {
+    'HEIC': (b'ftypheic', b'ftypheix', b'ftyphevc', b'ftypmif1', b'ftypmsf1'),
+    'AVIF': (b'ftypavif', b'ftypavis'),
+    'JPEG 2000': (b'jP  ', b'\xff\x4f\xff\x51'),
+    'JPEG XL': (b'JXL ', b'\xff\x0a'),
+    'a Photoshop file': (b'8BPS',),
+    'SVG': (b'<svg',),
+}
 # Exceptions of Pillow for damaged files, whose headers its readers trust.
 PILLOW_ERRORS = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, struct.error),
     PIL.Image.DecompressionBombError,
 )
 BACKGROUNDS = ('background', 'bg')  # names of a class, apart from underscores around them
+DESCRIBED = 512  # bytes in which a web page shows itself
 HEADER = 2**20  # bytes in which the EXIF data of a JPEG file end
 
 
@@ -97,7 +107,7 @@ def decode_by_opencv(data: bytes, name: str, flags: int, frame: int = 0) -> npt.
     except cv2.error as error:
         raise SampleError(f'{name}: cannot be decoded: {error.err}') from None
     if pixels is None:
-        raise SampleError(f'{name}: is not an image that can be decoded ({_beginning(data)})')
+        raise SampleError(f'{name}: is not an image that can be decoded ({_describe(data)})')
     return pixels
 
 
@@ -244,7 +254,7 @@ def decode_labels(data: bytes, name: str) -> LabelMap:
                 raise SampleError(f'{name}: {fault}{cure}')
             return np.array(PIL.ImageOps.exif_transpose(image))
     except PILLOW_ERRORS as error:
-        raise SampleError(f'{name}: is not a label map that can be decoded ({error}; {_beginning(data)})') from None
+        raise SampleError(f'{name}: is not a label map that can be decoded ({error}; {_describe(data)})') from None
 
 
 def turned_hint(path: Path, size: tuple[int, ...], annotated: tuple[int, ...]) -> str:
@@ -331,20 +341,35 @@ def _check_bytes_present(data: bytes, name: str) -> bytes:
 def open_with_pillow(source: bytes | Path) -> PIL.Image.Image:
     """Open an image with Pillow, restricted to FORMATS. Raises PILLOW_ERRORS."""
     source = source.local() if isinstance(source, StorePath) else source
-    return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    try:
+        return PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    except PIL.UnidentifiedImageError:  # whose message is the path
+        if not isinstance(source, bytes):  # files of other bands have gigabytes
+            with source.open('rb') as file:
+                source = file.read(DESCRIBED)
+        raise PIL.UnidentifiedImageError(f'{_describe(source)}; {", ".join(BEGINNINGS)} can be') from None
 
 
 def check_bytes(data: bytes, name: str, kind: str) -> None:
     """Raise SampleError for bytes of other formats and for a truncated PNG file, before they reach a decoder."""
     if not any(data.startswith(beginning) for beginnings in BEGINNINGS.values() for beginning in beginnings):
-        raise SampleError(f'{name}: is not {kind} that can be decoded ({_beginning(data)}); {", ".join(BEGINNINGS)} can')
+        raise SampleError(f'{name}: is not {kind} that can be decoded ({_describe(data)}); {", ".join(BEGINNINGS)} can')
     if data.startswith(BEGINNINGS['PNG']) and not png.is_complete(data):
         cut = 'the image' if kind == 'an image' else f'is not {kind} that can be decoded: it'
         raise SampleError(f'{name}: {cut} is cut off ({len(data)} bytes are there)')
 
 
-def _beginning(data: bytes) -> str:
-    return f'{len(data)} bytes, beginning with {data[:8]!r}'
+def _describe(data: bytes) -> str:
+    """Say what a file is instead of an image that can be decoded."""
+    if data.startswith(LFS):
+        return f'it {POINTER}'
+    if data[:DESCRIBED].lstrip().lower().startswith((b'<!doctype', b'<html')):
+        return 'it is a web page: a login or an error answered the download'
+    for name, beginnings in OTHERS.items():
+        if data.startswith(beginnings) or data[4:].startswith(beginnings):  # some after their length
+            return f'it is {name}: convert it, for example with ImageMagick'
+    size = f'{len(data)} bytes, ' if len(data) != DESCRIBED else ''  # so many may be the beginning of more
+    return f'{size}beginning with {data[:8]!r}'
 
 
 def size_by_pillow(data: bytes, name: str) -> tuple[int, int] | None:

@@ -4,6 +4,9 @@ import re
 
 TERMINAL_CODES = re.compile(r'\x1b\[[0-9;]*m')  # colours and the like
 
+LFS = b'version https://git-lfs'  # the first bytes of a file that stands for another
+POINTER = 'is a Git LFS pointer: `git lfs pull` in its repository fetches the file itself'
+
 
 class RequestError(Exception):
     """The request was wrong; nothing was started. One line per problem."""

@@ -20,7 +20,7 @@ from phalanx.families.distillation import DistillationModel, network_of
 from phalanx.nn.backbones.timm_backbone import find_pretrained_backbones
 from phalanx.paddle.pdparams import RefusedError, arrays_in
 from phalanx.paddle.weights import onnx_layers_of, original_of, paddle_layout
-from phalanx.system.errors import CheckpointError, RequestError
+from phalanx.system.errors import LFS, CheckpointError, RequestError
 from phalanx.weights.archives import ZIP, ArchiveError, extract_weights, holds_arrays, is_archive, unpack_arrays
 from phalanx.weights.checkpoint import JOIN, UNREADABLE, is_pointer, weights_at
 from phalanx.weights.finding import FoundWeights, find
@@ -39,7 +39,6 @@ COUNTED = ('loaded', 'carried', 'missing', 'misshapen', 'left_over')
 LINES = 20  # maximum number of problems in a message
 # Suffixes alone do not tell: the same bytes are named .pth, .pt, .bin, .pdparams ...
 ONE_OF_SEVERAL = re.compile(r'-\d+-of-(?!0*1\.)\d+\.')  # as the hub names the parts of large weights
-LFS = b'version https://git-lfs'  # the first bytes of a pointer
 READ = '.safetensors, .pdparams, .npz, .pth, .pt, .ckpt and .bin of torch.save, .pkl of numpy arrays, and archives with one'
 LEGACY_TORCH = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of files of torch before 1.6
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}  # of .npy, by version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,10 @@ def test_files_of_another_tool_beside_annotations_are_reported_as_unread(capsys:
     drawn.write(Path('mine/more.ndjson'), json.dumps({'data_row': {}, 'projects': {}}))
     assert run_here('new', 'mine', '--no_trial') == 0
     assert 'more.ndjson: is an export of Labelbox, which is not read' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('name', ['coco.json', 'labels.csv', 'a.xml', 'a.txt', 'lines.jsonl'])
+def test_a_pointer_of_git_lfs_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pointer = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n'
+    said = failure(name, pointer, capsys)
+    assert re.search(rf'mine/{re.escape(name)}(:1)?: is a Git LFS pointer: `git lfs pull` in its repository fetches the', said)

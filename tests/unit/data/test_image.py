@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 
 from phalanx.data import pdf
 from phalanx.data.batch import channels_first, normalise_images, stack_images
-from phalanx.data.checks import size_of
+from phalanx.data.checks import AnnotationError, size_of
 from phalanx.data.image import Pages, file_bit_depth, file_orientation, load_pixels, overlay, palette, read_image, read_labels
 from phalanx.data.samples import SampleError
 
@@ -97,7 +97,13 @@ THUMBNAIL = b'\xff\xe1' + (2 + len(JPEG)).to_bytes(2, 'big') + JPEG  # a segment
         (PNG[:-20], f'the image is cut off ({len(PNG) - 20} bytes are there)'),
         ((JPEG[:2] + THUMBNAIL + JPEG[2:])[:-20], 'the image is cut off'),
         (JPEG[:20], 'the image is cut off (20 bytes are there)'),
-        (b'<html>404</html>', "is not an image that can be decoded (16 bytes, beginning with b'<html>40')"),
+        (b'{"error": 404}', 'is not an image that can be decoded (14 bytes, beginning with b\'{"error"\'); PNG, JPEG, BMP'),
+        (
+            b'<html>404</html>',
+            'is not an image that can be decoded (it is a web page: a login or an error answered the download)',
+        ),
+        (b'version https://git-lfs.github.com/spec/v1\n', 'is not an image that can be decoded (it is a Git LFS pointer: `git'),
+        (b'\0\0\0\x18ftypheic\0\0\0\0mif1', 'is not an image that can be decoded (it is HEIC: convert it, for example with'),
     ],
 )
 def test_an_image_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes | None, why: str) -> None:
@@ -106,6 +112,14 @@ def test_an_image_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, c
         path.write_bytes(content)
     with pytest.raises(SampleError, match=re.escape(f'{path}: {why}')):
         read_image(path)
+
+
+@pytest.mark.skipif(not features.check('avif'), reason='this Pillow writes no AVIF')
+def test_an_avif_file_is_named_as_such(tmp_path: Path) -> None:
+    Image.fromarray(PICTURE).save(tmp_path / 'a.avif')
+    for read in (read_image, size_of):
+        with pytest.raises((SampleError, AnnotationError), match='it is AVIF: convert it, for example with ImageMagick'):
+            read(tmp_path / 'a.avif')
 
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from phalanx.curation.prepare.coco_content import load_coco
 from phalanx.curation.prepare.samples import LeftOut, SplitName
 from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
 from phalanx.data.folders import decode_text, marked_encoding
+from phalanx.system.errors import LFS, POINTER
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
@@ -190,7 +191,10 @@ def nearness(path: Path, other: Path) -> int:
 def read_bytes(path: Path) -> bytes:
     """Read the bytes of an annotation file. Raises AnnotationError."""
     with _opened(path) as file:
-        return file.read()
+        data = file.read()
+    if data.startswith(LFS):
+        raise AnnotationError(f'{path}: {POINTER}')
+    return data
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
