@@ -687,6 +687,9 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
         ('OptimizerBuilder.regularizer.type=L1', "OptimizerBuilder.regularizer.type: 'L1' has no counterpart"),
         ('TrainReader.sample_transforms=[Mosaik: {}]', 'TrainReader.sample_transforms[0].Mosaik: has no counterpart'),
         ('TrainReader.sample_transforms.2.RandomExpand.ration=2', "RandomExpand.ration: not known here; did you mean 'ratio'?"),
+        ('EvalReader.sample_transforms.1.Resize.interp=soft', "interpolation: 'soft' is not one of nearest"),
+        ('LearningRate.schedulers=[{name: PiecewiseDecay, gamma: tenth, milestones: [8]}]', "expected a number, got 'tenth'"),
+        ('LearningRate.schedulers=[{name: PiecewiseDecay, milestones: 8}]', 'boundary_epochs: expected a list'),
         ('snapshot_epoc=2', None),
     ],
 )

@@ -895,6 +895,18 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
         ('db_mv3', 'Train.dataset.transforms.2.IaaAugment.augmenter_args.0.type=Flipud', "'Flipud' has no counterpart"),
         ('db_mv3', 'Eval.dataset.transforms=[DecodeImage: {img_mode: BGR}]', 'DetResizeForTest is missing'),
         ('db_mv3', 'PostProcess.name=EASTPostProcess', "'EASTPostProcess' has no counterpart"),
+        (
+            'db_mv3',
+            'Train.dataset.transforms.2.IaaAugment.augmenter_args=[{type: RandomScale, args: {scale_limit: [half, 1]}}]',
+            "expected a number, got 'half'",
+        ),
+        (
+            'crnn',
+            'Train.dataset={name: LMDBDataSet, data_dir: /lmdb, transforms: [RecResizeImg: {image_shape: [3, 32, 100]}]}',
+            'give both as absolute paths, or both as relative ones',
+        ),
+        ('ppocrv6', 'Architecture.Head.head_list.0.CTCHead.Neck.mlp_ratio=2.5', "mlp_ratio: expected an integer, got '2.5'"),
+        ('ppocrv6', 'Architecture.Head.head_list.0.CTCHead.Neck.mlp_ratio=two', "mlp_ratio: expected an integer, got 'two'"),
         ('db_r50', 'Architecture.Backbone.layers=34', '34 has no counterpart in Phalanx (it has 18, 50)'),
         (
             'svtr',

@@ -273,6 +273,7 @@ def test_another_model_is_the_only_problem_reported(name: str, wrong: str, messa
         ('SOLVER.LR_POLICY=cosine', "SOLVER.LR_POLICY: 'cosine' has no counterpart"),
         ('SOLVER.LOSS=["dice_loss"]', "SOLVER.LOSS: 'dice_loss' has no counterpart"),
         ('SOLVER.LOSS={a: 1}', "SOLVER.LOSS: {'a': 1} has no counterpart"),
+        ('AUG={FLIP: true, FLIP_RATIO: half}', "probability: expected a number, got 'half'"),
         ('AUG.RICH_CROP.ENABLE=True', 'AUG.RICH_CROP.ENABLE: True has no counterpart'),
         ('SOLVER.LEARNING=1', 'SOLVER.LEARNING: not known here'),
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),
@@ -282,6 +283,10 @@ def test_keys_without_a_counterpart_are_reported(wrong: str, message: str) -> No
     with pytest.raises(ConfigError) as caught:
         recipe('unet_pet', wrong)
     assert message in str(caught.value)
+
+
+def test_none_is_null_in_a_file_too() -> None:
+    assert recipe('unet_pet', 'SOLVER.CROSS_ENTROPY_WEIGHT=None')['loss'] == recipe('unet_pet')['loss']
 
 
 @pytest.mark.parametrize('name', ['unet_pet', 'xception', 'ocrnet', 'lite'])

@@ -325,7 +325,7 @@ def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
     """First rate of `values`, and the others as multiples of it."""
     rates = section.items('values')
     lr = rates[0] if rates else section.require('values')
-    return lr, [with_value(node, (as_number(node) or 0.0) / (as_number(lr) or 1.0)) for node in rates[1:]]
+    return lr, [convert(node, lambda rate: rate / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
 def decay_by(section: Section, key: str, boundaries: Sequence[Any], gamma: float) -> dict[str, Any]:
@@ -377,10 +377,10 @@ def norm_sync(synchronised: Node) -> Node:
     return with_value(synchronised, 'global' if synchronised.value else 'off')
 
 
-def add(node: Node, number: float) -> Node:
-    """`node` plus `number`; anything but a number stays as it is."""
-    own = as_number(node)
-    return node if own is None else with_value(node, own + number)
+def convert(node: Node, function: Callable[[float], Any]) -> Node:
+    """`function` of the number `node`; anything else stays as it is, and is reported when the recipe is bound."""
+    number = as_number(node)
+    return node if number is None else with_value(node, function(number))
 
 
 def swap_sides(size: Node) -> Node:

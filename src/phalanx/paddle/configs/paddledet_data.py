@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, as_number, with_value
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, convert, with_value
 
 METRICS = {'COCO': 'coco', 'VOC': 'voc'}
-INTERPOLATIONS = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
+INTERPOLATIONS: dict[float, str] = {0: 'nearest', 1: 'linear', 2: 'cubic', 3: 'area', 4: 'lanczos4'}  # as OpenCV numbers them
 
 
 def _interpolation(node: Node) -> Node:
-    return with_value(node, INTERPOLATIONS.get(int(as_number(node) or 0), to_plain(node)))
+    return convert(node, lambda number: INTERPOLATIONS.get(number, to_plain(node)))
 
 
 def _square(size: Node) -> Node:
@@ -21,7 +21,7 @@ def _square(size: Node) -> Node:
 
 
 def _complement(share: Node) -> Node:
-    return with_value(share, 1 - (as_number(share) or 0.0))
+    return convert(share, lambda number: 1 - number)
 
 
 RANGES = {'hue': [-18, 18, 0.5], **{key: [0.5, 1.5, 0.5] for key in ('saturation', 'contrast', 'brightness')}}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Section, as_number, optimizer_options, with_value
+from phalanx.paddle.configs.dialect import Section, as_number, convert, optimizer_options, with_value
 from phalanx.paddle.configs.paddledet_detr import read_groups
 
 SCHEDULES = ('CosineDecay', 'PiecewiseDecay')
@@ -26,8 +26,9 @@ def read_schedule(section: Section) -> tuple[Node, Node]:
                 keys['end_lr'] = base * part.number('min_lr_ratio', 0.0)
                 part.expect_defaults({'last_plateau_epochs': 0, 'use_warmup': True})
             case 'PiecewiseDecay':
-                keys |= {'name': with_value(kind, 'piecewise'), 'boundary_epochs': part.take('milestones', [8, 11])}
-                keys['factors'] = _factors(part, len(keys['boundary_epochs'].value or []), base)
+                milestones = part.take('milestones', [8, 11])
+                keys |= {'name': with_value(kind, 'piecewise'), 'boundary_epochs': milestones}
+                keys['factors'] = _factors(part, len(milestones.value) if isinstance(milestones.value, list) else 0, base)
                 part.expect_defaults({'use_warmup': True})
             case 'LinearWarmup':
                 steps, epochs = part.take('steps', 500), part.take('epochs')
@@ -42,11 +43,15 @@ def _factors(part: Section, count: int, base: float) -> list[Any]:
     """Multiples of the base rate, one from each milestone on."""
     if part.has('values'):
         part.take('gamma')
-        return [(as_number(node) or 0.0) / (base or 1.0) for node in part.items('values')[1:]]
+        return [convert(node, lambda rate: rate / (base or 1.0)) for node in part.items('values')[1:]]
     gamma = part.take('gamma', [0.1, 0.01])
     if isinstance(gamma.value, list):
         return list(gamma.value)
-    return [(as_number(gamma) or 0.0) / 10**place for place in range(count)]
+
+    def decayed(place: int) -> Node:
+        return convert(gamma, lambda factor: factor / 10**place)
+
+    return [decayed(place) for place in range(count)]
 
 
 def read_optimizer(section: Section, lr: Node) -> tuple[Node, dict[str, Any] | None, dict[str, Any]]:

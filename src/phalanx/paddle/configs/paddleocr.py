@@ -14,8 +14,8 @@ from phalanx.paddle.configs.dialect import (
     Dialect,
     Reading,
     Section,
-    add,
     as_number,
+    convert,
     decay_by,
     multiples,
     norm_sync,
@@ -231,7 +231,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             decays = [warmup + epoch for epoch in multiples(section, 'step_size', size, epochs // size)]
             keys = decay_by(section, 'boundary_epochs', decays, gamma)
         case 'MultiStepDecay':
-            milestones = [add(node, warmup) for node in section.items('milestones')]
+            milestones = [convert(node, lambda epoch: epoch + warmup) for node in section.items('milestones')]
             keys = decay_by(section, 'boundary_epochs', milestones, section.number('gamma'))
         case 'Piecewise':
             # absolute rates become factors of the first one
@@ -241,7 +241,7 @@ def _schedule(section: Section, settings: Section) -> tuple[Node, Node]:
             for node in listed[len(factors) :]:
                 message = f'the boundary {to_plain(node)} is ignored: there is no rate for the epochs after it'
                 section.note(node, 'decay_epochs', message)
-            boundaries = [add(node, warmup) for node in listed[: len(factors)]]
+            boundaries = [convert(node, lambda epoch: epoch + warmup) for node in listed[: len(factors)]]
             keys = {'name': 'piecewise', 'boundary_epochs': boundaries, 'factors': factors}
         case _:
             section.reject_value(kind, 'name', SCHEDULES)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, swap_sides, with_value
+from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, convert, swap_sides, with_value
 from phalanx.paddle.configs.paddleocr_parts import label_files, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('DB',)
@@ -24,7 +24,7 @@ TRANSFORMS = {
         'random_distort',
         {
             **{name: (name, 0.0) for name in ('brightness', 'contrast', 'saturation')},
-            'hue': ('hue', 0.0, lambda node: with_value(node, 256 * (as_number(node) or 0.0))),  # of the whole circle
+            'hue': ('hue', 0.0, lambda node: convert(node, lambda share: 256 * share)),  # of the whole circle
         },
         always={f'{name}_probability': 1.0 for name in ('brightness', 'contrast', 'saturation', 'hue')},
     ),
@@ -139,7 +139,7 @@ def _augmenters(step: Section) -> list[Node]:
                 keys = {'name': 'random_resize', 'scale': options.require('size')}
             case 'RandomScale':
                 limits = options.items('scale_limit')
-                keys = {'name': 'random_resize', 'scale': [with_value(each, 1 + (as_number(each) or 0.0)) for each in limits]}
+                keys = {'name': 'random_resize', 'scale': [convert(each, lambda limit: 1 + limit) for each in limits]}
             case _:
                 one.report_value(kind, 'type', AUGMENTERS)
                 options.give_up()

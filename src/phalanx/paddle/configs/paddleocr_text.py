@@ -1,10 +1,11 @@
 """PaddleOCR's text recognition -> the family `recognition`: CRNN and SVTR-LCNet of PP-OCRv3 (distilled too), v4 to v6."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Section, as_number, with_value
+from phalanx.paddle.configs.dialect import Section, as_number, convert, with_value
 from phalanx.paddle.configs.paddleocr_parts import dictionary_of, label_files, take_common_step
 from phalanx.paddle.configs.paddleocr_scales import is_multi_scale
 
@@ -114,7 +115,12 @@ def _data(train: Section, evaluation: Section) -> Node:
         # LMDB folders, below the folder that both have in common
         case 'LMDBDataSet':
             roots = [section.require('data_dir') for section in (train, evaluation)]
-            root = os.path.commonpath([os.path.normpath(str(node.value)) for node in roots])
+            paths = [os.path.normpath(str(node.value)) for node in roots]
+            if len({Path(path).is_absolute() for path in paths}) > 1:
+                both = f'{paths[1]!r} and {paths[0]!r} of Train.dataset'
+                evaluation.report(roots[1], 'data_dir', f'{both}: give both as absolute paths, or both as relative ones')
+                return train.to_node({})
+            root = os.path.commonpath(paths)
             folders = [with_value(node, os.path.relpath(str(node.value), root)) for node in roots]
             keys = {'name': with_value(kind, 'lmdb_sets'), 'root': with_value(roots[0], root)}
             keys |= {'train': [folders[0]], 'eval': [folders[1]]}
@@ -287,7 +293,7 @@ def _ppocrv6(backbone: Section, neck: Section, fc: Section) -> dict[str, Any]:
         'backbone': backbone.to_node({'name': 'pp_lcnet_v4', 'size': size}),
         'hidden_size': neck.take('dims', 64),
         'depth': neck.take('depth', 1),
-        'mlp_ratio': with_value(ratio := neck.take('mlp_ratio', 4.0), int(as_number(ratio) or 0)),
+        'mlp_ratio': convert(neck.take('mlp_ratio', 4.0), lambda ratio: int(ratio) if ratio.is_integer() else ratio),
         'use_guide': neck.take('use_guide', False),
     }
 

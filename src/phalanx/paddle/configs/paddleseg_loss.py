@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, with_value
+from phalanx.paddle.configs.dialect import Counterpart, Section, convert, with_value
 
 LOSSES = {
     'CrossEntropyLoss': Counterpart(
@@ -49,8 +49,7 @@ def _loss(section: Section, batch_size: float) -> Node:
     else:
         section.reject_value(kind, 'type', (*LOSSES, MIXED))
     if name == 'ohem':  # theirs counts pixels of the batch of one rank
-        min_kept = keys['min_kept_per_sample']
-        keys['min_kept_per_sample'] = with_value(min_kept, (as_number(min_kept) or 0) / batch_size)
+        keys['min_kept_per_sample'] = convert(keys['min_kept_per_sample'], lambda pixels: pixels / batch_size)
     if name == 'rmi':
         section.ignore('num_classes', reason='the data set has them')
         section.ignore('loss_weight_lambda', reason='it has no effect in PaddleSeg either')

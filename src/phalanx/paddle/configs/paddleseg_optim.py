@@ -6,6 +6,7 @@ from phalanx.config.read import Node, to_plain
 from phalanx.paddle.configs.dialect import (
     Section,
     as_number,
+    convert,
     decay_by,
     multiples,
     optimizer_options,
@@ -65,8 +66,7 @@ def read_schedule(section: Section, steps: int) -> tuple[Node, Node]:
 
 def _shift(step: Node, warmup: int) -> Node:
     """A step counted from the end of the warm-up, counted from the start of training."""
-    number = as_number(step)
-    return step if number is None else with_value(step, int(number) + warmup)
+    return convert(step, lambda number: int(number) + warmup)
 
 
 def read_optimizer(section: Section, lr: Node) -> tuple[Node, Any, Any]:

@@ -16,6 +16,7 @@ from phalanx.paddle.configs.dialect import (
     Reading,
     Section,
     as_number,
+    convert,
     decay_by,
     norm_sync,
     number_classes,
@@ -73,7 +74,7 @@ def literal(node: Node) -> Node:
         return node
     if isinstance(value, tuple | list):
         return Node([with_value(node, item) for item in value], node.origin)
-    return with_value(node, value) if isinstance(value, str | int | float | bool) else node
+    return with_value(node, value) if isinstance(value, str | int | float | bool | None) else node
 
 
 def translate(root: Node, reading: Reading) -> Node:
@@ -302,9 +303,9 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     flips: list[dict[str, Any]] = []
     if section.take('FLIP', False).value:
         ratio = section.take('FLIP_RATIO', 0.5)
-        every = as_number(ratio) or 0.0  # of every n-th image, n being whole
-        share = 1 / int(1 / every) if 0 < every < 1 else every
-        flips.append({'name': 'random_vertical_flip', 'probability': with_value(ratio, share)})
+        # of every n-th image, n being whole
+        share = convert(ratio, lambda every: 1 / int(1 / every) if 0 < every < 1 else every)
+        flips.append({'name': 'random_vertical_flip', 'probability': share})
     if section.take('MIRROR', True).value:
         flips.append({'name': 'random_flip', 'probability': 0.5})
     section.ignore('FLIP_RATIO', reason='FLIP is off')
