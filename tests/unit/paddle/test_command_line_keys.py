@@ -222,6 +222,9 @@ def test_paths_behind_their_keys_may_have_any_characters() -> None:
             ['precision.dtype=fp16', 'precision.loss_scale=8', 'precision.loss_scale=dynamic'],
             0,
         ),
+        ('Global.use_dynamic_loss_scaling=False Global.use_amp=True', ['precision.loss_scale=1', 'precision.dtype=fp16'], 0),
+        ('Global.use_dynamic_loss_scaling=False Global.scale_loss=8', ['precision.loss_scale=1', 'precision.loss_scale=8'], 0),
+        ('Global.use_dynamic_loss_scaling=False Global.use_amp=False', ['precision.dtype=fp32'], 1),
     ],
 )
 def test_keys_have_an_effect_only_with_their_switch_in_whatever_order(words: str, ours: list[str], notes: int) -> None:

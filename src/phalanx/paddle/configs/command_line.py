@@ -113,6 +113,8 @@ SWITCHES = {
     'Global.ema_decay': 'Global.use_ema',
     'ema_decay': 'use_ema',
 }
+# key -> what PaddleOCR does where it is off, unless another key says more
+WHERE_OFF = {'Global.use_dynamic_loss_scaling': 'precision.loss_scale=1'}
 # keys of a configuration that a recipe does not have, with the project
 DIALECTS = (paddleocr.DIALECT, paddledet.DIALECT, paddleseg.DIALECT)
 THEIRS = {key: dialect.project for dialect in DIALECTS for key in dialect.keys if key != 'loss'}
@@ -139,6 +141,8 @@ def for_recipe(assignments: Sequence[Assignment], recipe: Node) -> tuple[list[As
             notes.append(f'{origin}: {key} is ignored: it has an effect only with {SWITCHES[key]}: True')
         elif key in IGNORED:
             notes.append(f'{origin}: {key} is ignored: {IGNORED[key]}')
+        elif key in WHERE_OFF and not node.value:
+            ours.insert(0, (WHERE_OFF[key], origin))
         elif callable(counterpart):
             ours += [(assignment, origin) for assignment in counterpart(to_plain(node))]
         elif counterpart is not None:
