@@ -66,8 +66,10 @@ def command(words: Sequence[str]) -> int:
     if keys:
         terminal().print(make_table(keys, 'Keys of the recipes that differ'))
     print(f'page: {given.page}')
-    if scores := [(run.score.value, str(run.folder)) for run in runs.values() if run.score]:
-        print(f'next: phalanx export {quote(max(scores)[1])}{repeat_options()}')
+    scored = [(run.score, run.folder) for run in runs.values() if run.score]
+    if len({score.metric for score, _ in scored}) == 1:  # values of different metrics cannot be compared
+        _, best = max(scored, key=lambda each: each[0].value)
+        print(f'next: phalanx export {quote(str(best))}{repeat_options()}')
     return 0
 
 

@@ -102,7 +102,10 @@ class _Plugin(argparse.Action):
     """Add a file to PHALANX_PLUGINS, for `families.plugins` in this process and its children."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        files = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), str(normalise_path(parse_path(values)))]
+        path = str(normalise_path(parse_path(values)))
+        if os.pathsep in path:
+            parser.error(f'--plugin {path}: {os.pathsep} separates files in {PLUGINS}; rename the file or its folder')
+        files = [*filter(None, os.environ.get(PLUGINS, '').split(os.pathsep)), path]
         os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(files))
 
 

@@ -40,6 +40,22 @@ def test_the_better_run_is_exported_next(runs: Path, capsys: pytest.CaptureFixtu
     assert next_of(capsys, 'compare', 'runs/a run', 'runs/b', '--no_eval') == 'next: phalanx export runs/b'
 
 
+def test_runs_with_different_metrics_have_no_better_one(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in ('metrics.jsonl', 'summary.json'):
+        text = (runs / 'b' / file).read_text()
+        (runs / 'b' / file).write_text(text.replace('mean_iou', 'hmean'))
+    assert next_of(capsys, 'compare', 'runs/a run', 'runs/b', '--no_eval').startswith('page: ')
+
+
+def test_a_plugin_whose_path_would_be_split_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PLUGINS, '')
+    with pytest.raises(SystemExit):
+        main(['config', 'unet_digits', '--plugin', 'a:b.py'])
+    assert 'a:b.py: : separates files in PHALANX_PLUGINS; rename the file or its folder' in capsys.readouterr().err
+
+
 def test_published_weights_are_fetched_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert next_of(capsys, 'weights') == 'next: phalanx weights get NAME'
 
