@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import tarfile
 import zipfile
 import zlib
@@ -14,7 +15,10 @@ MOST_INFLATED, ALWAYS_ALLOWED = 100, 64 << 20  # limits of the unpacked size: a 
 LONGEST_HEADER, ALL_HEADERS = 4096, 2 << 20  # bytes of tar headers: of one, and of all together, enough for 4096 members
 
 # Exceptions of zipfile for bytes that are not an archive, or of an unknown kind.
-UNREADABLE_ZIP = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError)
+UNREADABLE_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError),
+    *(ValueError, KeyError, RuntimeError, OverflowError),
+)
 
 
 class ArchiveError(Exception):
@@ -128,11 +132,10 @@ def _read_zip(data: bytes, is_selected: Callable[[str], bool]) -> dict[str, byte
 
 
 def _select(files: Mapping[str, bytes], member: str | None) -> bytes:
-    if member is not None:
-        files = {name: content for name, content in files.items() if member in (name, name.rpartition('/')[2])}
+    found = [name for name in files if member in (None, name, name.rpartition('/')[2])]
     # Never guess: several files may be several networks, or training states.
-    if len(files) == 1:
-        return next(iter(files.values()))
+    if len(found) == 1:
+        return files[found[0]]
     listed, what = ', '.join(files) or 'none', f'the file {member}' if member else 'one file of weights'
     raise ArchiveError(f'must hold {what}, holds {listed}; choose one with ...#file=NAME')
 

@@ -274,6 +274,17 @@ def test_arrays_of_numpy_by_original_name_fill_a_network(tmp_path: Path, model: 
     np.testing.assert_array_equal(first(model), arrays[FIRST])
 
 
+def test_a_damaged_zip_archive_of_any_compression_is_named(tmp_path: Path, model: nn.Module) -> None:
+    for kind in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / 'net.zip', 'w', kind) as archive:
+            archive.writestr('model.pth', bytes(range(256)) * 50)
+        content = bytearray((tmp_path / 'net.zip').read_bytes())
+        content[60:120] = bytes(60)
+        (tmp_path / 'net.zip').write_bytes(content)
+        with pytest.raises(CheckpointError, match='is not a complete zip archive'):
+            load_weights(model, tmp_path / 'net.zip')
+
+
 def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.Module, arrays: Arrays) -> None:
     with zipfile.ZipFile(tmp_path / 'net.zip', 'w') as archive:
         archive.writestr('../../net/README.md', 'x')
@@ -281,6 +292,8 @@ def test_the_file_of_weights_in_a_zip_archive_is_read(tmp_path: Path, model: nn.
         archive.writestr('net/other.pdparams', b'')
     with pytest.raises(CheckpointError, match=r'must hold one file of weights, holds .*; choose one with .*#file=NAME'):
         load_weights(model, tmp_path / 'net.zip')
+    with pytest.raises(CheckpointError, match=r'must hold the file best.pth, holds .*net/model.pdparams, net/other.pdparams;'):
+        load_weights(model, f'{tmp_path}/net.zip#file=best.pth')
     assert load_weights(model, f'{tmp_path}/net.zip#file=model.pdparams').notes == []
     np.testing.assert_array_equal(first(model), arrays[FIRST])
     assert [path.name for path in tmp_path.iterdir()] == ['net.zip']
