@@ -866,6 +866,11 @@ def test_what_is_ignored_is_reported_with_its_line() -> None:
         ('crnn', 'Loss.name=ACELoss', "Loss.name: 'ACELoss' has no counterpart"),
         ('crnn', 'Optimizer.name=RMSProp', "Optimizer.name: 'RMSProp' has no counterpart"),
         ('crnn', 'Optimizer.lr={name: OneCycle, learning_rate: 1}', "Optimizer.lr.name: 'OneCycle' has no counterpart"),
+        (
+            'crnn',
+            'Optimizer.lr={name: Piecewise, decay_epochs: [1], values: [0.0, 0.1]}',
+            'Optimizer.lr.values: begins with a rate of 0',
+        ),
         ('crnn', 'Train.dataset.name=PGDataSet', "Train.dataset.name: 'PGDataSet' has no counterpart"),
         ('crnn', 'Train.dataset.transforms=[RecAug: ]', 'Train.dataset.transforms: RecResizeImg is missing'),
         ('crnn', 'Train.sampler={name: MultiScaleSampler}', 'Train.sampler: not known here'),

@@ -274,6 +274,7 @@ def test_another_model_is_the_only_problem_reported(name: str, wrong: str, messa
         ('SOLVER.LOSS=["dice_loss"]', "SOLVER.LOSS: 'dice_loss' has no counterpart"),
         ('SOLVER.LOSS={a: 1}', "SOLVER.LOSS: {'a': 1} has no counterpart"),
         ('AUG={FLIP: true, FLIP_RATIO: half}', "probability: expected a number, got 'half'"),
+        ('MEAN=0.3', 'mean: expected a list'),
         ('AUG.RICH_CROP.ENABLE=True', 'AUG.RICH_CROP.ENABLE: True has no counterpart'),
         ('SOLVER.LEARNING=1', 'SOLVER.LEARNING: not known here'),
         ('MODEL.DEFAULT_NORM_TYPE=gn', "MODEL.DEFAULT_NORM_TYPE: 'gn' has no counterpart"),

@@ -325,6 +325,10 @@ def piecewise_rates(section: Section) -> tuple[Node, list[Node]]:
     """First rate of `values`, and the others as multiples of it."""
     rates = section.items('values')
     lr = rates[0] if rates else section.require('values')
+    if as_number(lr) == 0:
+        section.report(
+            lr, 'values', 'begins with a rate of 0, at which nothing is learned; leave out that value and the first boundary'
+        )
     return lr, [convert(node, lambda rate: rate / (as_number(lr) or 1.0)) for node in rates[1:]]
 
 
@@ -383,9 +387,9 @@ def convert(node: Node, function: Callable[[float], Any]) -> Node:
     return node if number is None else with_value(node, function(number))
 
 
-def swap_sides(size: Node) -> Node:
-    """Turn a size (width, height) into (height, width). Anything else stays as it is."""
-    return Node(size.value[::-1], size.origin) if isinstance(size.value, list) else size
+def turn_round(listed: Node) -> Node:
+    """Turn a list round, such as a size (width, height) into (height, width). Anything else stays as it is."""
+    return Node(listed.value[::-1], listed.origin) if isinstance(listed.value, list) else listed
 
 
 def assign(root: Node, keys: list[str], value: Node) -> Node:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from phalanx.config.read import Node, to_plain
-from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, convert, swap_sides, with_value
+from phalanx.paddle.configs.dialect import Counterpart, Section, as_number, convert, turn_round, with_value
 from phalanx.paddle.configs.paddleocr_parts import label_files, note_pretrained, read_normalisation, take_common_step
 
 ALGORITHMS = ('DB',)
@@ -31,7 +31,7 @@ TRANSFORMS = {
     'EastRandomCropData': Counterpart(
         'random_crop',
         {
-            'crop_size': ('size', [640, 640], swap_sides),
+            'crop_size': ('size', [640, 640], turn_round),
             'attempts': ('max_tries', 10),
             'least_share': ('min_crop_side_ratio', 0.1),
         },

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.config.read import Node, load_with_bases
-from phalanx.paddle.configs.dialect import IGNORED_IN_ALL, Dialect, Reading, Section, as_number, swap_sides
+from phalanx.paddle.configs.dialect import IGNORED_IN_ALL, Dialect, Reading, Section, as_number, turn_round
 from phalanx.paddle.configs.paddleseg_data import read_data
 from phalanx.paddle.configs.paddleseg_loss import read_losses
 from phalanx.paddle.configs.paddleseg_model import is_known, read_model
@@ -97,7 +97,7 @@ def _inference(section: Section) -> Node | None:
         keys |= {key: section.take(key, False) for key in ('flip_horizontal', 'flip_vertical')}
     if section.take('is_slide', False).value:
         sizes = {'window': section.require('crop_size'), 'window_stride': section.require('stride')}
-        keys |= {key: swap_sides(size) for key, size in sizes.items()}
+        keys |= {key: turn_round(size) for key, size in sizes.items()}
     section.ignore('scales', 'flip_horizontal', 'flip_vertical', reason='it has an effect only with aug_eval: True')
     section.ignore('crop_size', 'stride', reason='it has an effect only with is_slide: True')
     section.ignore('auc_roc', reason='there is no such metric')

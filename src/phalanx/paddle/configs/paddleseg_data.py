@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from phalanx.config.read import Node
-from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, number_classes, swap_sides, with_value
+from phalanx.paddle.configs.dialect import REQUIRED, Counterpart, Section, number_classes, turn_round, with_value
 
 VESSELS = {'name': 'file_list', 'train': 'train_list.txt', 'eval': 'val_list.txt', 'classes': ['background', 'vessel']}
 ROADS = {'name': 'file_list', 'train': 'train.txt', 'eval': 'val.txt', 'classes': ['background', 'road'], 'separator': '|'}
@@ -115,7 +115,7 @@ def _transforms(section: Section) -> tuple[list[Node], dict[str, Node]]:
         elif kind.value in TRANSFORMS:
             counterpart = TRANSFORMS[kind.value]
             options = counterpart.take_options(step)
-            options |= {key: swap_sides(size) for key, size in options.items() if key in SIZES}
+            options |= {key: turn_round(size) for key, size in options.items() if key in SIZES}
             transforms.append(step.to_node({'name': with_value(kind, counterpart.name), **options}))
         else:
             step.reject_value(kind, 'type', [*TRANSFORMS, 'Normalize'])

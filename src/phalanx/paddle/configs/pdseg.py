@@ -20,7 +20,7 @@ from phalanx.paddle.configs.dialect import (
     decay_by,
     norm_sync,
     number_classes,
-    swap_sides,
+    turn_round,
     with_value,
 )
 
@@ -278,12 +278,12 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     """The transforms of both splits, and the mean and std of the normalisation that ends them."""
     # one of three ways to resize; sizes are (width, height) there
     method = section.take('AUG_METHOD', 'unpadding')
-    sizes = {split: swap_sides(top.require(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
+    sizes = {split: turn_round(top.require(f'{split}_CROP_SIZE')) for split in ('TRAIN', 'EVAL')}
     train: list[dict[str, Any]] = []
     evaluation: list[dict[str, Any]] = []
     match method.value:
         case 'unpadding':
-            size = swap_sides(section.take('FIX_RESIZE_SIZE', [512, 512]))
+            size = turn_round(section.take('FIX_RESIZE_SIZE', [512, 512]))
             train = evaluation = [{'name': with_value(method, 'resize'), 'target_size': size}]
         case 'stepscaling':
             low, high = section.take('MIN_SCALE_FACTOR', 0.5), section.take('MAX_SCALE_FACTOR', 2.0)
@@ -317,12 +317,12 @@ def _transforms(top: Section, section: Section) -> dict[str, Any]:
     if not section.take('TO_RGB', False).value:  # its images are BGR
         message = 'images are read as RGB, those of PaddleSeg 0.x without TO_RGB as BGR; MEAN and STD are reversed'
         section.note(section.node, 'TO_RGB', message)
-        colours = {key: Node(node.value[::-1], node.origin) for key, node in colours.items() if isinstance(node.value, list)}
+        colours = {key: turn_round(node) for key, node in colours.items()}
     return {
         'transforms': [*train, *flips, {'name': 'random_padding_crop', 'crop_size': sizes['TRAIN']}],
         'eval_transforms': [*evaluation, {'name': 'padding', 'target_size': sizes['EVAL']}],
-        'mean': colours.get('MEAN'),
-        'std': colours.get('STD'),
+        'mean': colours['MEAN'],
+        'std': colours['STD'],
     }
 
 
