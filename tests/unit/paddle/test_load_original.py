@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from phalanx.families.detection.models.ppyoloe import ppyoloe
 from phalanx.families.segmentation.models.pp_liteseg import pp_liteseg
 from phalanx.families.segmentation.models.segformer import segformer
 from phalanx.families.segmentation.models.unet import unet
-from phalanx.paddle.weights import original_of
+from phalanx.paddle.weights import original_of, paddle_layout
 from phalanx.system.errors import CheckpointError
 from phalanx.weights.reading import load_weights
 
@@ -112,3 +113,15 @@ def test_linear_layers_are_stored_transposed(path: Path) -> None:
         CheckpointError, match=r'misshapen: backbone\.block1\.0\.mlp\.fc1\.weight is \[128, 32\], the model has \[32, 128\]'
     ):
         load(model, {**arrays, name: arrays[name].T}, path)
+
+
+def test_weights_of_a_detector_with_another_reach_are_reported_by_their_shapes(tmp_path: Path) -> None:
+    """The file also stores the distances themselves, of which there are more."""
+    other = ppyoloe(2, size='n', reach=(-2, 17))
+    original = original_of(other)
+    assert original is not None
+    arrays = {original.name(name): tensor.numpy() for name, tensor in paddle_layout(other).items()}
+    arrays |= {name: np.asarray(value, np.float32) for name, value in original.constants.items()}
+    (tmp_path / 'model.pdparams').write_bytes(pickle.dumps(arrays, 4))
+    with pytest.raises(CheckpointError, match=r'pred_reg.0.weight is \[80, .*the model has \[68, '):
+        load_weights(ppyoloe(2, size='n'), tmp_path / 'model.pdparams')

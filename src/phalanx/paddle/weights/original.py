@@ -40,7 +40,10 @@ class Original:
             return np.array_equal(arrays[name], arrays.get(self.aliases[name], ()))
         if name in self.computed:
             return True
-        return name in self.constants and bool((np.asarray(arrays[name]) == self.constants[name]).all())
+        if name not in self.constants:
+            return False
+        stored, constant = np.asarray(arrays[name]), np.asarray(self.constants[name])
+        return constant.shape in ((), stored.shape) and bool((stored == constant).all())
 
 
 def apply_rules(name: str, rules: Iterable[Rule]) -> str:
