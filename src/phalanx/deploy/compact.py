@@ -17,6 +17,7 @@ IN_FLOAT = ('Resize', 'NonMaxSuppression', 'TopK')
 # Operators to quantise. Elementwise sums and products are no faster in integers, and lose much.
 TO_INTEGERS = ('Conv', 'MatMul', 'Gemm', 'Concat', 'MaxPool', 'Relu')
 LAYERS = ('Conv', 'MatMul', 'Gemm')
+ALL_LAYERS = (*LAYERS, 'ConvTranspose', 'Einsum')
 MOST_LOST = 0.002  # maximum loss of a layer, relative to the energy of its output: 27 dB signal-to-noise ratio
 LOSS_IMAGES = 8  # number of images for measuring the losses of layers
 ROUNDED = 'rounded/'  # prefix of the names of quantised values
@@ -35,15 +36,38 @@ def check(file: Path, precision: Precision) -> None:
 
 
 def to_float16(file: Path) -> None:
-    """Convert weights and most operations of a file to float16; input and outputs stay float32."""
+    """Convert weights and most operations of a file to float16; input, outputs and all after the last layers stay float32.
+
+    Of 10 bits of mantissa, places of pixels up to 1024 would keep halves.
+    """
     import onnx
     import onnx_ir
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16  # type: ignore[import-untyped]
 
-    blocked = [*DEFAULT_OP_BLOCK_LIST, *IN_FLOAT]
-    model = onnx_ir.from_proto(convert_float_to_float16(onnx.load(file), keep_io_types=True, op_block_list=blocked))
-    model.graph.sort()  # the casts that it adds stand at the end
+    exact = onnx.load(file)
+    for number, node in enumerate(exact.graph.node):
+        node.name = node.name or f'node_{number}'
+    blocked = {'op_block_list': [*DEFAULT_OP_BLOCK_LIST, *IN_FLOAT], 'node_block_list': after_last_layers(exact)}
+    model = onnx_ir.from_proto(convert_float_to_float16(exact, keep_io_types=True, **blocked))
+    # Between two operations in float32 stand a cast to float16 and one back, which would round.
+    for node in model.graph:
+        before = node.inputs[0].producer() if node.op_type == 'Cast' and node.inputs[0] else None
+        casts = [each.attributes['to'].as_int() for each in (before, node) if each is not None and each.op_type == 'Cast']
+        if before is not None and casts == [onnx_ir.DataType.FLOAT16, onnx_ir.DataType.FLOAT]:
+            node.replace_input_with(0, before.inputs[0])
+    model.graph.sort()  # the casts that the conversion adds stand at the end
     onnx.save(onnx_ir.to_proto(model), file)
+
+
+def after_last_layers(model: Any) -> list[str]:
+    """Names of the operations of an ONNX model from which no layer takes its input, directly or through others."""
+    names, taken = list[str](), set[str]()
+    for node in reversed(model.graph.node):
+        if node.op_type in ALL_LAYERS or taken & set(node.output):
+            taken.update(node.input)
+        else:
+            names.append(node.name)
+    return names
 
 
 def quantise(file: Path, images: Iterable[Floats]) -> dict[str, float]:

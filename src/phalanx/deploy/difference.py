@@ -11,9 +11,13 @@ from torch import Tensor, fx
 from phalanx.deploy.compact import inner_values
 
 
-def relative_difference(actual: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Differences of numbers, each relative to 1 + the magnitude of the expected one."""
-    difference: npt.NDArray[np.float32] = np.abs(actual - expected) / (1 + np.abs(expected))
+def relative_difference(
+    actual: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], *, by_row: bool = False
+) -> npt.NDArray[np.float32]:
+    """Differences of numbers, each relative to 1 + the magnitude of the expected one, or `by_row` to the largest of its row."""
+    magnitudes = np.abs(expected)
+    scales = 1 + (magnitudes.max(-1, keepdims=True) if by_row else magnitudes)
+    difference: npt.NDArray[np.float32] = np.abs(actual - expected) / scales
     return difference
 
 

@@ -67,6 +67,24 @@ def test_float16_keeps_three_digits(network: Path) -> None:
     assert (relative_error(maps(network), expected) < 5e-3).all()
 
 
+def test_what_follows_the_last_layer_is_computed_in_float32(network: Path) -> None:
+    """Boxes of a detector are anchors in pixels minus distances. From 512 on, float16 has halves of pixels."""
+    model = onnx.load(network)
+    scale, anchors = (onnx.numpy_helper.from_array(np.float32(value), name) for name, value in (('s', 0.01), ('a', 700.3)))
+    model.graph.initializer.extend([scale, anchors])
+    model.graph.node[-1].output[0] = 'distances'
+    model.graph.node.extend(
+        [onnx.helper.make_node('Mul', ['distances', 's'], ['scaled']), onnx.helper.make_node('Sub', ['a', 'scaled'], ['maps'])]
+    )
+    onnx.save(model, network)
+    expected = maps(network)
+    compact.to_float16(network)
+    onnx.checker.check_model(network, full_check=True)
+    assert onnx.load(network).graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
+    assert np.abs(expected - 700.3).max() > 2
+    assert np.abs(maps(network) - expected).max() < 0.02
+
+
 def test_integers_are_scaled_by_channel(network: Path) -> None:
     """With one scale for all channels the smallest, 128 times smaller than the largest, would be rounded away."""
     expected = maps(network)

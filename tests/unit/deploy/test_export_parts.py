@@ -7,12 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from phalanx.cli.export import describe_free_sides
 from phalanx.deploy import export
+from phalanx.deploy.difference import relative_difference
 from phalanx.engine.job import open_job
 from phalanx.families.export import Export, GraphPart
 from phalanx.system.errors import RequestError
@@ -123,3 +125,10 @@ def test_a_size_that_a_file_does_not_keep_is_said() -> None:
     free, fixed = {'images': ['batch', 3, 'height', 'width'], 'maps': [1]}, {'images': ['batch', 3, 48, 64], 'maps': [1]}
     assert describe_free_sides((48, 64), free).startswith('note: height and width may vary')
     assert [describe_free_sides(None, free), describe_free_sides((48, 64), fixed)] == ['', '']
+
+
+def test_an_edge_of_a_box_is_as_exact_as_the_box_is_large() -> None:
+    """0.1 pixels of an edge near 0, where float16 has 0.1 for the distance that leads there."""
+    box, rounded = np.array([[0.0, 3, 399, 99]], np.float32), np.array([[0.1, 3, 399, 99]], np.float32)
+    assert relative_difference(rounded, box).max() == pytest.approx(0.1)
+    assert relative_difference(rounded, box, by_row=True).max() == pytest.approx(0.1 / 400)
