@@ -1,9 +1,9 @@
 """Plugins: user-defined networks, losses, transforms, data sets, backbones, optimizers, schedules and trackers.
 
 A plugin is a Python file, or an installed package, with a dict PLUGIN = {family: {kind: {name: builder}}}, with the kinds of
-`catalog.CATALOGS`; {kind: {name: builder}} adds parts of no family. Plugins run code, so only the user
-names them: with `--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group
-`phalanx.plugins`. A recipe or a run folder cannot.
+`catalog.CATALOGS`; {kind: {name: builder}} adds parts of no family. Plugins run code, so only the user names them: with
+`--plugin FILE` or PHALANX_PLUGINS, or by installing a package with an entry point in the group `phalanx.plugins`. A recipe
+or a run folder cannot.
 """
 
 import inspect
