@@ -50,11 +50,12 @@ def to_float16(file: Path) -> None:
     blocked = {'op_block_list': [*DEFAULT_OP_BLOCK_LIST, *IN_FLOAT], 'node_block_list': after_last_layers(exact)}
     model = onnx_ir.from_proto(convert_float_to_float16(exact, keep_io_types=True, **blocked))
     # Between two operations in float32 stand a cast to float16 and one back, which would round.
+    casts = {id(node): node.attributes['to'].as_int() for node in model.graph if node.op_type == 'Cast'}
     for node in model.graph:
-        before = node.inputs[0].producer() if node.op_type == 'Cast' and node.inputs[0] else None
-        casts = [each.attributes['to'].as_int() for each in (before, node) if each is not None and each.op_type == 'Cast']
-        if before is not None and casts == [onnx_ir.DataType.FLOAT16, onnx_ir.DataType.FLOAT]:
-            node.replace_input_with(0, before.inputs[0])
+        if casts.get(id(node)) == onnx_ir.DataType.FLOAT:
+            before = node.inputs[0].producer()
+            if casts.get(id(before)) == onnx_ir.DataType.FLOAT16:
+                node.replace_input_with(0, before.inputs[0])
     model.graph.sort()  # the casts that the conversion adds stand at the end
     onnx.save(onnx_ir.to_proto(model), file)
 
