@@ -29,6 +29,12 @@ class AnnotationError(ValueError):
     """Annotation that cannot be used; the message names file, place and problem."""
 
 
+def check_pointer(data: bytes, where: object) -> None:
+    """Raise AnnotationError for a pointer of Git LFS in the place of a file."""
+    if data.startswith(LFS):
+        raise AnnotationError(f'{where}: {POINTER}')
+
+
 def parse_json(text: str | bytes, where: object) -> Any:
     """Parse JSON, as bytes in UTF-8, UTF-16 or UTF-32. Raises AnnotationError."""
     try:
@@ -36,8 +42,8 @@ def parse_json(text: str | bytes, where: object) -> Any:
     except UnicodeDecodeError as error:
         raise AnnotationError(f'{where}: is not UTF-8 text (byte {error.start}); save it as such') from None
     except (ValueError, RecursionError) as error:
-        is_pointer = (text if isinstance(text, bytes) else text[: len(LFS)].encode()).startswith(LFS)
-        raise AnnotationError(f'{where}: {POINTER if is_pointer else f"is not JSON ({error!s:.200})"}') from None
+        check_pointer(text if isinstance(text, bytes) else text[: len(LFS)].encode(), where)
+        raise AnnotationError(f'{where}: is not JSON ({error!s:.200})') from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

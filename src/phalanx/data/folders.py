@@ -15,9 +15,8 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.checks import AnnotationError, parse_json
+from phalanx.data.checks import AnnotationError, check_pointer, parse_json
 from phalanx.system.buckets import StorePath
-from phalanx.system.errors import LFS, POINTER
 from phalanx.system.paths import hint_slashes
 
 SHOWN = 5  # of many missing files, the first few are named
@@ -140,8 +139,7 @@ def read_text(path: Path) -> str:
 
 def decode_text(data: bytes, path: Path) -> str:
     """Text in UTF-8, or in the encoding of its byte order mark, which editors and PowerShell write. Raises AnnotationError."""
-    if data.startswith(LFS):
-        raise AnnotationError(f'{path}: {POINTER}')
+    check_pointer(data, path)
     encoding = marked_encoding(data) or 'utf-8'
     try:
         text = data.decode(encoding)

@@ -15,9 +15,8 @@ from urllib.parse import unquote
 
 from phalanx.curation.prepare.coco_content import load_coco
 from phalanx.curation.prepare.samples import LeftOut, SplitName
-from phalanx.data.checks import AnnotationError, parse_json, shorten, size_of
+from phalanx.data.checks import AnnotationError, check_pointer, parse_json, shorten, size_of
 from phalanx.data.folders import decode_text, marked_encoding
-from phalanx.system.errors import LFS, POINTER
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.gif', '.ppm', '.pgm')
 PACKED, TEXTS = ('.gz', '.bz2', '.xz', '.zst'), ('.json', '.jsonl', '.xml', '.csv', '.tsv', '.txt')
@@ -192,8 +191,7 @@ def read_bytes(path: Path) -> bytes:
     """Read the bytes of an annotation file. Raises AnnotationError."""
     with _opened(path) as file:
         data = file.read()
-    if data.startswith(LFS):
-        raise AnnotationError(f'{path}: {POINTER}')
+    check_pointer(data, path)
     return data
 
 
