@@ -17,7 +17,7 @@ from phalanx.engine.device import pick_device
 from phalanx.engine.evaluation import numbers_of
 from phalanx.engine.job import Job
 from phalanx.engine.loader import Stream, check_batch
-from phalanx.engine.optim import NEED_DECAY
+from phalanx.engine.optim import NEED_DECAY, is_shipped
 from phalanx.engine.optim.frozen import freeze
 from phalanx.engine.optim.groups import parameter_groups
 from phalanx.engine.optim.optimizers import load_state, set_lr
@@ -132,7 +132,7 @@ def check_foreign_optimizer(recipe: Recipe, model: nn.Module) -> None:
     Takes two steps on a copy of the network, and the second once more from the saved state of the first.
     """
     build = recipe.optimizer
-    if dist.rank() or getattr(build, 'func', build).__module__.startswith('phalanx.'):
+    if dist.rank() or is_shipped(build):
         return
 
     def start(network: nn.Module) -> Optimizer:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -27,17 +28,21 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 LENGTH = 1_000_000  # steps of the run that a schedule is tried for
 
 
+def is_shipped(build: partial[Any]) -> bool:
+    """True for a part of this package, False for one of a plugin."""
+    return build.func.__module__.startswith('phalanx.')
+
+
 def check_optimizer(build: partial[Optimizer]) -> None:
     """Raise ValueError for options that are invalid for every optimizer.
 
     Builds none: that would make torch import its compiler, which takes 3 s.
     """
-    is_shipped = build.func.__module__.startswith('phalanx.')
     for name, value in build.keywords.items():
         for number in value if isinstance(value, tuple) else (value,):
             if not isinstance(number, int | float):  # a word, or none, for an optimizer of a plugin
                 continue
-            if number < 0 and (is_shipped or name == 'lr'):  # others have exponents, such as `beta2_decay` of Adafactor
+            if number < 0 and (is_shipped(build) or name == 'lr'):  # others have exponents, such as `beta2_decay` of Adafactor
                 raise ValueError(f'{name} cannot be negative, got {number}')
             if name in ('momentum', 'betas') and number >= 1:
                 raise ValueError(f'{name} must be below 1, got {number}')
