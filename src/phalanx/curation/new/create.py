@@ -224,7 +224,7 @@ def _warnings(family: Family, written: Written, has_weights: bool) -> list[str]:
             f'{pluralize(too_long, "training line")} ({share:.0%}) with more characters than the input has time steps: '
             'nothing is learned from them; increase the width in image_size, or cut the lines'
         )
-    if family == 'recognition':
+    if written.unseen:
         known = {' ', *(written.out / 'characters.txt').read_text(encoding='utf-8').split('\n')}
         if beyond := [characters for text in written.unseen if (characters := set(text) - known)]:
             which, of = ' '.join(sorted(set().union(*beyond))[:SHOWN]), pluralize(len(beyond), 'validation line')
